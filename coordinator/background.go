@@ -12,15 +12,15 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// own runs f, which must return soon after background has ended.
-func (s *shell) own(f func()) { s.run1(&s.owned, f) }
+// goOwned runs f, which must return soon after background has ended.
+func (s *shell) goOwned(f func()) { s.goTracked(&s.owned, f) }
 
-// foreign runs f, which calls store or user code. That code should return soon after background has
+// goExternal runs f, which calls store or user code. That code should return soon after background has
 // ended, but may not.
-func (s *shell) foreign(f func()) { s.run1(&s.strangers, f) }
+func (s *shell) goExternal(f func()) { s.goTracked(&s.external, f) }
 
-// run1 runs f on its own goroutine, counted in the group.
-func (s *shell) run1(group *sync.WaitGroup, f func()) {
+// goTracked runs f on its own goroutine, counted in the group.
+func (s *shell) goTracked(group *sync.WaitGroup, f func()) {
 	group.Add(1)
 	go func() {
 		defer group.Done()
@@ -38,11 +38,11 @@ type wakes struct {
 	// beat asks for a heartbeat, pass for a pass of the leader. named are the nodes that are woken
 	// together for a heartbeat; empty = all nodes.
 	beat, pass bool
-	named      []node.Incarnation
+	nodes      []node.Incarnation
 }
 
 // add adds a wake-up. It never blocks.
-func (w *wakes) add(hint storage.Wake) {
+func (w *wakes) add(hint storage.Hint) {
 	if len(hint.Nodes) > 0 && !slices.Contains(hint.Nodes, w.self) {
 		return
 	}
@@ -50,8 +50,8 @@ func (w *wakes) add(hint storage.Wake) {
 	defer w.mu.Unlock()
 	w.pass = w.pass || hint.Leader
 	if !hint.Leader || len(hint.Nodes) != 1 {
-		if !w.beat || len(w.named) == 0 || len(hint.Nodes) > 0 && len(hint.Nodes) < len(w.named) {
-			w.named = hint.Nodes // a smaller group waits for less long
+		if !w.beat || len(w.nodes) == 0 || len(hint.Nodes) > 0 && len(hint.Nodes) < len(w.nodes) {
+			w.nodes = hint.Nodes // a smaller group waits for less long
 		}
 		w.beat = true
 	}
@@ -62,30 +62,30 @@ func (w *wakes) add(hint storage.Wake) {
 }
 
 // take returns one coalesced wake-up, if there is one. The leader's comes first.
-func (w *wakes) take() (storage.Wake, bool) {
+func (w *wakes) take() (storage.Hint, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pass {
 		w.pass = false
-		return storage.Wake{Leader: true, Nodes: []node.Incarnation{w.self}}, true
+		return storage.Hint{Leader: true, Nodes: []node.Incarnation{w.self}}, true
 	}
-	hint, some := storage.Wake{Nodes: w.named}, w.beat
-	w.beat, w.named = false, nil
+	hint, some := storage.Hint{Nodes: w.nodes}, w.beat
+	w.beat, w.nodes = false, nil
 	return hint, some
 }
 
 // watchStore listens for wake-ups from the store. If listening fails it begins again; until then,
 // changes are found at the next heartbeat.
 func (s *shell) watchStore() {
-	waker, ok := s.c.store.(storage.Waker)
+	waker, ok := s.c.store.(storage.Watcher)
 	if !ok {
 		return
 	}
 	for failures := 0; s.background.Err() == nil; {
 		began := time.Now()
-		err := waker.Watch(s.background, func(hint storage.Wake) {
+		err := waker.Watch(s.background, func(hint storage.Hint) {
 			s.wakes.add(hint)
-			s.c.woken.notify()
+			s.c.wakeUps.notify()
 		})
 		if s.background.Err() != nil {
 			return
@@ -95,7 +95,7 @@ func (s *shell) watchStore() {
 		}
 		failures++
 		pause := backoff(failures, 100*time.Millisecond, 5*time.Second)
-		s.c.aside.Warn("listening for wake-ups of the store ended; starting again", "pause", pause, "error", err)
+		s.c.asyncLog.Warn("listening for wake-ups of the store ended; starting again", "pause", pause, "error", err)
 		sleep(s.background, pause)
 	}
 }
@@ -105,23 +105,23 @@ func (s *shell) watchHost() {
 	if s.c.cfg.traits().Host.BootID == "" {
 		return
 	}
-	ticker := time.NewTicker(witnessInterval(s.c.timing.HeartbeatInterval))
+	ticker := time.NewTicker(exitCheckInterval(s.c.timing.HeartbeatInterval))
 	defer ticker.Stop()
 	for {
 		select {
 		case <-s.background.Done():
 			return
 		case <-ticker.C:
-		case <-s.witness.met:
+		case <-s.exits.peersAdded:
 		}
-		if ended := s.witness.ended(); len(ended) > 0 {
-			s.c.inbox.push(member.Witness{Ended: ended})
+		if ended := s.exits.ended(); len(ended) > 0 {
+			s.c.inbox.push(member.ExitEvidence{Ended: ended})
 		}
 	}
 }
 
-// bound is the time that a stop may take. It starts with begin; over ends with it.
-type bound struct {
+// stopTimer is the time that a stop may take. It starts with begin; over ends with it.
+type stopTimer struct {
 	over  context.Context
 	end   context.CancelFunc
 	once  sync.Once
@@ -129,17 +129,17 @@ type bound struct {
 }
 
 // newBound returns a bound whose time has not begun.
-func newBound() *bound {
-	b := &bound{}
+func newBound() *stopTimer {
+	b := &stopTimer{}
 	b.over, b.end = context.WithCancel(context.Background())
 	return b
 }
 
 // begin starts the time, once.
-func (b *bound) begin(d time.Duration) { b.once.Do(func() { b.timer = time.AfterFunc(d, b.end) }) }
+func (b *stopTimer) begin(d time.Duration) { b.once.Do(func() { b.timer = time.AfterFunc(d, b.end) }) }
 
 // cancel stops the timer and ends over.
-func (b *bound) cancel() {
+func (b *stopTimer) cancel() {
 	b.once.Do(func() {})
 	if b.timer != nil {
 		b.timer.Stop()
@@ -147,14 +147,14 @@ func (b *bound) cancel() {
 	b.end()
 }
 
-// wind ends everything that is left after the loop, within StopTimeout and the bound of the stop.
-func (s *shell) wind(b *bound) error {
+// shutdown ends everything that is left after the loop, within StopTimeout and the bound of the stop.
+func (s *shell) shutdown(b *stopTimer) error {
 	c := s.c
 	defer b.cancel()
 	ctx, cancel := context.WithTimeout(b.over, c.timing.StopTimeout)
 	defer cancel()
 	if s.stopped == nil {
-		s.say("the stop took too long and is cut short: the cluster frees this node's units when its registration expires", "bound", c.stopBound())
+		s.warn("the stop took too long and is cut short: the cluster frees this node's units when its registration expires", "bound", c.stopBound())
 	}
 	c.lead.close()
 	s.end()
@@ -165,13 +165,13 @@ func (s *shell) wind(b *bound) error {
 	c.inbox.close()
 	s.owned.Wait()
 	if err := s.sup.Wait(ctx); err != nil {
-		s.say("the node stopped while agents were still running", "runs", s.sup.Running())
+		s.warn("the node stopped while agents were still running", "runs", s.sup.Running())
 	}
-	s.await(ctx, "leader-only work or calls of the store", &s.strangers)
+	s.await(ctx, "leader-only work or calls of the store", &s.external)
 	s.await(ctx, "hooks", &c.observers.done)
-	c.voice.push(func() { c.log.Info("node stopped") })
-	c.voice.close()
-	s.await(ctx, "the log", &s.spoken)
+	c.logQueue.push(func() { c.log.Info("node stopped") })
+	c.logQueue.close()
+	s.await(ctx, "the log", &s.logDone)
 	if s.stopped != nil && s.stopped.Err != nil {
 		return fmt.Errorf("run: %w", s.stopped.Err)
 	}
@@ -181,9 +181,9 @@ func (s *shell) wind(b *bound) error {
 // causeStopped is the cancellation cause of runs that are left when the node has stopped.
 const causeStopped member.CancelCause = "node stopped"
 
-// say logs a warning without waiting for the log.
-func (s *shell) say(what string, args ...any) {
-	s.c.voice.push(func() { s.c.log.Warn(what, args...) })
+// warn logs a warning without waiting for the log.
+func (s *shell) warn(what string, args ...any) {
+	s.c.logQueue.push(func() { s.c.log.Warn(what, args...) })
 }
 
 // await waits for a group that may never finish, at most until ctx ends.
@@ -196,6 +196,6 @@ func (s *shell) await(ctx context.Context, what string, group *sync.WaitGroup) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		s.say("the node stopped while work was still running", "what", what)
+		s.warn("the node stopped while work was still running", "what", what)
 	}
 }

@@ -16,15 +16,15 @@ import (
 // error when its time is over, whatever the store does with its context.
 type calls struct {
 	s *shell
-	// open are the calls not answered yet. Only the loop uses it.
-	open map[uint64]asked
+	// inFlight are the calls not answered yet. Only the loop uses it.
+	inFlight map[uint64]callInFlight
 	// entering is closed when the newest call is about to enter the store. Calls therefore enter
 	// the store in the order in which they were issued.
 	entering chan struct{}
 }
 
-// asked is a call in flight.
-type asked struct {
+// callInFlight is a call in flight.
+type callInFlight struct {
 	call  member.Call
 	began time.Time
 }
@@ -32,14 +32,14 @@ type asked struct {
 func newCalls(s *shell) *calls {
 	entering := make(chan struct{})
 	close(entering)
-	return &calls{s: s, open: map[uint64]asked{}, entering: entering}
+	return &calls{s: s, inFlight: map[uint64]callInFlight{}, entering: entering}
 }
 
 // issue makes the call on its own goroutine. The answer goes to the inbox.
 func (cs *calls) issue(call member.Call) {
 	before, entering := cs.entering, make(chan struct{})
 	cs.entering = entering
-	cs.open[call.ID] = asked{call, time.Now()}
+	cs.inFlight[call.ID] = callInFlight{call, time.Now()}
 	ctx, cancel := context.WithTimeout(cs.s.background, call.Timeout)
 	var once sync.Once
 	reply := func(r member.Result) {
@@ -51,18 +51,18 @@ func (cs *calls) issue(call member.Call) {
 	late := context.AfterFunc(ctx, func() {
 		reply(member.Result{Err: fmt.Errorf("%s: no answer within %v: %w", operation(call), call.Timeout, context.DeadlineExceeded)})
 	})
-	cs.s.foreign(func() {
+	cs.s.goExternal(func() {
 		defer cancel()
 		<-before
 		close(entering)
-		r := cs.ask(ctx, call)
+		r := cs.do(ctx, call)
 		late()
 		reply(r)
 	})
 }
 
-// ask calls the store.
-func (cs *calls) ask(ctx context.Context, call member.Call) (r member.Result) {
+// do calls the store.
+func (cs *calls) do(ctx context.Context, call member.Call) (r member.Result) {
 	store := cs.s.c.store
 	switch {
 	case call.Heartbeat != nil:
@@ -96,23 +96,23 @@ func operation(c member.Call) string {
 
 // answered handles an answer before the member does.
 func (s *shell) answered(r member.Result) {
-	q, ok := s.calls.open[r.ID]
+	q, ok := s.calls.inFlight[r.ID]
 	if !ok {
 		return
 	}
-	delete(s.calls.open, r.ID)
+	delete(s.calls.inFlight, r.ID)
 	if isAnswer(r.Err) {
-		s.c.answered.Store(int64(s.c.clock()))
+		s.c.lastAnswer.Store(int64(s.c.clock()))
 	}
 	var inUse *storage.IDInUseError
 	if errors.As(r.Err, &inUse) {
-		s.witness.meet(node.Member{Identity: inUse.Holder, Traits: node.Traits{Host: inUse.Host}})
+		s.exits.addPeer(node.Member{Identity: inUse.Holder, Traits: node.Traits{Host: inUse.Host}})
 	}
 	if r.Reply != nil && r.Reply.Members != nil {
-		s.witness.see(r.Reply.Members)
+		s.exits.setPeers(r.Reply.Members)
 	}
 	if r.Snapshot != nil {
-		s.witness.see(r.Snapshot.Nodes)
+		s.exits.setPeers(r.Snapshot.Nodes)
 	}
 	s.stats.answered(q, r)
 }

@@ -71,7 +71,7 @@ func TestCommandMovesLeadership(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		c.Await("another leads", func() bool { l := c.Leader(); return l >= 0 && l != before })
+		c.WaitUntil("another leads", func() bool { l := c.Leader(); return l >= 0 && l != before })
 		if took := time.Since(began); took > 500*time.Millisecond {
 			t.Errorf("another leads after %v", took)
 		}
@@ -116,7 +116,7 @@ func TestUnknownCommandIsLeftAlone(t *testing.T) {
 		if _, err := c.Store().Submit(t.Context(), storage.Command{ID: "now", Kind: storage.CommandResign}); err != nil {
 			t.Fatal(err)
 		}
-		c.Await("the other leads", func() bool { return c.Leader() == 1-i })
+		c.WaitUntil("the other leads", func() bool { return c.Leader() == 1-i })
 		advance(10 * time.Second)
 		leaves.want(t, "answered", "now")
 		if got, err := c.Store().Submit(t.Context(), unknown); err != nil || !got.DoneAt.IsZero() {

@@ -155,8 +155,8 @@ func (c Config) timing() lease.Timing {
 	t.DrainTimeout = cmp.Or(o.DrainTimeout, t.DrainTimeout)
 	t.LeaderStopTimeout = cmp.Or(o.LeaderStopTimeout, t.LeaderStopTimeout)
 	t.SettleWindow = max(cmp.Or(o.SettleWindow, t.SettleWindow), 0)
-	t.Watch = cmp.Or(o.Watch, t.Watch)
-	t.Slack = cmp.Or(o.Slack, t.Slack)
+	t.ClockCheckInterval = cmp.Or(o.ClockCheckInterval, t.ClockCheckInterval)
+	t.MinWorkTime = cmp.Or(o.MinWorkTime, t.MinWorkTime)
 	return t
 }
 

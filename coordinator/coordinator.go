@@ -22,28 +22,28 @@ import (
 
 // Coordinator is one node of a cluster. Create it with New. Its methods may be called from any goroutine.
 type Coordinator struct {
-	cfg    Config
-	timing lease.Timing
-	clock  func() lease.Instant
-	store  storage.Store
-	log    *slog.Logger // writing may block: used only by the goroutine of voice
-	aside  *slog.Logger // the same, but never blocks: for all other goroutines
-	m      *instruments
+	cfg      Config
+	timing   lease.Timing
+	clock    func() lease.Instant
+	store    storage.Store
+	log      *slog.Logger // writing may block: used only by the goroutine of voice
+	asyncLog *slog.Logger // the same, but never blocks: for all other goroutines
+	m        *instruments
 
 	lead      *leadership
 	observers *observers
 	inbox     *queue[member.Input]
-	woken     *broadcast // woken whenever the store reports a change
-	// voice queues what goes to the log. The log may block (a full pipe that nobody reads), and that must not end
+	wakeUps   *broadcast // woken whenever the store reports a change
+	// logQueue queues what goes to the log. The log may block (a full pipe that nobody reads), and that must not end
 	// a leadership.
-	voice *queue[func()]
+	logQueue *queue[func()]
 
 	// published is the member's newest published view.
 	published atomic.Pointer[member.View]
 	// storeClock is the newest reading of the store's clock.
 	storeClock atomic.Pointer[reading]
-	progress   atomic.Int64 // lease.Instant of the loop's newest round
-	answered   atomic.Int64 // lease.Instant of the store's newest answer
+	lastRound  atomic.Int64 // lease.Instant of the loop's newest round
+	lastAnswer atomic.Int64 // lease.Instant of the store's newest answer
 	phase      atomic.Int32
 
 	mu     sync.Mutex
@@ -76,18 +76,18 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	c := &Coordinator{
 		cfg: cfg, timing: cfg.timing(), clock: cfg.Clock, store: store,
 		log:   cfg.Logger.With("cluster", cfg.Cluster, "node", cfg.Node.Name),
-		inbox: newQueue[member.Input](), woken: newBroadcast(), voice: newQueue[func()](),
+		inbox: newQueue[member.Input](), wakeUps: newBroadcast(), logQueue: newQueue[func()](),
 		specs: map[daemon.ID]daemon.Spec{}, agents: map[daemon.ID]daemon.Agent{},
 	}
-	c.aside = slog.New(voiced{c.log.Handler(), c.voice})
+	c.asyncLog = slog.New(asyncHandler{c.log.Handler(), c.logQueue})
 	if c.m, err = newInstruments(c); err != nil {
 		return nil, fmt.Errorf("new coordinator: %w", err)
 	}
 	c.published.Store(&member.View{})
-	c.observers = newObservers(cfg.Hooks, c.aside, c.m)
-	c.lead = newLeadership(c.clock, c.timing.Watch/2)
+	c.observers = newObservers(cfg.Hooks, c.asyncLog, c.m)
+	c.lead = newLeadership(c.clock, c.timing.ClockCheckInterval/2)
 	c.lead.post = func(in member.Input) { c.inbox.push(in) }
-	c.lead.told, c.lead.gates = c.tellTransition, c.observers.gates
+	c.lead.notify, c.lead.gates = c.notifyTransition, c.observers.newElectedGates
 	for _, d := range c.observers.duties() {
 		c.lead.assign(d)
 	}
@@ -190,14 +190,14 @@ func (c *Coordinator) agent(id daemon.ID) (daemon.Agent, bool) {
 	return nil, false
 }
 
-// trust returns how long the unit's run may go on without another answered heartbeat.
-func (c *Coordinator) trust(u daemon.Unit) time.Duration {
+// runValidity returns how long the unit's run may go on without another answered heartbeat.
+func (c *Coordinator) runValidity(u daemon.Unit) time.Duration {
 	runs := c.published.Load().Runs
 	i, ok := slices.BinarySearchFunc(runs, u, func(r member.RunView, u daemon.Unit) int { return r.Fence.Unit.Compare(u) })
-	if !ok || runs[i].Trust == lease.Never {
+	if !ok || runs[i].ValidUntil == lease.Never {
 		return 0
 	}
-	return max(runs[i].Trust.Sub(c.clock()), 0)
+	return max(runs[i].ValidUntil.Sub(c.clock()), 0)
 }
 
 // Run makes this process a node and blocks. When ctx ends, it stops cleanly: it gives up leadership, drains its

@@ -104,8 +104,8 @@ func TestLeadershipIsSustained(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 1})
 		var renewals record[int64]
 		taps[0].set(func(_ context.Context, _ string, req any, _ error) error {
-			if hb, ok := req.(storage.Heartbeat); ok && hb.Claim.Holds != 0 {
-				renewals.add(hb.Claim.Holds)
+			if hb, ok := req.(storage.Heartbeat); ok && hb.TermRequest.Renew != 0 {
+				renewals.add(hb.TermRequest.Renew)
 			}
 			return nil
 		}, nil)
@@ -181,7 +181,7 @@ func TestResignWhileRenewing(t *testing.T) {
 		i := c.Elect()
 		renewing, goOn := make(chan struct{}, 1), make(chan struct{})
 		taps[i].set(nil, func(ctx context.Context, op string, req any, err error) error {
-			if hb, ok := req.(storage.Heartbeat); ok && hb.Claim.Holds != 0 {
+			if hb, ok := req.(storage.Heartbeat); ok && hb.TermRequest.Renew != 0 {
 				select {
 				case renewing <- struct{}{}:
 				default:
@@ -238,8 +238,8 @@ func usurp(t *testing.T, c *coordinatortest.Cluster) node.Identity {
 	who := node.Identity{Name: "usurper", ID: "0190aaaa-0000-7000-8000-000000000001", Incarnation: "0190aaaa-0000-7000-8000-000000000002"}
 	r, err := c.Store().Heartbeat(t.Context(), storage.Heartbeat{
 		Node: who, Seq: 1, Advert: &daemon.Advert{}, TTL: time.Minute, EventsAfter: -1,
-		Claim: storage.Claim{
-			Lease: lease.Fast().LeaseDuration, Stand: true, Unchanged: true,
+		TermRequest: storage.TermRequest{
+			Lease: lease.Fast().LeaseDuration, Campaign: true, Unchanged: true,
 			SeenTerm: snap.Term.Number, SeenRenewals: snap.Lease.Renewals,
 		},
 	})

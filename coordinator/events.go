@@ -26,7 +26,7 @@ const (
 func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.Event, error] {
 	return func(yield func(daemon.Event, error) bool) {
 		for failures := 0; ctx.Err() == nil; {
-			woken := c.woken.next()
+			woken := c.wakeUps.next()
 			next, err := c.readEvents(ctx, after, yield)
 			switch {
 			case errors.Is(err, errBroken) || ctx.Err() != nil:

@@ -99,7 +99,7 @@ func TestEventsAreComplete(t *testing.T) {
 			}
 		}()
 		c.Register(daemon.Spec{ID: "acme:x", Instances: 300}, worker)
-		c.Await("they run", func() bool { return c.Holder("acme:x/299") >= 0 })
+		c.WaitUntil("they run", func() bool { return c.Holder("acme:x/299") >= 0 })
 		taps[i].set(func(_ context.Context, op string, _ any, _ error) error {
 			if op == "events" {
 				return storage.ErrUnavailable

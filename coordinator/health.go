@@ -24,10 +24,10 @@ type Status struct {
 	Trust time.Duration
 	// Registered is set once a heartbeat was answered. Heard is how long ago the newest answered heartbeat was
 	// sent.
-	Registered bool
-	Heard      time.Duration
-	Stopping   bool
-	StoreID    string
+	Registered  bool
+	SinceAnswer time.Duration
+	Stopping    bool
+	StoreID     string
 	// PassesFailed is how many of the leader's passes failed in a row.
 	PassesFailed int
 	Runs         []Run // sorted by unit
@@ -54,13 +54,13 @@ func (c *Coordinator) Status() Status {
 		StoreID: view.StoreID, PassesFailed: view.PassesFailed,
 	}
 	if view.Registered {
-		s.Heard = now.Sub(view.LastAnswered)
+		s.SinceAnswer = now.Sub(view.LastAnswered)
 	}
 	if leading {
-		s.Trust = remaining(view.LeaderTrust, now)
+		s.Trust = remaining(view.LeaderValidUntil, now)
 	}
 	for _, r := range view.Runs {
-		s.Runs = append(s.Runs, Run{Fence: r.Fence, Phase: r.Phase, Trust: remaining(r.Trust, now)})
+		s.Runs = append(s.Runs, Run{Fence: r.Fence, Phase: r.Phase, Trust: remaining(r.ValidUntil, now)})
 	}
 	return s
 }
@@ -77,13 +77,13 @@ func remaining(until, now lease.Instant) time.Duration {
 // influence: restarting a process does not repair a store.
 func (c *Coordinator) Live() map[string]error {
 	loop := error(nil)
-	limit := max(20*c.timing.Watch, 5*time.Second)
+	limit := max(20*c.timing.ClockCheckInterval, 5*time.Second)
 	switch c.phase.Load() {
 	case phaseOver:
 		loop = errors.New("the coordinator has stopped")
 	case phaseNew: // whether the coordinator was started is not checked here
 	default:
-		if idle := c.clock().Sub(lease.Instant(c.progress.Load())); c.progress.Load() != 0 && idle > limit {
+		if idle := c.clock().Sub(lease.Instant(c.lastRound.Load())); c.lastRound.Load() != 0 && idle > limit {
 			loop = fmt.Errorf("the main loop has made no progress for %v, at most %v is allowed", idle.Round(time.Millisecond), limit)
 		}
 	}
@@ -145,7 +145,7 @@ type ping struct {
 // callers there are, only one question is in flight.
 func (c *Coordinator) reachable(ctx context.Context) error {
 	limit := 2 * c.timing.QueryTimeout
-	if at := c.answered.Load(); at != 0 && c.clock().Sub(lease.Instant(at)) < limit {
+	if at := c.lastAnswer.Load(); at != 0 && c.clock().Sub(lease.Instant(at)) < limit {
 		return nil
 	}
 	c.mu.Lock()
@@ -153,7 +153,7 @@ func (c *Coordinator) reachable(ctx context.Context) error {
 	if p == nil {
 		p = &ping{done: make(chan struct{})}
 		c.ping = p
-		go c.ask(p)
+		go c.pingStore(p)
 	}
 	c.mu.Unlock()
 	late := time.NewTimer(limit)
@@ -168,13 +168,13 @@ func (c *Coordinator) reachable(ctx context.Context) error {
 	}
 }
 
-// ask reads the end of the history, which returns nothing and is cheap.
-func (c *Coordinator) ask(p *ping) {
+// pingStore reads the end of the history, which returns nothing and is cheap.
+func (c *Coordinator) pingStore(p *ping) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*c.timing.QueryTimeout)
 	defer cancel()
 	_, p.err = c.store.Events(ctx, math.MaxInt64, 1)
 	if p.err == nil {
-		c.answered.Store(int64(c.clock()))
+		c.lastAnswer.Store(int64(c.clock()))
 	}
 	c.mu.Lock()
 	c.ping = nil

@@ -50,7 +50,7 @@ func TestHealthFollowsTheStore(t *testing.T) {
 		}
 		taps[i].set(func(ctx context.Context, _ string, _ any, _ error) error { <-ctx.Done(); return ctx.Err() }, nil)
 		began := time.Now()
-		c.Await("it is not ready", func() bool { return !ok(n.Ready(t.Context())) })
+		c.WaitUntil("it is not ready", func() bool { return !ok(n.Ready(t.Context())) })
 		if took := time.Since(began); took > 5*lease.Fast().QueryTimeout {
 			t.Errorf("it took %v", took)
 		}
@@ -75,7 +75,7 @@ func TestDrainingIsNotReady(t *testing.T) {
 			<-goOn
 			return nil
 		}))
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		stopped := make(chan error)
 		go func() { stopped <- c.Stop(0) }()
 		advance(0)
@@ -137,10 +137,10 @@ func TestStatus(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
 		c.Register(daemon.Spec{ID: "acme:x", Instances: 2}, worker)
-		c.Await("they run", func() bool { return c.Holder("acme:x/0") == 0 && c.Holder("acme:x/1") == 0 })
+		c.WaitUntil("they run", func() bool { return c.Holder("acme:x/0") == 0 && c.Holder("acme:x/1") == 0 })
 		s := c.Node(0).Status()
 		if s.Cluster != "test" || s.Node.Name != "node-0" || !s.Leading || s.Term.Ordinal != 1 || !s.Registered ||
-			s.Heard > 2*time.Second || s.Trust <= 0 || s.Trust > trustFor() || s.StoreID != "memory" || len(s.Runs) != 2 {
+			s.SinceAnswer > 2*time.Second || s.Trust <= 0 || s.Trust > trustFor() || s.StoreID != "memory" || len(s.Runs) != 2 {
 			t.Errorf("%+v", s)
 		}
 		for i, r := range s.Runs {

@@ -59,7 +59,7 @@ func TestHooksTellTheStory(t *testing.T) {
 			return worker(ctx, a)
 		})
 		c.Register(daemon.Spec{ID: "acme:x"}, agent)
-		c.Await("it runs", func() bool { return attempts.Load() == 2 })
+		c.WaitUntil("it runs", func() bool { return attempts.Load() == 2 })
 		if err := c.Stop(0); err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestSlowHookDelaysOnlyItself(t *testing.T) {
 		blocked.OnNodeRegistered = func(node.Member) { <-release; slow.add("registered") }
 		c := hooked(t, 1, coordinator.Tee(blocked, recording(&fine)))
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		advance(time.Minute)
 		if c.Leader() != 0 {
 			t.Error("a slow hook cost leadership")
@@ -158,7 +158,7 @@ func TestPanickingHooks(t *testing.T) {
 			cfg.Logger = slog.New(slog.NewTextHandler(&locked{mu: &mu, b: &text}, nil))
 		}})
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		c.Resign()
 		if err := c.Stop(0); err != nil {
 			t.Fatal(err)
@@ -224,7 +224,7 @@ func TestElectedMayBlockAndLostDoesNotWait(t *testing.T) {
 		if late := lost.all()[0].Sub(ended.all()[0]); late > 100*time.Millisecond {
 			t.Errorf("the loss was told after %v", late)
 		}
-		c.Await("node-0 is back", func() bool { return c.Node(0).Status().Heard < time.Second })
+		c.WaitUntil("node-0 is back", func() bool { return c.Node(0).Status().SinceAnswer < time.Second })
 		c.Resign() // node-1 gives leadership back
 		second, _, ok := c.Node(0).Leadership()
 		if !ok {
@@ -351,7 +351,7 @@ func TestBlockedLoggerDelaysNoAgent(t *testing.T) {
 			<-hangs
 			return nil
 		}))
-		c.Await("both run", func() bool { return c.Holder("acme:fails/0") == 0 && c.Holder("acme:hangs/0") == 0 })
+		c.WaitUntil("both run", func() bool { return c.Holder("acme:fails/0") == 0 && c.Holder("acme:hangs/0") == 0 })
 		advance(30 * time.Second)
 		if n := attempts.Load(); n < 5 {
 			t.Errorf("%d attempts in half a minute: the log holds them up", n)
@@ -387,7 +387,7 @@ func TestLastWords(t *testing.T) {
 			<-hangs
 			return nil
 		}))
-		c.Await("it runs", func() bool { return c.Holder("acme:hangs/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:hangs/0") == 0 })
 		if err := c.Stop(0); err != nil {
 			t.Error(err)
 		}

@@ -34,14 +34,14 @@ func thisHost() node.Host {
 	return node.Host{BootID: strings.TrimSpace(string(boot)) + " " + namespace, PID: pid, Start: p.start}
 }
 
-// hostLevel reads the exit evidence; tests replace it.
-type hostLevel struct {
+// processProbe reads the exit evidence; tests replace it.
+type processProbe struct {
 	read   func(pid int) (process, error)
 	exists func(pid int) bool
 	locked func(path string) (bool, error)
 }
 
-func thisHostLevel() hostLevel { return hostLevel{readProcess, exists, locked} }
+func thisHostLevel() processProbe { return processProbe{readProcess, exists, locked} }
 
 // process is what /proc says about a process.
 type process struct {
@@ -92,7 +92,7 @@ func locked(path string) (bool, error) {
 
 // ended reports whether the process has provably ended and nothing acts for it any more. If
 // something cannot be read, there is no proof.
-func (h hostLevel) ended(p node.Host) bool {
+func (h processProbe) ended(p node.Host) bool {
 	if p.PID <= 0 || p.Start == "" {
 		return false
 	}

@@ -72,18 +72,18 @@ func TestWhatProvesDeath(t *testing.T) {
 	locked := node.Host{BootID: "b", PID: 7, Start: "100", Lock: "/run/x"}
 	for name, tc := range map[string]struct {
 		host  node.Host
-		level hostLevel
+		level processProbe
 		want  bool
 	}{
-		"runs":                        {h, hostLevel{is(process{"100", false}, nil), alive, free}, false},
-		"gone":                        {h, hostLevel{is(process{}, os.ErrNotExist), gone, free}, true},
-		"number was given away":       {h, hostLevel{is(process{"200", false}, nil), alive, free}, true},
-		"zombie":                      {h, hostLevel{is(process{"100", true}, nil), alive, free}, true},
-		"there, but not readable":     {h, hostLevel{is(process{}, os.ErrPermission), alive, free}, false},
-		"gone, guardian holds lock":   {locked, hostLevel{is(process{}, os.ErrNotExist), gone, held}, false},
-		"gone, lock free":             {locked, hostLevel{is(process{}, os.ErrNotExist), gone, free}, true},
-		"gone, lock cannot be looked": {locked, hostLevel{is(process{}, os.ErrNotExist), gone, lost}, false},
-		"nothing known":               {node.Host{}, hostLevel{is(process{}, os.ErrNotExist), gone, free}, false},
+		"runs":                        {h, processProbe{is(process{"100", false}, nil), alive, free}, false},
+		"gone":                        {h, processProbe{is(process{}, os.ErrNotExist), gone, free}, true},
+		"number was given away":       {h, processProbe{is(process{"200", false}, nil), alive, free}, true},
+		"zombie":                      {h, processProbe{is(process{"100", true}, nil), alive, free}, true},
+		"there, but not readable":     {h, processProbe{is(process{}, os.ErrPermission), alive, free}, false},
+		"gone, guardian holds lock":   {locked, processProbe{is(process{}, os.ErrNotExist), gone, held}, false},
+		"gone, lock free":             {locked, processProbe{is(process{}, os.ErrNotExist), gone, free}, true},
+		"gone, lock cannot be looked": {locked, processProbe{is(process{}, os.ErrNotExist), gone, lost}, false},
+		"nothing known":               {node.Host{}, processProbe{is(process{}, os.ErrNotExist), gone, free}, false},
 	} {
 		if got := tc.level.ended(tc.host); got != tc.want {
 			t.Errorf("%s: ended is %v", name, got)
@@ -119,7 +119,7 @@ func TestWitness(t *testing.T) {
 	t.Parallel()
 	own := node.Host{BootID: "b", PID: 1, Start: "1"}
 	w := newWitness(node.Identity{Incarnation: "self"}, own)
-	w.host = hostLevel{
+	w.host = processProbe{
 		read:   func(int) (process, error) { return process{}, os.ErrNotExist },
 		exists: func(pid int) bool { return pid == 1 },
 	}
@@ -127,8 +127,8 @@ func TestWitness(t *testing.T) {
 		return node.Member{Identity: node.Identity{Incarnation: inc}, State: node.Live, Traits: node.Traits{Host: node.Host{BootID: boot, PID: pid, Start: "9"}}}
 	}
 	removed, witnessed := member("removed", "b", 4), member("witnessed", "b", 5)
-	removed.State, witnessed.Witnessed = node.Removed, true
-	w.see([]node.Member{
+	removed.State, witnessed.ExitProven = node.Removed, true
+	w.setPeers([]node.Member{
 		member("self", "b", 1), member("dead", "b", 2), member("elsewhere", "other", 3), member("silent", "", 0), removed, witnessed,
 	})
 	if got := w.ended(); !slices.Equal(got, []node.Incarnation{"dead"}) {
@@ -137,7 +137,7 @@ func TestWitness(t *testing.T) {
 	if got := w.ended(); len(got) != 1 {
 		t.Errorf("it is told once only: %v", got)
 	}
-	w.see(nil)
+	w.setPeers(nil)
 	if got := w.ended(); len(got) != 0 {
 		t.Errorf("after the list has shown it: %v", got)
 	}

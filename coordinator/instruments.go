@@ -148,8 +148,8 @@ func (m *instruments) collect(c *Coordinator, o metric.Observer) {
 		return
 	}
 	o.ObserveInt64(m.leader, 1, cluster)
-	if view.LeaderTrust != lease.Never {
-		o.ObserveFloat64(m.trust, max(view.LeaderTrust.Sub(c.clock()), 0).Seconds(), cluster)
+	if view.LeaderValidUntil != lease.Never {
+		o.ObserveFloat64(m.trust, max(view.LeaderValidUntil.Sub(c.clock()), 0).Seconds(), cluster)
 	}
 	if n := m.counts.Load(); n != nil {
 		for _, s := range []node.State{node.Live, node.Late, node.Draining, node.Cordoned, node.Deaf} {
@@ -225,7 +225,7 @@ func errorType(err error) string {
 		{storage.ErrNotRegistered, "not_registered"},
 		{storage.ErrIDInUse, "id_in_use"},
 		{storage.ErrOtherCluster, "other_cluster"},
-		{storage.ErrCrowded, "crowded"},
+		{storage.ErrTooManyNodes, "crowded"},
 		{storage.ErrStoreChanged, "store_changed"},
 		{storage.ErrSchema, "schema"},
 		{storage.ErrUnavailable, "unavailable"},
@@ -242,6 +242,6 @@ func errorType(err error) string {
 // isAnswer reports whether the error, or nil, shows that the store is reachable.
 func isAnswer(err error) bool {
 	return err == nil || errors.Is(err, storage.ErrTermLost) || errors.Is(err, storage.ErrStaleSeq) ||
-		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, storage.ErrOtherCluster) || errors.Is(err, storage.ErrCrowded) ||
+		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, storage.ErrOtherCluster) || errors.Is(err, storage.ErrTooManyNodes) ||
 		errors.Is(err, storage.ErrStoreChanged) || errors.Is(err, daemon.ErrStale)
 }

@@ -11,59 +11,63 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// voiced is a log handler that never blocks its caller: the goroutine of Coordinator.voice writes
+// asyncHandler is a log handler that never blocks its caller: the goroutine of Coordinator.voice writes
 // what it is given.
-type voiced struct {
+type asyncHandler struct {
 	to    slog.Handler
 	voice *queue[func()]
 }
 
 // Enabled implements slog.Handler.
-func (v voiced) Enabled(ctx context.Context, level slog.Level) bool { return v.to.Enabled(ctx, level) }
+func (v asyncHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return v.to.Enabled(ctx, level)
+}
 
 // Handle implements slog.Handler. The error of the underlying handler is dropped, as slog.Logger
 // does.
-func (v voiced) Handle(ctx context.Context, r slog.Record) error {
+func (v asyncHandler) Handle(ctx context.Context, r slog.Record) error {
 	ctx, r = context.WithoutCancel(ctx), r.Clone()
 	v.voice.push(func() { _ = v.to.Handle(ctx, r) })
 	return nil
 }
 
 // WithAttrs implements slog.Handler.
-func (v voiced) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return voiced{v.to.WithAttrs(attrs), v.voice}
+func (v asyncHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return asyncHandler{v.to.WithAttrs(attrs), v.voice}
 }
 
 // WithGroup implements slog.Handler.
-func (v voiced) WithGroup(name string) slog.Handler { return voiced{v.to.WithGroup(name), v.voice} }
+func (v asyncHandler) WithGroup(name string) slog.Handler {
+	return asyncHandler{v.to.WithGroup(name), v.voice}
+}
 
-// lastWords is how long exit waits for the log before it ends the process.
-const lastWords = 500 * time.Millisecond
+// finalLogTimeout is how long exit waits for the log before it ends the process.
+const finalLogTimeout = 500 * time.Millisecond
 
-// exit ends the process once everything logged before is written, or after lastWords if the log
+// exit ends the process once everything logged before is written, or after finalLogTimeout if the log
 // blocks.
 func (c *Coordinator) exit(code int) {
 	said := make(chan struct{})
-	if c.voice.push(func() { close(said) }) {
+	if c.logQueue.push(func() { close(said) }) {
 		select {
 		case <-said:
-		case <-time.After(lastWords):
+		case <-time.After(finalLogTimeout):
 		}
 	}
 	c.cfg.Exit(code)
 }
 
-// journal writes the member's notices to the log. Only the goroutine of Coordinator.voice uses it.
-type journal struct {
+// noticeLog writes the member's notices to the log. Only the goroutine of Coordinator.voice uses it.
+type noticeLog struct {
 	log *slog.Logger
 	// failing is when heartbeats began to fail; 0 = they do not.
 	failing lease.Instant
 	// unplaced is the reason last logged for each daemon, and when.
-	unplaced map[daemon.ID]said
+	unplaced map[daemon.ID]logged
 }
 
-// said is a reason that was logged, and when.
-type said struct {
+// logged is a reason that was logged, and when.
+type logged struct {
 	reason string
 	at     lease.Instant
 }
@@ -71,12 +75,12 @@ type said struct {
 // repeatUnplaced is the pause after which the same reason for the same daemon is logged again.
 const repeatUnplaced = 5 * time.Minute
 
-func newJournal(c *Coordinator) *journal {
-	return &journal{log: c.log, unplaced: map[daemon.ID]said{}}
+func newJournal(c *Coordinator) *noticeLog {
+	return &noticeLog{log: c.log, unplaced: map[daemon.ID]logged{}}
 }
 
 // notice logs a notice.
-func (j *journal) notice(now lease.Instant, n member.Notice) {
+func (j *noticeLog) notice(now lease.Instant, n member.Notice) {
 	switch n.Kind {
 	case member.NodeJoined, member.NodeLeft:
 		j.membership(n)
@@ -87,7 +91,7 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 			j.failing = now
 		}
 		j.log.Warn("heartbeat fails", "for", now.Sub(j.failing), "error", n.Err)
-	case member.HeartbeatFine:
+	case member.HeartbeatRecovered:
 		if j.failing == 0 { // the failure was not logged
 			j.log.Info("heartbeat succeeds again")
 			return
@@ -106,7 +110,7 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 		j.log.Warn("another node has other timings: this node waits until that one is declared dead, and ends if it is alive", "error", n.Err)
 	case member.StoreSlow:
 		j.log.Warn("the store has become too slow for the timings and the number of nodes: units may move before they have started", "error", n.Err)
-	case member.StoreFine:
+	case member.StoreRecovered:
 		j.log.Info("the store is fast enough again for the timings and the number of nodes")
 	case member.NoRoom:
 		j.log.Warn("the store cannot serve one more node: this node waits until another has left or is declared dead, and ends if that takes too long", "at_most", n.Reason, "error", n.Err)
@@ -118,7 +122,7 @@ func (j *journal) notice(now lease.Instant, n member.Notice) {
 }
 
 // membership logs that a node joined or left.
-func (j *journal) membership(n member.Notice) {
+func (j *noticeLog) membership(n member.Notice) {
 	log := j.log.With("peer", n.Member.Name, "peer_id", n.Member.ID, "peer_incarnation", n.Member.Incarnation)
 	if n.Kind == member.NodeJoined {
 		log.Info("node joined")
@@ -129,17 +133,17 @@ func (j *journal) membership(n member.Notice) {
 
 // unplacedUnit logs why a unit runs nowhere: once per daemon and reason, and again after
 // repeatUnplaced or when the reason changes.
-func (j *journal) unplacedUnit(now lease.Instant, n member.Notice) {
+func (j *noticeLog) unplacedUnit(now lease.Instant, n member.Notice) {
 	id := n.Fence.Unit.Daemon
 	if last, ok := j.unplaced[id]; ok && last.reason == n.Reason && now.Sub(last.at) < repeatUnplaced {
 		return
 	}
-	j.unplaced[id] = said{n.Reason, now}
+	j.unplaced[id] = logged{n.Reason, now}
 	j.log.Warn("no node can run the daemon", "daemon", id, "unit", n.Fence.Unit.String(), "reason", n.Reason)
 }
 
 // unit logs an event of a run on this node.
-func (j *journal) unit(n member.Notice) {
+func (j *noticeLog) unit(n member.Notice) {
 	log := j.log.With("daemon", n.Fence.Unit.Daemon, "unit", n.Fence.Unit.String(), "generation", n.Fence.Generation)
 	switch n.Kind {
 	case member.UnitAssigned:
@@ -168,16 +172,16 @@ func (j *journal) unit(n member.Notice) {
 	}
 }
 
-// tellTransition informs hooks, log and metrics of a change of leadership. It is called with the
+// notifyTransition informs hooks, log and metrics of a change of leadership. It is called with the
 // leadership's lock held and does not block.
-func (c *Coordinator) tellTransition(r *reign, t Transition) {
+func (c *Coordinator) notifyTransition(r *leaderTerm, t Transition) {
 	why := "elected"
 	if !t.Leading {
-		c.observers.lost(r, t.Reason)
+		c.observers.leadershipLost(r, t.Reason)
 		why = string(t.Reason)
 	}
 	c.m.transition(why)
-	c.voice.push(func() { c.logTransition(t) })
+	c.logQueue.push(func() { c.logTransition(t) })
 }
 
 // logTransition logs a change of this node's leadership.

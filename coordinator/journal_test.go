@@ -24,7 +24,7 @@ func TestAfterIsTheOutage(t *testing.T) {
 		j.notice(now, n)
 		return out.String()
 	}
-	if text := said(member.Notice{Kind: member.HeartbeatFine}); !strings.Contains(text, "succeeds again") || strings.Contains(text, "after=") {
+	if text := said(member.Notice{Kind: member.HeartbeatRecovered}); !strings.Contains(text, "succeeds again") || strings.Contains(text, "after=") {
 		t.Errorf("without a failure before: %s", text)
 	}
 	for range 2 { // the second outage is counted from its own beginning
@@ -34,7 +34,7 @@ func TestAfterIsTheOutage(t *testing.T) {
 			t.Errorf("the second failure: %s", text)
 		}
 		now = now.Add(4 * time.Second)
-		if text := said(member.Notice{Kind: member.HeartbeatFine}); !strings.Contains(text, "after=7s") {
+		if text := said(member.Notice{Kind: member.HeartbeatRecovered}); !strings.Contains(text, "after=7s") {
 			t.Errorf("after the outage: %s", text)
 		}
 		now = now.Add(time.Hour)

@@ -55,24 +55,24 @@ type Transition struct {
 // Rules: the context is cancelled before anything is published. Transitions are published under the
 // lock that changes the state, so their order is total. Nothing here waits.
 type leadership struct {
-	clock func() lease.Instant
-	late  time.Duration // how long after the loop should have acted the watchdog does
-	post  func(member.Input)
-	told  func(r *reign, t Transition) // informs hooks, log and metrics; must not block
-	gates func() []chan struct{}       // returns the gates of a new reign
+	clock         func() lease.Instant
+	watchdogDelay time.Duration // how long after the loop should have acted the watchdog does
+	post          func(member.Input)
+	notify        func(r *leaderTerm, t Transition) // informs hooks, log and metrics; must not block
+	gates         func() []chan struct{}            // returns the gates of a new reign
 
 	mu     sync.Mutex
-	reign  *reign          // nil while not leading
-	newest *reign          // the reign that began last
-	none   context.Context // the cancelled context that Leadership returns while not leading
+	reign  *leaderTerm     // nil while not leading
+	newest *leaderTerm     // the reign that began last
+	ended  context.Context // the cancelled context that Leadership returns while not leading
 	last   Transition
-	duties []*duty
+	duties []*leaderWork
 	subs   map[*queue[Transition]]struct{}
 	closed bool
 }
 
-// reign is one term of this node.
-type reign struct {
+// leaderTerm is one term of this node.
+type leaderTerm struct {
 	term   node.Term
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -87,7 +87,7 @@ type reign struct {
 func newLeadership(clock func() lease.Instant, late time.Duration) *leadership {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(ErrNotLeading)
-	return &leadership{clock: clock, late: late, none: ctx, subs: map[*queue[Transition]]struct{}{}}
+	return &leadership{clock: clock, watchdogDelay: late, ended: ctx, subs: map[*queue[Transition]]struct{}{}}
 }
 
 // begin publishes leadership. base only supplies values: its end does not end leadership.
@@ -97,9 +97,9 @@ func (l *leadership) begin(base context.Context, t node.Term, trust lease.Instan
 	if l.reign != nil {
 		l.endLocked(l.reign, node.Replaced) // publish at most one reign, even if the loop did not end the last one
 	}
-	r := &reign{term: t, trust: trust, entered: l.gates()}
+	r := &leaderTerm{term: t, trust: trust, entered: l.gates()}
 	r.ctx, r.cancel = context.WithCancelCause(base)
-	r.watchdog = time.AfterFunc(max(trust.Sub(l.clock()), 0)+l.late, func() { l.watch(r) })
+	r.watchdog = time.AfterFunc(max(trust.Sub(l.clock()), 0)+l.watchdogDelay, func() { l.watch(r) })
 	l.reign, l.newest = r, r
 	for _, d := range l.duties {
 		d.begin(r)
@@ -113,13 +113,13 @@ func (l *leadership) extend(trust lease.Instant) {
 	defer l.mu.Unlock()
 	if r := l.reign; r != nil && r.trust != trust {
 		r.trust = trust
-		r.watchdog.Reset(max(trust.Sub(l.clock()), 0) + l.late)
+		r.watchdog.Reset(max(trust.Sub(l.clock()), 0) + l.watchdogDelay)
 	}
 }
 
 // end ends the reign of the term, unless the watchdog already has: it cancels first and publishes
 // then. It returns the reign in both cases, or nil if there was none.
-func (l *leadership) end(term int64, why node.LossReason) *reign {
+func (l *leadership) end(term int64, why node.LossReason) *leaderTerm {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.newest
@@ -133,32 +133,32 @@ func (l *leadership) end(term int64, why node.LossReason) *reign {
 }
 
 // endLocked ends the reign: cancel, then publish. The caller holds l.mu.
-func (l *leadership) endLocked(r *reign, why node.LossReason) {
+func (l *leadership) endLocked(r *leaderTerm, why node.LossReason) {
 	r.cancel(&LostError{Term: r.term, Reason: why})
 	r.watchdog.Stop()
-	l.reign, l.none = nil, r.ctx
+	l.reign, l.ended = nil, r.ctx
 	l.publish(r, Transition{Term: r.term, Reason: why})
 }
 
 // watch is the watchdog. It ends a reign whose validity is over, if the loop, which should have
 // done that, has not. The loop is informed by a Resign input.
-func (l *leadership) watch(r *reign) {
+func (l *leadership) watch(r *leaderTerm) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reign != r {
 		return
 	}
 	if left := r.trust.Sub(l.clock()); left > 0 {
-		r.watchdog.Reset(left + l.late)
+		r.watchdog.Reset(left + l.watchdogDelay)
 		return
 	}
 	l.overdue(r)
 }
 
 // overdue ends a reign whose validity is over, and informs the loop. The caller holds l.mu.
-func (l *leadership) overdue(r *reign) {
-	l.endLocked(r, node.TrustLost)
-	l.post(member.Resign{Reason: node.TrustLost})
+func (l *leadership) overdue(r *leaderTerm) {
+	l.endLocked(r, node.ValidityEnded)
+	l.post(member.Resign{Reason: node.ValidityEnded})
 }
 
 // current returns the current leadership. It reads the clock itself, so neither a loop that hangs
@@ -172,13 +172,13 @@ func (l *leadership) current() (node.Term, context.Context, bool) {
 		r = nil
 	}
 	if r == nil {
-		return node.Term{}, l.none, false
+		return node.Term{}, l.ended, false
 	}
 	return r.term, r.ctx, true
 }
 
 // resign asks the loop to give up the reign, if that is still the current one.
-func (l *leadership) resign(r *reign, why node.LossReason, cooldown time.Duration) bool {
+func (l *leadership) resign(r *leaderTerm, why node.LossReason, cooldown time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reign == nil || (r != nil && l.reign != r) {
@@ -189,12 +189,12 @@ func (l *leadership) resign(r *reign, why node.LossReason, cooldown time.Duratio
 }
 
 // publish informs everybody. The lock is held, so the order is that of the changes.
-func (l *leadership) publish(r *reign, t Transition) {
+func (l *leadership) publish(r *leaderTerm, t Transition) {
 	l.last = t
 	for q := range l.subs {
 		q.push(t)
 	}
-	l.told(r, t)
+	l.notify(r, t)
 }
 
 // close ends the current reign, if any, and closes the subscriptions.
@@ -232,7 +232,7 @@ func (l *leadership) unsubscribe(q *queue[Transition]) {
 }
 
 // assign adds a duty. If this node leads, the duty begins at once.
-func (l *leadership) assign(d *duty) {
+func (l *leadership) assign(d *leaderWork) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.duties = append(l.duties, d)
@@ -241,14 +241,14 @@ func (l *leadership) assign(d *duty) {
 	}
 }
 
-// duty is leader-only work. It is called once in each term, and never for two terms at once.
-type duty struct {
-	run  func(r *reign)
+// leaderWork is leader-only work. It is called once in each term, and never for two terms at once.
+type leaderWork struct {
+	run  func(r *leaderTerm)
 	last chan struct{} // closed when the newest call has returned; guarded by leadership.mu
 }
 
 // begin calls the duty for a reign, once its call for the reign before has returned.
-func (d *duty) begin(r *reign) {
+func (d *leaderWork) begin(r *leaderTerm) {
 	before, done := d.last, make(chan struct{})
 	d.last = done
 	r.work.Add(1)

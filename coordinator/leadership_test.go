@@ -23,7 +23,7 @@ func newThrone() *throne {
 	began := time.Now()
 	th := &throne{leadership: newLeadership(func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) }, 25*time.Millisecond)}
 	th.post = func(in member.Input) { th.posted = append(th.posted, in) }
-	th.leadership.told = func(_ *reign, t Transition) { th.told = append(th.told, t) }
+	th.leadership.notify = func(_ *leaderTerm, t Transition) { th.told = append(th.told, t) }
 	th.gates = func() []chan struct{} { return nil }
 	return th
 }
@@ -68,13 +68,13 @@ func TestWatchdog(t *testing.T) {
 		<-time.After(30 * time.Millisecond)
 		synctest.Wait()
 		var lost *LostError
-		if !errors.As(context.Cause(ctx), &lost) || lost.Reason != node.TrustLost || lost.Term.Number != 1 {
+		if !errors.As(context.Cause(ctx), &lost) || lost.Reason != node.ValidityEnded || lost.Term.Number != 1 {
 			t.Errorf("cause: %v", context.Cause(ctx))
 		}
 		if len(th.posted) != 1 || len(th.told) != 2 {
 			t.Errorf("posted %v, told %v", th.posted, th.told)
 		}
-		if r := th.end(1, node.TrustLost); r == nil || len(th.told) != 2 {
+		if r := th.end(1, node.ValidityEnded); r == nil || len(th.told) != 2 {
 			t.Error("the loop's own loss is told twice, or its reign is forgotten")
 		}
 		if th.end(7, node.Replaced) != nil {
@@ -134,7 +134,7 @@ func TestHeldIsMerged(t *testing.T) {
 	t.Parallel()
 	s := &shell{c: &Coordinator{inbox: newQueue[member.Input]()}}
 	for _, g := range []int64{5, 5, 3, 5, 7, 7, 6} {
-		s.held(g)
+		s.onFenceHeld(g)
 	}
 	for _, want := range []int64{5, 7} {
 		if in, ok := s.c.inbox.pop(); !ok || in != (member.FenceHeld{Generation: want}) {

@@ -131,8 +131,8 @@ func (tp *tap) Snapshot(ctx context.Context) (s *daemon.Snapshot, err error) {
 	return s, err
 }
 
-func (tp *tap) Stamp(ctx context.Context, f daemon.Fence) error {
-	return tp.call(ctx, "stamp", f, func() error { return tp.Store.Stamp(ctx, f) })
+func (tp *tap) StampFence(ctx context.Context, f daemon.Fence) error {
+	return tp.call(ctx, "stamp", f, func() error { return tp.Store.StampFence(ctx, f) })
 }
 
 func (tp *tap) Events(ctx context.Context, after int64, limit int) (p *storage.EventPage, err error) {
@@ -140,8 +140,8 @@ func (tp *tap) Events(ctx context.Context, after int64, limit int) (p *storage.E
 	return p, err
 }
 
-func (tp *tap) Watch(ctx context.Context, wake func(storage.Wake)) error {
-	return tp.Store.(storage.Waker).Watch(ctx, wake)
+func (tp *tap) Watch(ctx context.Context, wake func(storage.Hint)) error {
+	return tp.Store.(storage.Watcher).Watch(ctx, wake)
 }
 
 // tapped is a cluster whose nodes' calls are intercepted.

@@ -43,13 +43,13 @@ func newObservers(h Hooks, log *slog.Logger, m *instruments) *observers {
 func (o *observers) start() {
 	for _, one := range o.list {
 		o.done.Add(2)
-		go lane(one.lost, o.done.Done)
-		go lane(one.rest, o.done.Done)
+		go runQueue(one.lost, o.done.Done)
+		go runQueue(one.rest, o.done.Done)
 	}
 }
 
-// lane calls the functions of the queue, in order, until the queue is closed and empty.
-func lane(q *queue[func()], done func()) {
+// runQueue calls the functions of the queue, in order, until the queue is closed and empty.
+func runQueue(q *queue[func()], done func()) {
 	defer done()
 	for {
 		if f, ok := q.pop(); ok {
@@ -73,7 +73,7 @@ func (o *observers) close() {
 // call calls a hook and recovers from its panic.
 func (o *observers) call(event string, f func()) {
 	began := time.Now()
-	err := guarded(func() error { f(); return nil })
+	err := recoverPanic(func() error { f(); return nil })
 	if event != elected || err != nil { // OnLeaderElected may block as long as the node leads: its duration means nothing
 		o.m.observed(event, time.Since(began), err)
 	}
@@ -84,13 +84,13 @@ func (o *observers) call(event string, f func()) {
 }
 
 // duties returns one duty for each OnLeaderElected.
-func (o *observers) duties() []*duty {
-	var out []*duty
+func (o *observers) duties() []*leaderWork {
+	var out []*leaderWork
 	for i, one := range o.list {
 		if one.OnLeaderElected == nil {
 			continue
 		}
-		out = append(out, &duty{run: func(r *reign) {
+		out = append(out, &leaderWork{run: func(r *leaderTerm) {
 			close(r.entered[i])
 			o.call(elected, func() { one.OnLeaderElected(r.ctx, r.term) })
 		}})
@@ -98,8 +98,8 @@ func (o *observers) duties() []*duty {
 	return out
 }
 
-// gates returns the channels by which a reign shows lost that OnLeaderElected has been called.
-func (o *observers) gates() []chan struct{} {
+// newElectedGates returns the channels by which a reign shows lost that OnLeaderElected has been called.
+func (o *observers) newElectedGates() []chan struct{} {
 	out := make([]chan struct{}, len(o.list))
 	for i := range out {
 		out[i] = make(chan struct{})
@@ -107,8 +107,8 @@ func (o *observers) gates() []chan struct{} {
 	return out
 }
 
-// lost queues OnLeaderLost for the reign that has ended.
-func (o *observers) lost(r *reign, why node.LossReason) {
+// leadershipLost queues OnLeaderLost for the reign that has ended.
+func (o *observers) leadershipLost(r *leaderTerm, why node.LossReason) {
 	deadline := time.Now().Add(maxLostDelay)
 	for i, one := range o.list {
 		if one.OnLeaderLost == nil {

@@ -102,19 +102,19 @@ func TestWakesMerge(t *testing.T) {
 	t.Parallel()
 	self, other, third := node.Incarnation("self"), node.Incarnation("other"), node.Incarnation("third")
 	list := func(nodes ...node.Incarnation) []node.Incarnation { return nodes }
-	leader, all := storage.Wake{Leader: true, Nodes: list(self)}, storage.Wake{}
-	for _, tc := range []struct{ hints, want []storage.Wake }{
+	leader, all := storage.Hint{Leader: true, Nodes: list(self)}, storage.Hint{}
+	for _, tc := range []struct{ hints, want []storage.Hint }{
 		{nil, nil},
-		{[]storage.Wake{{Nodes: list(other)}}, nil},
-		{[]storage.Wake{{Nodes: list(other), Leader: true}}, nil},
-		{[]storage.Wake{all}, []storage.Wake{all}},
-		{[]storage.Wake{{Nodes: list(self)}}, []storage.Wake{{Nodes: list(self)}}},
-		{[]storage.Wake{{Leader: true}}, []storage.Wake{leader, all}},
-		{[]storage.Wake{leader}, []storage.Wake{leader}},
-		{[]storage.Wake{leader, leader, leader}, []storage.Wake{leader}},
-		{[]storage.Wake{leader, {Nodes: list(other, self)}}, []storage.Wake{leader, {Nodes: list(other, self)}}},
-		{[]storage.Wake{{Nodes: list(self, other, third)}, {Nodes: list(other, self)}, all}, []storage.Wake{{Nodes: list(other, self)}}},
-		{[]storage.Wake{all, {Nodes: list(self, other)}, {Nodes: list(self, other, third)}}, []storage.Wake{{Nodes: list(self, other)}}},
+		{[]storage.Hint{{Nodes: list(other)}}, nil},
+		{[]storage.Hint{{Nodes: list(other), Leader: true}}, nil},
+		{[]storage.Hint{all}, []storage.Hint{all}},
+		{[]storage.Hint{{Nodes: list(self)}}, []storage.Hint{{Nodes: list(self)}}},
+		{[]storage.Hint{{Leader: true}}, []storage.Hint{leader, all}},
+		{[]storage.Hint{leader}, []storage.Hint{leader}},
+		{[]storage.Hint{leader, leader, leader}, []storage.Hint{leader}},
+		{[]storage.Hint{leader, {Nodes: list(other, self)}}, []storage.Hint{leader, {Nodes: list(other, self)}}},
+		{[]storage.Hint{{Nodes: list(self, other, third)}, {Nodes: list(other, self)}, all}, []storage.Hint{{Nodes: list(other, self)}}},
+		{[]storage.Hint{all, {Nodes: list(self, other)}, {Nodes: list(self, other, third)}}, []storage.Hint{{Nodes: list(self, other)}}},
 	} {
 		w := &wakes{self: self, ready: make(chan struct{}, 1)}
 		for _, h := range tc.hints {
@@ -123,11 +123,11 @@ func TestWakesMerge(t *testing.T) {
 		if (len(w.ready) == 1) != (len(tc.want) > 0) {
 			t.Errorf("%v: ready %d", tc.hints, len(w.ready))
 		}
-		var got []storage.Wake
+		var got []storage.Hint
 		for h, some := w.take(); some; h, some = w.take() {
 			got = append(got, h)
 		}
-		same := func(a, b storage.Wake) bool { return a.Leader == b.Leader && slices.Equal(a.Nodes, b.Nodes) }
+		same := func(a, b storage.Hint) bool { return a.Leader == b.Leader && slices.Equal(a.Nodes, b.Nodes) }
 		if !slices.EqualFunc(got, tc.want, same) {
 			t.Errorf("%v: got %v, want %v", tc.hints, got, tc.want)
 		}

@@ -69,7 +69,7 @@ func TestRegisterAfterRun(t *testing.T) {
 		if err := c.Node(other).Register(daemon.Spec{ID: "acme:late", Instances: 2}, worker); err != nil {
 			t.Fatal(err)
 		}
-		c.Await("both run", func() bool { return c.Holder("acme:late/0") == other && c.Holder("acme:late/1") == other })
+		c.WaitUntil("both run", func() bool { return c.Holder("acme:late/0") == other && c.Holder("acme:late/1") == other })
 		if took := time.Since(began); took > 2500*time.Millisecond {
 			t.Errorf("they run after %v", took)
 		}
@@ -134,7 +134,7 @@ func TestIDInUse(t *testing.T) {
 		if c.Node(third).Started()["heartbeat"] == nil {
 			t.Error("it joined while the first may live")
 		}
-		c.Await("the third has joined", func() bool { return c.Node(third).Started()["heartbeat"] == nil })
+		c.WaitUntil("the third has joined", func() bool { return c.Node(third).Started()["heartbeat"] == nil })
 	})
 }
 
@@ -208,11 +208,11 @@ func TestAgentsSeeTheirTrust(t *testing.T) {
 		var seen record[bool]
 		c.Register(daemon.Spec{ID: "acme:x"}, daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
 			<-time.After(3 * time.Second)
-			left, ok := daemon.Trust(ctx)
+			left, ok := daemon.Validity(ctx)
 			seen.add(ok && left > time.Second && left < 6*time.Second)
 			return worker(ctx, a)
 		}))
-		c.Await("it looked", func() bool { return len(seen.all()) == 1 })
+		c.WaitUntil("it looked", func() bool { return len(seen.all()) == 1 })
 		seen.want(t, "trust", true)
 	})
 }
@@ -244,10 +244,10 @@ func TestLostReplies(t *testing.T) {
 					return worker(ctx, a)
 				}))
 				both := func() bool { return c.Holder("acme:x/0") >= 0 && c.Holder("acme:x/1") >= 0 }
-				c.Await("both run", both)
+				c.WaitUntil("both run", both)
 				c.Resign()
 				advance(10 * time.Second)
-				c.Await("both run", both)
+				c.WaitUntil("both run", both)
 				if lost.Load() == 0 && op != "leave" {
 					t.Error("no reply was lost: the test shows nothing")
 				}
@@ -279,8 +279,8 @@ func TestPausedLeaderWritesNothing(t *testing.T) {
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
 		<-paused
 		c.Partition(i)
-		c.Await("the other leads", func() bool { return c.Leader() == 1-i })
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
+		c.WaitUntil("the other leads", func() bool { return c.Leader() == 1-i })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
 		gen := generation(t, c)
 		c.Heal(i)
 		outcome.add("resumed")
@@ -322,7 +322,7 @@ func TestRegisterDuringHeartbeat(t *testing.T) {
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
 		advance(0)
 		close(goOn)
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 	})
 }
 
@@ -340,11 +340,11 @@ func TestAKindRunsItsDaemons(t *testing.T) {
 			}
 		}
 		c.Elect()
-		c.Await("the first runs", func() bool { return c.Holder("emit:queue/a/0") >= 0 })
+		c.WaitUntil("the first runs", func() bool { return c.Holder("emit:queue/a/0") >= 0 })
 		if err := c.Node(0).RegisterBuiltin(kind("emit:queue/b", 3), worker); err != nil {
 			t.Fatal(err)
 		}
-		c.Await("the second runs on both nodes", func() bool {
+		c.WaitUntil("the second runs on both nodes", func() bool {
 			held := map[int]bool{}
 			for i := range 3 {
 				held[c.Holder(fmt.Sprint("emit:queue/b/", i))] = true

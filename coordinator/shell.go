@@ -31,14 +31,14 @@ type shell struct {
 	background context.Context
 	end        context.CancelFunc
 	owned      sync.WaitGroup // goroutines that end soon after background does
-	strangers  sync.WaitGroup // goroutines in store or user code, which may not end
+	external   sync.WaitGroup // goroutines in store or user code, which may not end
 
-	calls   *calls
-	wakes   *wakes
-	witness *witness
-	talk    *journal
-	spoken  sync.WaitGroup // done when the voice has written everything
-	stats   *stats
+	calls     *calls
+	wakes     *wakes
+	exits     *exitWatcher
+	noticeLog *noticeLog
+	logDone   sync.WaitGroup // done when the voice has written everything
+	stats     *stats
 
 	highest   atomic.Int64  // the highest generation that a fence is known to hold
 	due       lease.Instant // when the next Tick is due
@@ -48,17 +48,17 @@ type shell struct {
 
 // newShell prepares the loop and everything around it. It starts nothing.
 func newShell(ctx context.Context, c *Coordinator, m *member.Member) *shell {
-	s := &shell{c: c, m: m, talk: newJournal(c), stats: newStats(c)}
-	s.spoken.Add(1)
+	s := &shell{c: c, m: m, noticeLog: newJournal(c), stats: newStats(c)}
+	s.logDone.Add(1)
 	s.background, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls = newCalls(s)
 	s.wakes = &wakes{self: c.cfg.Node.Incarnation, ready: make(chan struct{}, 1)}
-	s.witness = newWitness(c.cfg.Node, c.cfg.traits().Host)
+	s.exits = newWitness(c.cfg.Node, c.cfg.traits().Host)
 	s.sup = supervisor.New(supervisor.Config{
-		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.Stamp, Trust: c.trust,
-		Report: s.report, Held: s.held,
+		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.StampFence, Validity: c.runValidity,
+		OnReport: s.report, OnFenceHeld: s.onFenceHeld,
 		StampTimeout: c.timing.QueryTimeout, StopTimeout: c.timing.StopTimeout, Exit: c.exit,
-		Logger: c.aside, MeterProvider: c.cfg.MeterProvider, TracerProvider: c.cfg.TracerProvider,
+		Logger: c.asyncLog, MeterProvider: c.cfg.MeterProvider, TracerProvider: c.cfg.TracerProvider,
 	})
 	return s
 }
@@ -68,7 +68,7 @@ func (s *shell) run(ctx context.Context) error {
 	c := s.c
 	unregister := c.m.observe(c)
 	c.observers.start()
-	go lane(c.voice, s.spoken.Done)
+	go runQueue(c.logQueue, s.logDone.Done)
 	bound := newBound()
 	stop := context.AfterFunc(ctx, func() {
 		c.phase.CompareAndSwap(phaseRunning, phaseStopping)
@@ -79,9 +79,9 @@ func (s *shell) run(ctx context.Context) error {
 		bound.begin(c.stopBound())
 		c.inbox.push(member.Stop{})
 	})
-	s.foreign(s.watchStore)
-	s.own(s.watchHost)
-	c.voice.push(func() {
+	s.goExternal(s.watchStore)
+	s.goOwned(s.watchHost)
+	c.logQueue.push(func() {
 		c.log.Info("node starts", "node_id", c.cfg.Node.ID, "incarnation", c.cfg.Node.Incarnation, "profile", c.cfg.Profile)
 	})
 
@@ -89,7 +89,7 @@ func (s *shell) run(ctx context.Context) error {
 
 	stop()
 	c.phase.Store(phaseOver)
-	err := s.wind(bound)
+	err := s.shutdown(bound)
 	unregister()
 	if errors.Is(context.Cause(ctx), crash.ErrKilled) {
 		return fmt.Errorf("run: %w", crash.ErrKilled)
@@ -103,7 +103,7 @@ func (s *shell) loop(cut <-chan struct{}) {
 	defer timer.Stop()
 	for s.stopped == nil && !isClosed(cut) {
 		now := s.c.clock()
-		s.c.progress.Store(int64(now))
+		s.c.lastRound.Store(int64(now))
 		if now >= s.due {
 			s.step(now, member.Tick{})
 			continue
@@ -115,7 +115,7 @@ func (s *shell) loop(cut <-chan struct{}) {
 			continue
 		}
 		if w, ok := s.wakes.take(); ok { // last, because wake-ups may wait
-			s.step(s.c.clock(), member.Woken{Wake: w})
+			s.step(s.c.clock(), member.WakeUp{Wake: w})
 			continue
 		}
 		s.publish(now)
@@ -153,7 +153,7 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 			begun = i
 			break
 		}
-		if lost, ok := e.(member.Lost); ok {
+		if lost, ok := e.(member.LeadershipLost); ok {
 			s.lost(lost)
 		}
 	}
@@ -161,15 +161,15 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 		s.publish(now) // a run may ask for its validity as soon as it starts
 	}
 	for i, e := range effects {
-		if lost, ok := e.(member.Lost); ok && i > begun {
+		if lost, ok := e.(member.LeadershipLost); ok && i > begun {
 			s.lost(lost)
 			continue
 		}
 		s.carryOut(now, e)
 	}
 	// Wake up at least every Watch, so that a suspend of the machine is noticed.
-	s.due = min(s.m.Next(), now.Add(s.c.timing.Watch))
-	if now.Sub(s.published) >= s.c.timing.Watch {
+	s.due = min(s.m.Next(), now.Add(s.c.timing.ClockCheckInterval))
+	if now.Sub(s.published) >= s.c.timing.ClockCheckInterval {
 		s.publish(now)
 	}
 }
@@ -188,7 +188,7 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	case member.Call:
 		s.calls.issue(e)
 	case member.Compute:
-		s.own(func() { s.c.inbox.push(planned(e)) })
+		s.goOwned(func() { s.c.inbox.push(planned(e)) })
 	case member.Start:
 		s.sup.Start(e.Fence, e.Term, e.Spec)
 	case member.Drain:
@@ -198,7 +198,7 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	case member.Abandon:
 		s.sup.Abandon(e.Fence)
 	case member.Notice:
-		s.c.voice.push(func() { s.talk.notice(now, e) })
+		s.c.logQueue.push(func() { s.noticeLog.notice(now, e) })
 		s.c.observers.notice(e)
 	case member.Stopped:
 		s.stopped = &e
@@ -219,16 +219,16 @@ func planned(e member.Compute) (p member.Planned) {
 func (s *shell) elected(now lease.Instant, t node.Term) {
 	view := s.publish(now)
 	s.stats.elected()
-	s.c.lead.begin(context.WithoutCancel(s.background), t, view.LeaderTrust)
+	s.c.lead.begin(context.WithoutCancel(s.background), t, view.LeaderValidUntil)
 }
 
 // lost ends leadership in this process. It informs the member once everything that ran under it has
 // returned.
-func (s *shell) lost(e member.Lost) {
+func (s *shell) lost(e member.LeadershipLost) {
 	if r := s.c.lead.end(e.Term.Number, e.Reason); r != nil {
-		s.strangers.Add(1)
+		s.external.Add(1)
 		go func() {
-			defer s.strangers.Done()
+			defer s.external.Done()
 			r.work.Wait()
 			s.c.inbox.push(member.LeaderIdle{Term: e.Term.Number})
 		}()
@@ -241,14 +241,14 @@ func (s *shell) publish(now lease.Instant) *member.View {
 	s.published = now
 	s.c.published.Store(&view)
 	if view.Leading {
-		s.c.lead.extend(view.LeaderTrust)
+		s.c.lead.extend(view.LeaderValidUntil)
 	}
 	return &view
 }
 
-// held notes a generation that a fence holds. Only a new maximum goes to the inbox: an agent that
+// onFenceHeld notes a generation that a fence holds. Only a new maximum goes to the inbox: an agent that
 // is refused in a tight loop must not fill it.
-func (s *shell) held(generation int64) {
+func (s *shell) onFenceHeld(generation int64) {
 	for {
 		old := s.highest.Load()
 		if generation <= old {
@@ -271,16 +271,16 @@ func (s *shell) report(r supervisor.Report) {
 	case supervisor.Abandoned:
 		s.c.inbox.push(member.RunAbandoned{Fence: r.Fence})
 	case supervisor.Ended:
-		s.c.inbox.push(member.RunEnded{Fence: r.Fence, How: endings[r.How], Err: r.Err, Failures: r.Failures})
+		s.c.inbox.push(member.RunEnded{Fence: r.Fence, How: endings[r.EndReason], Err: r.Err, Failures: r.Failures})
 	}
 }
 
-var endings = map[supervisor.How]member.Ending{
-	supervisor.Returned:  member.Returned,
-	supervisor.GaveUp:    member.GaveUp,
-	supervisor.Released:  member.Released,
-	supervisor.Refused:   member.Refused,
-	supervisor.Forgotten: member.Forgotten,
+var endings = map[supervisor.EndReason]member.Ending{
+	supervisor.Returned: member.Returned,
+	supervisor.GaveUp:   member.GaveUp,
+	supervisor.Released: member.Released,
+	supervisor.Refused:  member.FenceRefused,
+	supervisor.NoAgent:  member.NoAgent,
 }
 
 // CancelledError is the cause with which the context of an agent's run ends.

@@ -33,7 +33,7 @@ func newStats(c *Coordinator) *stats {
 }
 
 // answered handles the answer to a call.
-func (st *stats) answered(q asked, r member.Result) {
+func (st *stats) answered(q callInFlight, r member.Result) {
 	took := time.Since(q.began)
 	switch {
 	case q.call.Heartbeat != nil:
@@ -48,19 +48,19 @@ func (st *stats) answered(q asked, r member.Result) {
 }
 
 // heartbeat records the duration of a heartbeat, and of the renewal or campaign that it carried.
-func (st *stats) heartbeat(q asked, r member.Result, took time.Duration) {
-	claim := q.call.Heartbeat.Claim
+func (st *stats) heartbeat(q callInFlight, r member.Result, took time.Duration) {
+	claim := q.call.Heartbeat.TermRequest
 	// Fast calls without an error are the rule and carry no information, so only the others become
 	// spans.
 	remarkable := r.Err != nil || took > q.call.Timeout/2
 	st.m.took(st.m.heartbeat, took, r.Err)
 	switch {
-	case claim.Holds != 0:
+	case claim.Renew != 0:
 		st.m.took(st.m.renew, took, r.Err)
 		if remarkable {
-			st.m.span("emitd.renew", q.began, r.Err, attribute.Int64("emitd.term", claim.Holds))
+			st.m.span("emitd.renew", q.began, r.Err, attribute.Int64("emitd.term", claim.Renew))
 		}
-	case claim.Stand:
+	case claim.Campaign:
 		outcome := "lost"
 		if r.Reply != nil && r.Reply.Verdict == storage.Elect {
 			outcome = "won"
@@ -182,8 +182,8 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 	n := &counts{nodes: map[node.State]int64{}, units: map[daemon.State]int64{}}
 	for i := range s.Nodes {
 		state := s.Nodes[i].State
-		if state == node.Live && s.Nodes[i].Judged != "" {
-			state = s.Nodes[i].Judged
+		if state == node.Live && s.Nodes[i].LeaderState != "" {
+			state = s.Nodes[i].LeaderState
 		}
 		n.nodes[state]++
 	}
@@ -194,7 +194,7 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 		case u.Retired:
 			delete(st.freed, u.Unit)
 			continue
-		case u.State.Free():
+		case u.State.IsFree():
 			n.units[shown(u, daemon.Unassigned)]++
 			if !free {
 				st.freed[u.Unit] = u.Since

@@ -11,7 +11,7 @@ func TestSteadiness(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	var now *reading
-	s := &steadiness{read: func() *reading { return now }, slack: 5 * time.Second}
+	s := &clockStability{read: func() *reading { return now }, slack: 5 * time.Second}
 	at := func(here, ahead time.Duration) { now = &reading{store: began.Add(here + ahead), here: began.Add(here)} }
 	check := func(what string, age time.Duration, want bool) {
 		t.Helper()

@@ -107,7 +107,7 @@ func TestRunReturnsWithinItsBound(t *testing.T) {
 					agent = tc.agent(release)
 				}
 				c.Register(daemon.Spec{ID: "acme:x", Instances: 3}, agent)
-				c.Await("it runs", func() bool { return c.Holder("acme:x/2") == 0 })
+				c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/2") == 0 })
 				if tc.setup != nil {
 					tc.setup(c, taps[0], release)
 				}
@@ -140,7 +140,7 @@ func TestOrderOfAStop(t *testing.T) {
 			order.add("drained")
 			return nil
 		}))
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		_, ctx, _ := c.Node(0).Leadership()
 		taps[0].set(func(_ context.Context, op string, req any, _ error) error {
 			switch req := req.(type) {
@@ -208,7 +208,7 @@ func TestStopLeavesHangingHookBehind(t *testing.T) {
 		h.OnNodeRegistered = func(node.Member) { <-release }
 		c := hooked(t, 1, h)
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		began := time.Now()
 		if err := c.Stop(0); err != nil {
 			t.Fatal(err)
@@ -269,7 +269,7 @@ func TestAllStopTogether(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
 		c.Register(daemon.Spec{ID: "acme:x", Instances: 9}, worker)
-		c.Await("all run", func() bool {
+		c.WaitUntil("all run", func() bool {
 			for i := range 9 {
 				if c.Holder(daemon.Unit{Daemon: "acme:x", Index: i}.String()) < 0 {
 					return false
@@ -286,13 +286,13 @@ func TestAllStopTogether(t *testing.T) {
 				ends.add(i)
 			}()
 		}
-		c.Await("all stopped", func() bool { return len(ends.all()) == 3 })
+		c.WaitUntil("all stopped", func() bool { return len(ends.all()) == 3 })
 		snap, err := c.Store().Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if snap.Term.Held() || slices.ContainsFunc(snap.Nodes, node.Member.Present) ||
-			slices.ContainsFunc(snap.Units, func(r daemon.Record) bool { return !r.State.Free() }) {
+			slices.ContainsFunc(snap.Units, func(r daemon.Record) bool { return !r.State.IsFree() }) {
 			t.Errorf("something was left: %+v", snap)
 		}
 	})

@@ -43,12 +43,12 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 	if !ok {
 		return nil
 	}
-	events := storage.Keep{
-		Most: cmp.Or(keep.Events, 100_000), Least: cmp.Or(keep.LeastEvents, 10_000),
+	events := storage.Retention{
+		MaxEvents: cmp.Or(keep.Events, 100_000), MinEvents: cmp.Or(keep.LeastEvents, 10_000),
 		Age: cmp.Or(keep.EventAge, 30*24*time.Hour),
 	}
 	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), max(keep.NodeAge, 2*c.timing.NodeRegistrationTTL)
-	clock := &steadiness{read: c.storeClock.Load, slack: c.timing.QueryTimeout}
+	clock := &clockStability{read: c.storeClock.Load, slack: c.timing.QueryTimeout}
 	return []sweeper.Task{ // rarely, so that an idle cluster costs its store next to nothing
 		{Name: "nodes", Every: min(tombstones, 5*time.Minute), Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
 			if !clock.measures(tombstones) {
@@ -59,7 +59,7 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 		{Name: "events", Every: 5 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
 			keep := events
 			if !clock.measures(keep.Age) {
-				keep.Age = ageless
+				keep.Age = unlimitedAge
 			}
 			return s.SweepEvents(ctx, f, keep, limit)
 		}},
@@ -72,11 +72,11 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 	}
 }
 
-// ageless is an age that no event reaches.
-const ageless = 100 * 365 * 24 * time.Hour
+// unlimitedAge is an age that no event reaches.
+const unlimitedAge = 100 * 365 * 24 * time.Hour
 
-// steadiness measures for how long the store's clock has run at the pace of this process's clock.
-type steadiness struct {
+// clockStability measures for how long the store's clock has run at the pace of this process's clock.
+type clockStability struct {
 	read  func() *reading
 	slack time.Duration // a reading belongs to the middle of a call
 
@@ -84,15 +84,15 @@ type steadiness struct {
 	since *reading // the first reading since the newest step
 }
 
-// longestMeasured bounds how long the store's clock must be measured before an age counts. A
+// maxMeasurement bounds how long the store's clock must be measured before an age counts. A
 // process rarely lives for the 30 days of an event.
-const longestMeasured = 24 * time.Hour
+const maxMeasurement = 24 * time.Hour
 
 // measures reports whether an age by the store's clock counts: the clock has made no step for as
-// long as that age, or for longestMeasured if that is shorter. Each reading is compared with the
+// long as that age, or for maxMeasurement if that is shorter. Each reading is compared with the
 // first one, so many small steps count as the large one that they add up to. The rates of the two
 // clocks may differ by a thousandth.
-func (s *steadiness) measures(age time.Duration) bool {
+func (s *clockStability) measures(age time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.read()
@@ -106,5 +106,5 @@ func (s *steadiness) measures(age time.Duration) bool {
 	if drift := now.store.Sub(s.since.store) - here; drift.Abs() > here/1000+s.slack {
 		s.since, here = now, 0
 	}
-	return here >= min(age, longestMeasured)
+	return here >= min(age, maxMeasurement)
 }

@@ -26,7 +26,7 @@ func TestSweeperSweepsTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.Await("it runs", func() bool { return c.Holder("emit:sweeper/0") >= 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("emit:sweeper/0") >= 0 })
 		lock, err := c.Store().Acquire(t.Context(), "backup", "owner", time.Second, storage.Lock{})
 		if err == nil {
 			err = c.Store().Release(t.Context(), lock)
@@ -59,7 +59,7 @@ type forward struct {
 	storage.Store
 	storage.Sweeper
 	ahead *atomic.Int64
-	kept  *record[storage.Keep]
+	kept  *record[storage.Retention]
 }
 
 func (f forward) Heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.Reply, error) {
@@ -70,7 +70,7 @@ func (f forward) Heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.R
 	return r, err
 }
 
-func (f forward) SweepEvents(_ context.Context, _ daemon.Fence, keep storage.Keep, _ int) (int, error) {
+func (f forward) SweepEvents(_ context.Context, _ daemon.Fence, keep storage.Retention, _ int) (int, error) {
 	f.kept.add(keep)
 	return 0, nil
 }
@@ -80,7 +80,7 @@ func (f forward) SweepEvents(_ context.Context, _ daemon.Fence, keep storage.Kee
 func TestNoHistoryIsLostToAStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var ahead atomic.Int64
-		var kept record[storage.Keep]
+		var kept record[storage.Retention]
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1, Wrap: func(_ int, s storage.Store) storage.Store {
 			return forward{s, s.(storage.Sweeper), &ahead, &kept}
 		}})
@@ -89,9 +89,9 @@ func TestNoHistoryIsLostToAStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		const month = 30 * 24 * time.Hour
-		newest := func() storage.Keep { all := kept.all(); return all[len(all)-1] }
+		newest := func() storage.Retention { all := kept.all(); return all[len(all)-1] }
 		advance(70 * time.Minute)
-		if k := newest(); k.Age != time.Hour || k.Least != 10_000 || k.Most != 100_000 {
+		if k := newest(); k.Age != time.Hour || k.MinEvents != 10_000 || k.MaxEvents != 100_000 {
 			t.Errorf("before the step: %+v", k)
 		}
 		ahead.Store(int64(month))
@@ -100,7 +100,7 @@ func TestNoHistoryIsLostToAStep(t *testing.T) {
 			t.Errorf("soon after the step: %+v", k)
 		}
 		advance(70 * time.Minute)
-		if k := newest(); k.Age != time.Hour || k.Least != 10_000 {
+		if k := newest(); k.Age != time.Hour || k.MinEvents != 10_000 {
 			t.Errorf("long after the step: %+v", k)
 		}
 	})
@@ -114,7 +114,7 @@ func TestNodeAge(t *testing.T) {
 		if err := c.Node(0).RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{})); err != nil {
 			t.Fatal(err)
 		}
-		c.Await("it runs", func() bool { return c.Holder("emit:sweeper/0") >= 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("emit:sweeper/0") >= 0 })
 		if err := c.Stop(c.Add()); err != nil {
 			t.Fatal(err)
 		}

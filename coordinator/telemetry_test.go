@@ -54,16 +54,16 @@ func TestMetrics(t *testing.T) {
 			cfg.Hooks = recording(&seen)
 		}})
 		c.Register(daemon.Spec{ID: "acme:x", Instances: 4}, worker)
-		c.Await("they run", func() bool { return c.Holder("acme:x/3") >= 0 })
+		c.WaitUntil("they run", func() bool { return c.Holder("acme:x/3") >= 0 })
 		if c.Leader() != 0 {
 			c.Resign()
 		}
 		c.Expire() // 0 → 1
-		c.Await("node-0 is back", func() bool { return c.Node(0).Status().Heard < time.Second })
+		c.WaitUntil("node-0 is back", func() bool { return c.Node(0).Status().SinceAnswer < time.Second })
 		c.Expire() // 1 → 0, leaderless for a while
-		c.Await("node-1 is back", func() bool { return c.Node(1).Status().Heard < time.Second })
+		c.WaitUntil("node-1 is back", func() bool { return c.Node(1).Status().SinceAnswer < time.Second })
 		c.Kill(1)
-		c.Await("all run on node-0", func() bool {
+		c.WaitUntil("all run on node-0", func() bool {
 			for i := range 4 {
 				if c.Holder(daemon.Unit{Daemon: "acme:x", Index: i}.String()) != 0 {
 					return false
@@ -166,7 +166,7 @@ func TestSpans(t *testing.T) {
 		}})
 		c.Elect()
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		advance(10 * time.Second)
 		if spans.count("emitd.elect") != 1 || spans.count("emitd.renew") != 0 || spans.count("emitd.reconcile") == 0 {
 			t.Errorf("spans: %v", spans.all())
@@ -212,7 +212,7 @@ func TestLog(t *testing.T) {
 		}})
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
 		c.Register(daemon.Spec{ID: "acme:gpu", Instances: 500, Requires: map[string]string{"gpu": "yes"}}, worker)
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		taps[0].set(func(context.Context, string, any, error) error { return storage.ErrUnavailable }, nil)
 		advance(30 * time.Second)
 		taps[0].set(nil, nil)

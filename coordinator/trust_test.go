@@ -18,7 +18,7 @@ import (
 )
 
 // trustFor returns the validity of a leadership, from the beginning of its last answered call.
-func trustFor() time.Duration { return lease.Fast().TrustFor(lease.Fast().LeaseDuration) }
+func trustFor() time.Duration { return lease.Fast().ValidFor(lease.Fast().LeaseDuration) }
 
 // lastRenewal records when the newest answered renewal began.
 type lastRenewal struct{ at atomic.Pointer[time.Time] }
@@ -73,11 +73,11 @@ func TestTrustEndsWhateverTheStoreDoes(t *testing.T) {
 					t.Errorf("the context ended %v after the trust deadline", now.Sub(deadline))
 				}
 				var lost *coordinator.LostError
-				if !errors.As(context.Cause(ctx), &lost) || lost.Reason != node.TrustLost {
+				if !errors.As(context.Cause(ctx), &lost) || lost.Reason != node.ValidityEnded {
 					t.Errorf("cause: %v", context.Cause(ctx))
 				}
 				advance(0)
-				if tr := seen.all(); len(tr) != 2 || tr[1].Reason != node.TrustLost {
+				if tr := seen.all(); len(tr) != 2 || tr[1].Reason != node.ValidityEnded {
 					t.Errorf("transitions: %+v", tr)
 				}
 				taps[0].set(nil, nil)
@@ -162,7 +162,7 @@ func TestSuspendIsNoticed(t *testing.T) {
 			ended.add(context.Cause(ctx).Error())
 			return ctx.Err()
 		}))
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") == 0 })
 		_, ctx, _ := c.Node(0).Leadership()
 		// The worst moment: a heartbeat hangs, and nothing else is due before it times out.
 		hangs := make(chan struct{}, 16)
@@ -176,7 +176,7 @@ func TestSuspendIsNoticed(t *testing.T) {
 		woke := time.Now()
 		jump.Store(int64(time.Hour))
 		<-ctx.Done()
-		if took := time.Since(woke); took > lease.Fast().Watch {
+		if took := time.Since(woke); took > lease.Fast().ClockCheckInterval {
 			t.Errorf("the leadership context ended after %v", took)
 		}
 		advance(0)
@@ -238,7 +238,7 @@ func TestStuckLoop(t *testing.T) {
 			t.Error("trust ended too early")
 		}
 		<-ctx.Done()
-		if late := time.Since(deadline); late < 0 || late > lease.Fast().Watch {
+		if late := time.Since(deadline); late < 0 || late > lease.Fast().ClockCheckInterval {
 			t.Errorf("the watchdog ended the context %v after the trust deadline", late)
 		}
 		if _, _, ok := c.Node(0).Leadership(); ok {
@@ -310,7 +310,7 @@ func calledFrom(function string) bool {
 // Many wake-ups change neither renewals nor validity, and do not pile up.
 func TestHintStorm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var wake atomic.Pointer[func(storage.Wake)]
+		var wake atomic.Pointer[func(storage.Hint)]
 		c, taps := stormy(t, &wake)
 		var beats record[time.Duration]
 		began := time.Now()
@@ -332,8 +332,8 @@ func TestHintStorm(t *testing.T) {
 			defer close(calm)
 			for storm.Err() == nil {
 				for range 10 {
-					(*wake.Load())(storage.Wake{})
-					(*wake.Load())(storage.Wake{Leader: true})
+					(*wake.Load())(storage.Hint{})
+					(*wake.Load())(storage.Hint{Leader: true})
 				}
 				<-time.After(time.Millisecond)
 			}
@@ -363,7 +363,7 @@ func TestHintStorm(t *testing.T) {
 }
 
 // stormy is a node whose wake-ups the test creates.
-func stormy(t *testing.T, wake *atomic.Pointer[func(storage.Wake)]) (*coordinatortest.Cluster, []*tap) {
+func stormy(t *testing.T, wake *atomic.Pointer[func(storage.Hint)]) (*coordinatortest.Cluster, []*tap) {
 	t.Helper()
 	var taps []*tap
 	c := coordinatortest.New(t, coordinatortest.Config{Wrap: func(_ int, s storage.Store) storage.Store {
@@ -376,10 +376,10 @@ func stormy(t *testing.T, wake *atomic.Pointer[func(storage.Wake)]) (*coordinato
 
 type hinting struct {
 	*tap
-	wake *atomic.Pointer[func(storage.Wake)]
+	wake *atomic.Pointer[func(storage.Hint)]
 }
 
-func (h *hinting) Watch(ctx context.Context, wake func(storage.Wake)) error {
+func (h *hinting) Watch(ctx context.Context, wake func(storage.Hint)) error {
 	h.wake.Store(&wake)
 	<-ctx.Done()
 	return ctx.Err()
@@ -389,7 +389,7 @@ func (h *hinting) Watch(ctx context.Context, wake func(storage.Wake)) error {
 // early ones are coalesced into few heartbeats.
 func TestHintsAreMergedAndAddressed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var wake atomic.Pointer[func(storage.Wake)]
+		var wake atomic.Pointer[func(storage.Hint)]
 		c, taps := stormy(t, &wake)
 		c.Elect()
 		beats := 0
@@ -402,14 +402,14 @@ func TestHintsAreMergedAndAddressed(t *testing.T) {
 		advance(50 * time.Millisecond)
 		beats = 0
 		for range 100 {
-			(*wake.Load())(storage.Wake{Nodes: []node.Incarnation{"somebody else"}})
+			(*wake.Load())(storage.Hint{Nodes: []node.Incarnation{"somebody else"}})
 		}
 		advance(100 * time.Millisecond)
 		if beats != 0 {
 			t.Errorf("hints for somebody else caused %d heartbeats", beats)
 		}
 		for range 100 {
-			(*wake.Load())(storage.Wake{})
+			(*wake.Load())(storage.Hint{})
 		}
 		advance(100 * time.Millisecond)
 		if beats < 1 || beats > 2 {
@@ -419,7 +419,7 @@ func TestHintsAreMergedAndAddressed(t *testing.T) {
 			t.Fatal(err)
 		}
 		beats = 0
-		(*wake.Load())(storage.Wake{})
+		(*wake.Load())(storage.Hint{})
 		advance(time.Minute)
 		if beats != 0 {
 			t.Error("a hint after the end caused a heartbeat")
@@ -448,7 +448,7 @@ type deafWaker struct {
 	calls *atomic.Int32
 }
 
-func (d *deafWaker) Watch(context.Context, func(storage.Wake)) error {
+func (d *deafWaker) Watch(context.Context, func(storage.Hint)) error {
 	d.calls.Add(1)
 	return errors.New("connection refused")
 }
@@ -503,11 +503,11 @@ func TestRefusedInALoop(t *testing.T) {
 				return worker(ctx, a)
 			}
 			for range 100_000 {
-				a.Refused(high)
+				a.ReportRefused(high)
 			}
 			return daemon.ErrStale
 		}))
-		c.Await("a higher generation runs", func() bool { g := generations.all(); return len(g) > 0 && g[len(g)-1] > high })
+		c.WaitUntil("a higher generation runs", func() bool { g := generations.all(); return len(g) > 0 && g[len(g)-1] > high })
 		if c.Leader() != 0 {
 			t.Error("leadership was lost")
 		}

@@ -36,7 +36,7 @@ func TestUnitsWithoutANodeAreShown(t *testing.T) {
 			}
 		}})
 		c.Register(daemon.Spec{ID: "acme:x"}, worker)
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
 		if c.Leader() != 0 {
 			c.Resign()
 		}
@@ -83,7 +83,7 @@ func TestCrashingUnitsAreCounted(t *testing.T) {
 		c.Register(daemon.Spec{ID: "acme:broken", MaxFailures: -1}, daemon.AgentFunc(func(context.Context, *daemon.Assignment) error {
 			return errors.New("boom")
 		}))
-		c.Await("it runs", func() bool { return c.Holder("acme:fine/0") >= 0 && c.Holder("acme:broken/0") >= 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:fine/0") >= 0 && c.Holder("acme:broken/0") >= 0 })
 		advance(2 * time.Minute)
 		n := byAttribute(t, collect(t, reader)["emitd.assignment.count"], "emitd.assignment.state")
 		if n["crashing"] != 1 || n["active"] != 1 {

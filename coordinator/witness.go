@@ -7,42 +7,42 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// witness watches the other nodes' processes on this host for their end. Exit evidence frees their units and
+// exitWatcher watches the other nodes' processes on this host for their end. Exit evidence frees their units and
 // their term at once, instead of after NodeRegistrationTTL and the lease.
-type witness struct {
+type exitWatcher struct {
 	self node.Member
-	host hostLevel
-	// met signals that peers were added that have not been checked yet. A process that was restarted finds its
+	host processProbe
+	// peersAdded signals that peers were added that have not been checked yet. A process that was restarted finds its
 	// predecessor in its first member list.
-	met chan struct{} // capacity 1
+	peersAdded chan struct{} // capacity 1
 
 	mu    sync.Mutex
 	peers map[node.Incarnation]node.Host
 }
 
-func newWitness(id node.Identity, own node.Host) *witness {
-	return &witness{
+func newWitness(id node.Identity, own node.Host) *exitWatcher {
+	return &exitWatcher{
 		self: node.Member{Identity: id, Traits: node.Traits{Host: own}},
-		host: thisHostLevel(), met: make(chan struct{}, 1), peers: map[node.Incarnation]node.Host{},
+		host: thisHostLevel(), peersAdded: make(chan struct{}, 1), peers: map[node.Incarnation]node.Host{},
 	}
 }
 
-// see replaces the peers by those of a member list.
-func (w *witness) see(members []node.Member) {
+// setPeers replaces the peers by those of a member list.
+func (w *exitWatcher) setPeers(members []node.Member) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	old := w.peers
 	w.peers = make(map[node.Incarnation]node.Host, len(old))
 	for i := range members {
-		if m := &members[i]; m.Present() && !m.Witnessed {
+		if m := &members[i]; m.Present() && !m.ExitProven {
 			w.add(m, old)
 		}
 	}
 }
 
-// meet adds one process that no member list has shown: the one with this node's ID, because of which this node
+// addPeer adds one process that no member list has shown: the one with this node's ID, because of which this node
 // cannot register.
-func (w *witness) meet(m node.Member) {
+func (w *exitWatcher) addPeer(m node.Member) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.add(&m, w.peers)
@@ -50,7 +50,7 @@ func (w *witness) meet(m node.Member) {
 
 // add adds a process of this host, and signals met if it is new. It skips nodes of this very process, which live
 // as long as the watcher, and of which there may be a thousand.
-func (w *witness) add(m *node.Member, known map[node.Incarnation]node.Host) {
+func (w *exitWatcher) add(m *node.Member, known map[node.Incarnation]node.Host) {
 	if m.Host.BootID == "" || m.Host.BootID != w.self.Host.BootID ||
 		(m.Host.PID == w.self.Host.PID && m.Host.Start == w.self.Host.Start) {
 		return
@@ -59,7 +59,7 @@ func (w *witness) add(m *node.Member, known map[node.Incarnation]node.Host) {
 	w.peers[m.Incarnation] = m.Host
 	if !old {
 		select {
-		case w.met <- struct{}{}:
+		case w.peersAdded <- struct{}{}:
 		default:
 		}
 	}
@@ -67,7 +67,7 @@ func (w *witness) add(m *node.Member, known map[node.Incarnation]node.Host) {
 
 // ended returns the processes that have provably ended. It returns each of them every time, until a member list
 // shows that the store knows.
-func (w *witness) ended() []node.Incarnation {
+func (w *exitWatcher) ended() []node.Incarnation {
 	w.mu.Lock()
 	peers := make(map[node.Incarnation]node.Host, len(w.peers))
 	for inc, h := range w.peers {
@@ -89,7 +89,7 @@ func (w *witness) ended() []node.Incarnation {
 	return out
 }
 
-// witnessInterval returns how often to check. A check sends one signal to each peer of the host, which is cheap.
-func witnessInterval(heartbeat time.Duration) time.Duration {
+// exitCheckInterval returns how often to check. A check sends one signal to each peer of the host, which is cheap.
+func exitCheckInterval(heartbeat time.Duration) time.Duration {
 	return min(250*time.Millisecond, heartbeat/4)
 }

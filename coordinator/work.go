@@ -18,16 +18,16 @@ import (
 // LeaseDuration, the node resigns, because the fault may lie in the node. A call that lasted that
 // long restarts the count. The name is for the log.
 func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t node.Term) error) {
-	c.lead.assign(&duty{run: func(r *reign) { c.work(name, f, r) }})
+	c.lead.assign(&leaderWork{run: func(r *leaderTerm) { c.work(name, f, r) }})
 }
 
 // work calls f in one term until it is done, and resigns if f keeps failing.
-func (c *Coordinator) work(name string, f func(context.Context, node.Term) error, r *reign) {
-	log := c.aside.With("work", name, "term", r.term.Number)
+func (c *Coordinator) work(name string, f func(context.Context, node.Term) error, r *leaderTerm) {
+	log := c.asyncLog.With("work", name, "term", r.term.Number)
 	var since lease.Instant // the first failure in a row
 	for failures := 0; r.ctx.Err() == nil; {
 		began := c.clock()
-		err := guarded(func() error { return f(r.ctx, r.term) })
+		err := recoverPanic(func() error { return f(r.ctx, r.term) })
 		if err == nil || r.ctx.Err() != nil {
 			return
 		}
@@ -58,8 +58,8 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// guarded calls f and returns a panic of f as an error.
-func guarded(f func() error) (err error) {
+// recoverPanic calls f and returns a panic of f as an error.
+func recoverPanic(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{v, debug.Stack()}

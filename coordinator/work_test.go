@@ -50,7 +50,7 @@ func TestWorkThatFailsResigns(t *testing.T) {
 				seen := follow(t, c.Node(i))
 				starts, began := 0, time.Now()
 				c.Node(i).WhileLeader("sick", func(context.Context, node.Term) error { starts++; return fail() })
-				c.Await("the other leads", func() bool { return c.Leader() == 1-i })
+				c.WaitUntil("the other leads", func() bool { return c.Leader() == 1-i })
 				if took := time.Since(began); took < lease.Fast().LeaseDuration || starts < 4 {
 					t.Errorf("given up after %d starts in %v", starts, took)
 				}
@@ -113,12 +113,12 @@ func TestWorkThatDoesNotReturn(t *testing.T) {
 		if snap, _ := c.Store().Snapshot(t.Context()); snap.Term.Vacant {
 			t.Error("the term was given up while its work runs")
 		}
-		c.Await("the other leads", func() bool { return c.Leader() == 1-i })
+		c.WaitUntil("the other leads", func() bool { return c.Leader() == 1-i })
 		if took := time.Since(began); took < 3*time.Second {
 			t.Errorf("the other leads after %v although the lease has to run out", took)
 		}
 		c.Resign() // another node has led, so i may campaign
-		c.Await("it leads again", func() bool { return c.Leader() == i })
+		c.WaitUntil("it leads again", func() bool { return c.Leader() == i })
 		advance(time.Second)
 		if calls != 1 || running != 1 {
 			t.Errorf("%d calls, %d at once", calls, running)

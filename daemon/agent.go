@@ -19,13 +19,13 @@ var ErrRelease = errors.New("release the unit")
 
 // StaleError is an ErrStale with the generation that was refused and the one that the fence holds.
 type StaleError struct {
-	Fence Fence // refused
-	Holds int64 // the generation that the fence holds
+	Fence          Fence // refused
+	HeldGeneration int64 // the generation that the fence holds
 }
 
 // Error names both generations.
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("fence %s refused: generation %d owns the unit", e.Fence, e.Holds)
+	return fmt.Sprintf("fence %s refused: generation %d owns the unit", e.Fence, e.HeldGeneration)
 }
 
 // Is makes errors.Is(err, ErrStale) true.
@@ -110,8 +110,8 @@ func (a *Assignment) BeginDrain() { a.drain.Do(func() { close(a.draining) }) }
 // Ready declares the run ready. It matters only when Spec.WaitReady is set.
 func (a *Assignment) Ready() { a.readied.Do(func() { close(a.ready) }) }
 
-// IsReady returns a channel that Ready closes. It is for internal/coordinator/supervisor.
-func (a *Assignment) IsReady() <-chan struct{} { return a.ready }
+// ReadyDone returns a channel that Ready closes. It is for internal/coordinator/supervisor.
+func (a *Assignment) ReadyDone() <-chan struct{} { return a.ready }
 
 // Progress adds n to the run's progress. With Spec.StallTimeout, a run that does not call it for
 // that long has failed.
@@ -121,9 +121,9 @@ func (a *Assignment) Progress(n int) { a.progress.Add(int64(max(n, 0)) + 1) }
 // internal/coordinator/supervisor.
 func (a *Assignment) Progressed() int64 { return a.progress.Load() }
 
-// Refused reports to the node that a resource outside the store refused this run's fence, and which
+// ReportRefused reports to the node that a resource outside the store refused this run's fence, and which
 // generation that resource holds. Generations issued from now on are then higher.
-func (a *Assignment) Refused(held int64) {
+func (a *Assignment) ReportRefused(held int64) {
 	if a.stale != nil {
 		a.stale(held)
 	}
@@ -131,15 +131,15 @@ func (a *Assignment) Refused(held int64) {
 
 type trustKey struct{}
 
-// WithTrust returns a context that carries the validity of a run's assignment. Remaining returns
+// WithValidity returns a context that carries the validity of a run's assignment. Remaining returns
 // how much of it is left. It is for internal/coordinator/supervisor.
-func WithTrust(ctx context.Context, remaining func() time.Duration) context.Context {
+func WithValidity(ctx context.Context, remaining func() time.Duration) context.Context {
 	return context.WithValue(ctx, trustKey{}, remaining)
 }
 
-// Trust returns how long the run to which ctx belongs may still act on its assignment (its
+// Validity returns how long the run to which ctx belongs may still act on its assignment (its
 // validity), and whether ctx belongs to a run. Stores bound fenced transactions by it.
-func Trust(ctx context.Context) (time.Duration, bool) {
+func Validity(ctx context.Context) (time.Duration, bool) {
 	f, ok := ctx.Value(trustKey{}).(func() time.Duration)
 	if !ok {
 		return 0, false

@@ -41,7 +41,7 @@ func TestAnAssignmentNamesItsRun(t *testing.T) {
 func TestSignalsAreGivenOnce(t *testing.T) {
 	t.Parallel()
 	a := assignment()
-	if closed(a.Draining()) || closed(a.IsReady()) {
+	if closed(a.Draining()) || closed(a.ReadyDone()) {
 		t.Fatal("drains or is ready from the beginning")
 	}
 	var wg sync.WaitGroup
@@ -50,7 +50,7 @@ func TestSignalsAreGivenOnce(t *testing.T) {
 		wg.Go(a.Ready)
 	}
 	wg.Wait()
-	if !closed(a.Draining()) || !closed(a.IsReady()) {
+	if !closed(a.Draining()) || !closed(a.ReadyDone()) {
 		t.Error("does not drain or is not ready")
 	}
 }
@@ -72,11 +72,11 @@ func TestRefusedTellsTheNode(t *testing.T) {
 	t.Parallel()
 	var told int64
 	a := daemon.NewAssignment(daemon.Fence{Generation: 9}, 42, "n1", func(held int64) { told = held })
-	a.Refused(12)
+	a.ReportRefused(12)
 	if told != 12 {
 		t.Errorf("told %d", told)
 	}
-	assignment().Refused(12) // without a function to call
+	assignment().ReportRefused(12) // without a function to call
 }
 
 // tooMany ends a loop that should have ended by itself.
@@ -159,12 +159,12 @@ func TestEachReturnsTheErrorOfAStep(t *testing.T) {
 
 func TestStaleErrors(t *testing.T) {
 	t.Parallel()
-	err := fmt.Errorf("save order: %w", &daemon.StaleError{Fence: daemon.Fence{Unit: daemon.Unit{Daemon: "a"}, Generation: 5}, Holds: 7})
+	err := fmt.Errorf("save order: %w", &daemon.StaleError{Fence: daemon.Fence{Unit: daemon.Unit{Daemon: "a"}, Generation: 5}, HeldGeneration: 7})
 	if !errors.Is(err, daemon.ErrStale) || errors.Is(err, daemon.ErrRelease) {
 		t.Errorf("%v is of the wrong kind", err)
 	}
 	var stale *daemon.StaleError
-	if !errors.As(err, &stale) || stale.Holds != 7 {
+	if !errors.As(err, &stale) || stale.HeldGeneration != 7 {
 		t.Errorf("%v does not say who holds the unit", err)
 	}
 	if got := err.Error(); got != "save order: fence a/0@5 refused: generation 7 owns the unit" {
@@ -174,17 +174,17 @@ func TestStaleErrors(t *testing.T) {
 
 func TestTrust(t *testing.T) {
 	t.Parallel()
-	if left, ok := daemon.Trust(t.Context()); ok || left != 0 {
+	if left, ok := daemon.Validity(t.Context()); ok || left != 0 {
 		t.Errorf("a context of nobody is trusted for %v", left)
 	}
 	remaining := time.Minute
-	ctx, cancel := context.WithCancel(daemon.WithTrust(t.Context(), func() time.Duration { return remaining }))
+	ctx, cancel := context.WithCancel(daemon.WithValidity(t.Context(), func() time.Duration { return remaining }))
 	defer cancel()
-	if left, ok := daemon.Trust(ctx); !ok || left != time.Minute {
+	if left, ok := daemon.Validity(ctx); !ok || left != time.Minute {
 		t.Errorf("%v, %t", left, ok)
 	}
 	remaining = -time.Second // called anew each time, and never negative
-	if left, ok := daemon.Trust(ctx); !ok || left != 0 {
+	if left, ok := daemon.Validity(ctx); !ok || left != 0 {
 		t.Errorf("%v, %t", left, ok)
 	}
 }

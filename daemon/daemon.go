@@ -247,8 +247,8 @@ type Advert struct {
 	Specs  []Spec      `json:"specs,omitempty"`
 }
 
-// Runs reports whether the node can run daemons of kind k.
-func (a Advert) Runs(k Kind) bool { return slices.Contains(a.Kinds, k) }
+// RunsKind reports whether the node can run daemons of kind k.
+func (a Advert) RunsKind(k Kind) bool { return slices.Contains(a.Kinds, k) }
 
 // Encode returns the part of the advert that replicas share: kinds and specs, sorted, without
 // traits.

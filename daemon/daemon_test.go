@@ -301,7 +301,7 @@ func TestWhatANodeRuns(t *testing.T) {
 	t.Parallel()
 	a := daemon.Advert{Kinds: []daemon.Kind{"emit:queue"}, Specs: []daemon.Spec{{ID: "a"}}}
 	// A spec alone only declares; to run it, a node needs the kind.
-	if !a.Runs("emit:queue") || a.Runs("a") || a.Runs("") {
+	if !a.RunsKind("emit:queue") || a.RunsKind("a") || a.RunsKind("") {
 		t.Errorf("%+v", a)
 	}
 }

@@ -33,7 +33,7 @@ const (
 	AssignmentFailed    EventKind = "assignment.failed"
 	AssignmentAbandoned EventKind = "assignment.abandoned"
 	AssignmentFailing   EventKind = "assignment.failing"   // its run fails and is started again on the same node
-	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run has lasted for WellAfter
+	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run has lasted for FailuresResetAfter
 
 	FenceWaiting   EventKind = "fence.waiting"
 	OperatorResign EventKind = "operator.resign"
@@ -54,7 +54,7 @@ type Event struct {
 	TermOrdinal int64            `json:"term_ordinal,omitempty"`
 	Generation  int64            `json:"generation,omitempty"`
 	Reason      string           `json:"reason,omitempty"`
-	Detail      json.RawMessage  `json:"detail,omitempty"` // the explanation; see plan.Why
+	Detail      json.RawMessage  `json:"detail,omitempty"` // the explanation; see plan.Reason
 }
 
 // Fence names one run of one unit. It is a plain value. Pass it to store.Fence or store.InTx, or

@@ -19,11 +19,11 @@ const (
 	Deleted    State = "deleted"    // the assignment ended; the unit is free
 )
 
-// Free reports whether nobody holds the unit, so that it can be assigned.
-func (s State) Free() bool { return s == Unassigned || s == Deleted }
+// IsFree reports whether nobody holds the unit, so that it can be assigned.
+func (s State) IsFree() bool { return s == Unassigned || s == Deleted }
 
 // Known reports whether this version knows the state.
-func (s State) Known() bool { return s.Free() || s == Assigning || s == Active || s == Revoking }
+func (s State) Known() bool { return s.IsFree() || s == Assigning || s == Active || s == Revoking }
 
 // Step is a transition of an assignment.
 type Step string
@@ -38,7 +38,7 @@ const (
 	Release     Step = "release"     // the holder gives the unit back; its run has returned
 	Resume      Step = "resume"      // a new run of an active unit on the same node, with a higher generation
 	Fail        Step = "fail"        // the run failed and is started again on this node; it may crash in a loop
-	Recover     Step = "recover"     // the run has lasted for WellAfter: the row's failures are reset
+	Recover     Step = "recover"     // the run has lasted for FailuresResetAfter: the row's failures are reset
 	Postpone    Step = "postpone"    // the unit waits behind the node's other starts; higher generation, new acknowledge timeout
 	Expire      Step = "expire"      // the leader frees the unit: a deadline passed or the holder is dead
 )
@@ -51,8 +51,8 @@ var lifecycle = map[State]map[Step]State{
 	Deleted:    {Assign: Assigning},
 }
 
-// WellAfter is how long a run must last before the failures before it are reset ([Recover]).
-const WellAfter = time.Minute
+// FailuresResetAfter is how long a run must last before the failures before it are reset ([Recover]).
+const FailuresResetAfter = time.Minute
 
 // Next returns the state after step, and whether the table has that pair of state and step.
 func Next(s State, step Step) (State, bool) {
@@ -60,11 +60,13 @@ func Next(s State, step Step) (State, bool) {
 	return next, ok
 }
 
-// Stays reports whether the step leaves the unit with its holder. The reason of the assignment is then still valid.
-func (s Step) Stays() bool { return s == Acknowledge || s == Resume || s == Postpone || s.Health() }
+// KeepsHolder reports whether the step leaves the unit with its holder. The reason of the assignment is then still valid.
+func (s Step) KeepsHolder() bool {
+	return s == Acknowledge || s == Resume || s == Postpone || s.IsHealthReport()
+}
 
-// Health reports whether the step only says how the run is doing. The state and its Since do not change then.
-func (s Step) Health() bool { return s == Fail || s == Recover }
+// IsHealthReport reports whether the step only says how the run is doing. The state and its Since do not change then.
+func (s Step) IsHealthReport() bool { return s == Fail || s == Recover }
 
 // Record is a unit's row in the store.
 type Record struct {
@@ -90,7 +92,7 @@ type Record struct {
 	Reason string `json:"reason,omitempty"`
 	Forced bool   `json:"forced,omitempty"` // the last end was not confirmed by the holder
 	// Failures is how often its runs have failed, on this and earlier nodes, since one of them last lasted for
-	// WellAfter ([Recover]).
+	// FailuresResetAfter ([Recover]).
 	Failures int    `json:"failures,omitempty"`
 	Error    string `json:"error,omitempty"` // the last failure reported
 	// FailingSince is when the first of Failures was reported. RetryAt is when the holder starts the run again; it
@@ -108,27 +110,27 @@ type Embargo struct {
 	Until       time.Time        `json:"until"`  // by the store's clock
 	Length      time.Duration    `json:"length"` // from the moment it was imposed until its end
 	Strikes     int              `json:"strikes"`
-	// Run is the generation under which a run was abandoned in the process. Such an embargo ends when the process
+	// AbandonedGeneration is the generation under which a run was abandoned in the process. Such an embargo ends when the process
 	// reports that the run has returned. It exists beside one that a failure imposed. 0 = imposed for a failure.
-	Run    int64  `json:"run,omitempty"`
-	Reason string `json:"reason,omitempty"`
+	AbandonedGeneration int64  `json:"run,omitempty"`
+	Reason              string `json:"reason,omitempty"`
 }
 
 // EndsWith reports whether the embargo ends when process inc reports returned. That report says that all runs of
 // the unit have returned which the process abandoned under this generation or a lower one.
 func (e Embargo) EndsWith(inc node.Incarnation, returned Fence) bool {
-	return e.Incarnation == inc && e.Run > 0 && e.Run <= returned.Generation
+	return e.Incarnation == inc && e.AbandonedGeneration > 0 && e.AbandonedGeneration <= returned.Generation
 }
 
-// Holds reports whether the embargo is in force at now, by the store's clock. If the end lies further ahead than
+// InForce reports whether the embargo is in force at now, by the store's clock. If the end lies further ahead than
 // the embargo is long, it was written while that clock was ahead of where it is now. It does not count then:
 // otherwise the embargo would last for as long as the clock was wrong.
-func (e Embargo) Holds(now time.Time) bool {
+func (e Embargo) InForce(now time.Time) bool {
 	left := e.Until.Sub(now)
 	return left > 0 && left <= e.Length
 }
 
-// crashLoop is how many failures in a row, without a run that lasted for [WellAfter], are a crash loop.
+// crashLoop is how many failures in a row, without a run that lasted for [FailuresResetAfter], are a crash loop.
 const crashLoop = 2
 
 // Crashing reports whether the unit's runs fail again and again, whatever its state is. The state hides this: a
@@ -139,7 +141,7 @@ func (r Record) Crashing() bool {
 
 // HeldBy reports whether the process holds the unit now.
 func (r Record) HeldBy(inc node.Incarnation) bool {
-	return !r.State.Free() && r.Holder.Incarnation == inc
+	return !r.State.IsFree() && r.Holder.Incarnation == inc
 }
 
 // Fence returns the fence of the record's current run.

@@ -93,17 +93,17 @@ func TestFreeAndKnown(t *testing.T) {
 	t.Parallel()
 	free := map[daemon.State]bool{daemon.Unassigned: true, daemon.Deleted: true}
 	for _, s := range states {
-		if !s.Known() || s.Free() != free[s] {
-			t.Errorf("%s: known %t, free %t", s, s.Known(), s.Free())
+		if !s.Known() || s.IsFree() != free[s] {
+			t.Errorf("%s: known %t, free %t", s, s.Known(), s.IsFree())
 		}
 		// Exactly the free states can be assigned.
-		if _, ok := daemon.Next(s, daemon.Assign); ok != s.Free() {
-			t.Errorf("%s: free %t, can be assigned %t", s, s.Free(), ok)
+		if _, ok := daemon.Next(s, daemon.Assign); ok != s.IsFree() {
+			t.Errorf("%s: free %t, can be assigned %t", s, s.IsFree(), ok)
 		}
 	}
 	for _, s := range []daemon.State{"", "paused", "ACTIVE"} {
-		if s.Known() || s.Free() {
-			t.Errorf("%q: known %t, free %t", s, s.Known(), s.Free())
+		if s.Known() || s.IsFree() {
+			t.Errorf("%q: known %t, free %t", s, s.Known(), s.IsFree())
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestEveryHeldStateEnds(t *testing.T) {
 	t.Parallel()
 	for _, s := range states {
 		next, ok := daemon.Next(s, daemon.Expire)
-		if ok == s.Free() || ok && next != daemon.Deleted {
+		if ok == s.IsFree() || ok && next != daemon.Deleted {
 			t.Errorf("expire in %s leads to %q", s, next)
 		}
 	}
@@ -126,7 +126,7 @@ func TestWhoHoldsAUnit(t *testing.T) {
 	for _, s := range append([]daemon.State{"paused"}, states...) {
 		r.State = s
 		// A state of a newer version is not free: the process named in the row holds the unit.
-		if got := r.HeldBy("inc"); got == s.Free() {
+		if got := r.HeldBy("inc"); got == s.IsFree() {
 			t.Errorf("%s: held %t", s, got)
 		}
 		if r.HeldBy("inc2") {

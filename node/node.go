@@ -122,12 +122,12 @@ type Member struct {
 	Identity
 	Traits
 	State State `json:"state"`
-	// Judged is Late or Deaf if the leader decided so, else empty.
-	Judged State `json:"judged,omitempty"`
+	// LeaderState is Late or Deaf if the leader decided so, else empty.
+	LeaderState State `json:"judged,omitempty"`
 	// Seq is the sequence number of the newest accepted heartbeat, report or leave.
 	Seq uint64 `json:"seq"`
-	// Heard is the sequence number of the newest heartbeat whose reply the node has received, as it reports.
-	Heard uint64 `json:"heard"`
+	// ConfirmedSeq is the sequence number of the newest heartbeat whose reply the node has received, as it reports.
+	ConfirmedSeq uint64 `json:"heard"`
 	// Advert is the hash of the node's advert. The snapshot has the text of each advert once.
 	Advert string `json:"advert,omitempty"`
 	// HighestTerm and HighestGeneration are the highest numbers the node has seen anywhere.
@@ -136,12 +136,12 @@ type Member struct {
 	// ChangeTime is how long one change of the store takes the node, in a store that makes the changes of all
 	// nodes one after another; 0 in other stores.
 	ChangeTime time.Duration `json:"change_time,omitempty"`
-	// Witnessed is set once another process on the same host has reported exit evidence of this one.
-	Witnessed bool `json:"witnessed,omitempty"`
+	// ExitProven is set once another process on the same host has reported exit evidence of this one.
+	ExitProven bool `json:"witnessed,omitempty"`
 
 	RegisteredAt    time.Time `json:"registered_at"`
 	LastHeartbeatAt time.Time `json:"last_heartbeat_at"`
-	HeardAt         time.Time `json:"heard_at"` // when Heard last grew, by the store's clock
+	ConfirmedAt     time.Time `json:"heard_at"` // when ConfirmedSeq last grew, by the store's clock
 	EndedAt         time.Time `json:"ended_at,omitzero"`
 	EndReason       string    `json:"end_reason,omitempty"`
 }
@@ -189,14 +189,14 @@ type LossReason string
 
 // The reasons for the end of a leadership.
 const (
-	Resigned     LossReason = "resigned"      // given up on request
-	Expired      LossReason = "expired"       // the lease ran out and another node took over
-	Replaced     LossReason = "replaced"      // the store names another holder or term
-	TrustLost    LossReason = "trust_lost"    // no renewal was answered while the leader's validity lasted
-	Shutdown     LossReason = "shutdown"      // the node stops
-	PassesFailed LossReason = "passes_failed" // no pass succeeded for a whole lease, while heartbeats were answered
-	ProcessEnded LossReason = "process_ended" // its process has ended: another one on its host has exit evidence
-	StoreChanged LossReason = "store_changed" // the store was replaced by another one (failover, restore)
+	Resigned      LossReason = "resigned"      // given up on request
+	Expired       LossReason = "expired"       // the lease ran out and another node took over
+	Replaced      LossReason = "replaced"      // the store names another holder or term
+	ValidityEnded LossReason = "trust_lost"    // no renewal was answered while the leader's validity lasted
+	Shutdown      LossReason = "shutdown"      // the node stops
+	PassesFailed  LossReason = "passes_failed" // no pass succeeded for a whole lease, while heartbeats were answered
+	ProcessEnded  LossReason = "process_ended" // its process has ended: another one on its host has exit evidence
+	StoreChanged  LossReason = "store_changed" // the store was replaced by another one (failover, restore)
 )
 
 // ChangeKind is what happened to a member.

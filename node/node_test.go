@@ -157,7 +157,7 @@ func TestMemberJSON(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	m := member("a", node.Live)
-	m.RegisteredAt, m.LastHeartbeatAt, m.HeardAt = at, at, at
+	m.RegisteredAt, m.LastHeartbeatAt, m.ConfirmedAt = at, at, at
 	got, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)

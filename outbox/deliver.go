@@ -14,11 +14,11 @@ import (
 
 // handle delivers a worker's batch of a page. If the session fails, the batch stays unfinished, and the
 // page is delivered again after the next claim.
-func (s *session) handle(ctx context.Context, l lot) {
+func (s *session) handle(ctx context.Context, l batch) {
 	if ctx.Err() != nil {
 		return
 	}
-	live, outcomes := s.behind(l.rows)
+	live, outcomes := s.splitParked(l.rows)
 	tried, err := s.deliver(ctx, live, fromPage)
 	if err != nil {
 		return
@@ -32,11 +32,11 @@ func (s *session) handle(ctx context.Context, l lot) {
 		l.work.outcomes = append(l.work.outcomes, outcomes...)
 		l.work.mu.Unlock()
 	}
-	l.work.part()
+	l.work.batchDone()
 }
 
 // source says where delivered rows come from. Rows of pages must not keep other keys waiting, so their
-// calls have the shorter time limit, Config.Patience.
+// calls have the shorter time limit, Config.PageTimeout.
 type source bool
 
 const (
@@ -44,9 +44,9 @@ const (
 	fromLanes source = false
 )
 
-// gaveUp is how often one delivery continues with the rest of a key after a message of it was given up.
+// maxGiveUpRounds is how often one delivery continues with the rest of a key after a message of it was given up.
 // Then the rest is parked. Otherwise a key whose messages are all bad would hold up its page.
-const gaveUp = 3
+const maxGiveUpRounds = 3
 
 // deliver calls the sink until each row was taken or has another outcome, and returns these outcomes.
 // Rows of one key stay in order. An error says that it is unknown which rows were taken, because the
@@ -61,73 +61,73 @@ func (s *session) deliver(ctx context.Context, rows []Row, from source) (outcome
 			s.delivered(rows)
 			break
 		}
-		t := tally{from: from, last: round >= gaveUp, blamed: blamed(errs), keys: map[string]fate{}}
+		t := callResult{from: from, last: round >= maxGiveUpRounds, explainsSkipped: hasOwnFailure(errs), keys: map[string]restOfKey{}}
 		for i, row := range rows {
-			s.judge(&t, row, errs[i])
+			s.classify(&t, row, errs[i])
 		}
 		s.delivered(t.taken)
 		if t.hung > 0 {
-			s.log.Warn("outbox sink did not answer in time; messages were parked and are retried", "messages", t.hung, "patience", s.r.cfg.Patience)
+			s.log.Warn("outbox sink did not answer in time; messages were parked and are retried", "messages", t.hung, "patience", s.r.cfg.PageTimeout)
 		}
 		outcomes, rows = append(outcomes, t.outcomes...), t.again
 	}
 	return outcomes, nil
 }
 
-// tally collects what happens to the rows of one call.
-type tally struct {
-	from     source
-	last     bool // last round: the rest of a key is parked when a message of it was given up
-	blamed   bool // the call has failures that explain its skipped rows
-	keys     map[string]fate
-	taken    []Row
-	again    []Row
-	outcomes []Outcome
-	hung     int
+// callResult collects what happens to the rows of one call.
+type callResult struct {
+	from            source
+	last            bool // last round: the rest of a key is parked when a message of it was given up
+	explainsSkipped bool // the call has failures that explain its skipped rows
+	keys            map[string]restOfKey
+	taken           []Row
+	again           []Row
+	outcomes        []Outcome
+	hung            int
 }
 
-// fate is what happens to the remaining rows of a key after one of them was not taken.
-type fate int
+// restOfKey is what happens to the remaining rows of a key after one of them was not taken.
+type restOfKey int
 
 const (
-	waits   fate = iota + 1 // they are parked
-	repeats                 // they are given to the sink once more
+	parkRest  restOfKey = iota + 1 // they are parked
+	retryRest                      // they are given to the sink once more
 )
 
-// judge decides the outcome of one row from its error.
-func (s *session) judge(t *tally, row Row, err error) {
+// classify decides the outcome of one row from its error.
+func (s *session) classify(t *callResult, row Row, err error) {
 	if err == nil {
 		t.taken = append(t.taken, row)
 		return
 	}
-	f := fate(0)
+	f := restOfKey(0)
 	if row.Key != "" {
 		f = t.keys[row.Key]
 	}
 	switch {
-	case f == waits:
+	case f == parkRest:
 		t.outcomes = append(t.outcomes, Outcome{Row: row, Kind: Behind})
-	case f == repeats, errors.Is(err, ErrSinkDown), t.blamed && errors.Is(err, ErrSkipped):
+	case f == retryRest, errors.Is(err, ErrSinkDown), t.explainsSkipped && errors.Is(err, ErrSkipped):
 		t.again = append(t.again, row)
-		f = repeats
+		f = retryRest
 	case t.from == fromPage && hung(err): // the row itself may be fine, so no attempt is counted
 		t.outcomes = append(t.outcomes, Outcome{Row: row, Kind: Behind})
 		t.hung++
-		f = waits
+		f = parkRest
 	default:
-		o := s.r.cfg.judge(row, err, rand.Float64())
+		o := s.r.cfg.outcomeOf(row, err, rand.Float64())
 		s.failed(o, err)
 		t.outcomes = append(t.outcomes, o)
-		f = waits
+		f = parkRest
 		if (o.Kind == Dead || o.Kind == Dropped) && !t.last {
-			f = repeats
+			f = retryRest
 		}
 	}
 	t.keys[row.Key] = f
 }
 
-// blamed reports whether a row failed for a reason other than ErrSkipped.
-func blamed(errs []error) bool {
+// hasOwnFailure reports whether a row failed for a reason other than ErrSkipped.
+func hasOwnFailure(errs []error) bool {
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, ErrSkipped) {
 			return true
@@ -141,7 +141,7 @@ func (s *session) delivered(rows []Row) {
 	if len(rows) == 0 {
 		return
 	}
-	s.r.take.delivered(rows, s.replayed.Load())
+	s.r.metrics.delivered(rows, s.replayed.Load())
 	s.r.hooks.delivered(s.r.cfg.Name, rows)
 }
 
@@ -160,35 +160,35 @@ func (s *session) failed(o Outcome, err error) {
 // entry per row, nil for a row that was taken.
 func (s *session) call(ctx context.Context, rows []Row, from source) ([]error, error) {
 	for {
-		done, err := s.r.breaker.pass(ctx, s.a.Draining())
+		done, err := s.r.breaker.acquire(ctx, s.a.Draining())
 		if err != nil {
 			s.fail(err) // rows that were not tried are delivered again after the next claim
 			return nil, err
 		}
-		if left, ok := daemon.Trust(ctx); ok && left <= 0 {
+		if left, ok := daemon.Validity(ctx); ok && left <= 0 {
 			done(unclear, 0)
-			s.fail(errTrust)
-			return nil, errTrust
+			s.fail(errNotValid)
+			return nil, errNotValid
 		}
-		errs := s.once(ctx, rows, from)
+		errs := s.callOnce(ctx, rows, from)
 		if anyHung(errs) {
 			done(unclear, 0) // free the breaker's probe, so that other calls may try meanwhile
 			done = s.r.breaker.result
-			errs = s.untangle(ctx, rows, errs, from)
+			errs = s.findHangingKeys(ctx, rows, errs, from)
 		}
-		if err := over(ctx, errs); err != nil {
+		if err := sessionEnd(ctx, errs); err != nil {
 			done(unclear, 0)
 			s.fail(err)
 			return nil, err
 		}
-		all, rest, why := resting(errs)
+		all, rest, why := sinkDown(errs)
 		if why == nil {
 			done(isUp, 0)
-			s.trouble.set("")
+			s.problem.set("")
 			return errs, nil
 		}
 		done(isDown, rest)
-		s.trouble.set(why.Error())
+		s.problem.set(why.Error())
 		if !all {
 			return errs, nil
 		}
@@ -196,9 +196,9 @@ func (s *session) call(ctx context.Context, rows []Row, from source) ([]error, e
 	}
 }
 
-// over returns why the session must not make further calls: the context has ended, or the receiver
+// sessionEnd returns why the session must not make further calls: the context has ended, or the receiver
 // rejected the relay.
-func over(ctx context.Context, errs []error) error {
+func sessionEnd(ctx context.Context, errs []error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -210,9 +210,9 @@ func over(ctx context.Context, errs []error) error {
 	return nil
 }
 
-// resting reports whether the sink is down for all rows, the pause that it asks for, and the first error
+// sinkDown reports whether the sink is down for all rows, the pause that it asks for, and the first error
 // that says it is down; why is nil if no error does.
-func resting(errs []error) (all bool, rest time.Duration, why error) {
+func sinkDown(errs []error) (all bool, rest time.Duration, why error) {
 	all = len(errs) > 0
 	for _, err := range errs {
 		if err == nil || !errors.Is(err, ErrSinkDown) {
@@ -230,22 +230,22 @@ func resting(errs []error) (all bool, rest time.Duration, why error) {
 	return all, rest, why
 }
 
-// once makes one call of the sink within the time limit of the source. Its result is nil, or has one
+// callOnce makes one call of the sink within the time limit of the source. Its result is nil, or has one
 // entry per row.
-func (s *session) once(ctx context.Context, rows []Row, from source) []error {
+func (s *session) callOnce(ctx context.Context, rows []Row, from source) []error {
 	limit := s.r.cfg.DeliverTimeout
 	if from == fromPage {
-		limit = s.r.cfg.Patience
+		limit = s.r.cfg.PageTimeout
 	}
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
 	d := Delivery{Subscription: s.r.cfg.Name, Epoch: s.a.Generation, Range: s.shards, Rows: rows}
-	spanned, spans := s.r.take.publishing(bounded, d)
-	errs := spread(s.sendable(spanned, d), len(rows))
-	s.r.take.published(spans, time.Since(began), errs)
+	spanned, spans := s.r.metrics.publishing(bounded, d)
+	errs := perRow(s.sendable(spanned, d), len(rows))
+	s.r.metrics.published(spans, time.Since(began), errs)
 	if errs != nil && bounded.Err() != nil {
-		return cutOff(errs, limit)
+		return markHung(errs, limit)
 	}
 	return errs
 }
@@ -274,7 +274,7 @@ func (s *session) sendable(ctx context.Context, d Delivery) []error {
 		return bad
 	}
 	d.Rows = good
-	for n, err := range spread(s.protected(ctx, d), len(good)) {
+	for n, err := range perRow(s.protected(ctx, d), len(good)) {
 		bad[places[n]] = err
 	}
 	return bad
@@ -306,8 +306,8 @@ func (s *session) protected(ctx context.Context, d Delivery) (errs []error) {
 	return s.r.cfg.Sink.Deliver(ctx, d)
 }
 
-// spread expands a sink's result to one entry per row. It returns nil if all rows were taken.
-func spread(errs []error, n int) []error {
+// perRow expands a sink's result to one entry per row. It returns nil if all rows were taken.
+func perRow(errs []error, n int) []error {
 	failed := false
 	for _, err := range errs {
 		failed = failed || err != nil

@@ -42,7 +42,7 @@
 //     order. The ID of a message stays the same, so receivers can drop repetitions.
 //  3. Undeliverable messages, however many, do not hold back other keys. Neither does an open transaction
 //     of anyone else. A key on which the sink hangs holds back the other keys of its page once, for
-//     Config.Patience.
+//     Config.PageTimeout.
 //  4. A relay that was replaced stores nothing, because every write compares epoch and revision. It also
 //     stops calling the sink when its assignment can no longer be trusted. Calls in flight at that moment
 //     may still reach the receiver, unless the receiver rejects lower epochs ([Fencer]).
@@ -59,7 +59,7 @@
 // the relays of the log, or they find the message by polling. The session of the relay that owns the
 // message's shard reads the next page ([Cursor.Next]) and gives each message to the worker of its key. So
 // pages overtake each other, but messages of one key do not. A worker hands its messages to the sink in
-// one call; the circuit breaker may delay the call, and Config.Patience bounds it. When all messages of a
+// one call; the circuit breaker may delay the call, and Config.PageTimeout bounds it. When all messages of a
 // page are delivered or have another outcome, the page is done. The committer stores positions in the
 // order of the pages, and in the same step the outcomes of messages that were not delivered
 // ([Cursor.Advance]). A crash before that step repeats the page.
@@ -70,7 +70,7 @@
 // the key counts as parked at once, so messages of it in later pages become Behind without an attempt.
 // Advance copies all of them into the key's lane, and the position moves past them: this is why a failing
 // key holds back no other key. When the back-off of [Retry] ends, the lane is due: the session reads its
-// first messages ([Cursor.Due]), delivers them and stores the outcomes ([Cursor.Settle]). A key stays
+// first messages ([Cursor.Due]), delivers them and stores the outcomes ([Cursor.StoreParked]). A key stays
 // parked until its lane is empty *and* no message is on its way into the lane; from then on its messages
 // are delivered from pages again. This is what keeps the key's order.
 //
@@ -78,7 +78,7 @@
 // the key, skip the message, or drop it. [ErrSinkDown] is not a failure of the message: a circuit breaker
 // stops calls to the sink for a while, and no attempt is counted.
 //
-// A call for messages of a page that hangs is cut off after Config.Patience. What the sink has not taken
+// A call for messages of a page that hangs is cut off after Config.PageTimeout. What the sink has not taken
 // then is parked without an attempt being counted. From its lane it is tried for up to
 // Config.DeliverTimeout. A call for several lanes that hangs is repeated in halves, until one key is
 // found that hangs alone; the failure is counted for that key. If nothing at all of a page gets through,
@@ -98,7 +98,7 @@
 // # What fails, and what then
 //
 // After any error of the log the relay discards what it has in memory and claims its range again. Until
-// then nothing is delivered. Deliveries whose position was not stored are repeated: at most Config.Window
+// then nothing is delivered. Deliveries whose position was not stored are repeated: at most Config.MaxPages
 // pages for each interruption. A receiver that refuses the relay ([ErrFenced]) does not prove that the
 // relay was replaced; only the claim in the log does. As long as the log accepts the claim, the relay
 // fences the receiver again.

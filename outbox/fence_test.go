@@ -127,7 +127,7 @@ func TestReceiverKnowsHigherEpoch(t *testing.T) {
 				s.start(5)
 				s.after(time.Minute)
 				var stale *daemon.StaleError
-				if err := <-s.done; !errors.As(err, &stale) || stale.Holds != 17 {
+				if err := <-s.done; !errors.As(err, &stale) || stale.HeldGeneration != 17 {
 					t.Errorf("ended with %v", err)
 				}
 				if fmt.Sprint(s.floor) != "[17]" {
@@ -199,7 +199,7 @@ func TestNoTrustNoCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: outbox.ID("sub")}, Generation: 1}, 1, "n", nil)
-		ctx := daemon.WithTrust(context.Background(), func() time.Duration { return time.Duration(left.Load()) })
+		ctx := daemon.WithValidity(context.Background(), func() time.Duration { return time.Duration(left.Load()) })
 		go func() { s.done <- r.Run(ctx, a) }()
 		s.after(100 * time.Millisecond)
 		left.Store(0) // its timer checks again only in a second

@@ -32,9 +32,9 @@ func anyHung(errs []error) bool {
 	return false
 }
 
-// cutOff marks the errors of a call that was cut off. ErrPermanent, ErrSinkDown and ErrFenced stay
+// markHung marks the errors of a call that was cut off. ErrPermanent, ErrSinkDown and ErrFenced stay
 // unmarked, because more time would not have changed them.
-func cutOff(errs []error, after time.Duration) []error {
+func markHung(errs []error, after time.Duration) []error {
 	for i, err := range errs {
 		if err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, ErrSinkDown) && !errors.Is(err, ErrFenced) {
 			errs[i] = hungError{after, err}
@@ -43,36 +43,36 @@ func cutOff(errs []error, after time.Duration) []error {
 	return errs
 }
 
-// search finds the keys that hang in a call, by repeating parts of the call.
-type search struct {
-	s     *session
-	from  source
-	rows  []Row
-	errs  []error
-	alive bool         // the sink has answered for some row
-	alone map[int]bool // rows that hung in a call of one key: nothing is left to find out
+// hangSearch finds the keys that hang in a call, by repeating parts of the call.
+type hangSearch struct {
+	s         *session
+	from      source
+	rows      []Row
+	errs      []error
+	answered  bool         // the sink has answered for some row
+	hungAlone map[int]bool // rows that hung in a call of one key: nothing is left to find out
 }
 
-// untangle repeats a call that hung in parts. For rows of a page it stops as soon as the sink has
+// findHangingKeys repeats a call that hung in parts. For rows of a page it stops as soon as the sink has
 // answered for any row, because the others can wait in their lanes. If it answers for none, the sink
 // counts as down. For rows of lanes it continues down to single keys, and never concludes that the sink
 // is down: perhaps all keys that hang are in lanes.
-func (s *session) untangle(ctx context.Context, rows []Row, errs []error, from source) []error {
-	h := &search{s: s, from: from, rows: rows, errs: errs, alone: map[int]bool{}}
+func (s *session) findHangingKeys(ctx context.Context, rows []Row, errs []error, from source) []error {
+	h := &hangSearch{s: s, from: from, rows: rows, errs: errs, hungAlone: map[int]bool{}}
 	at := make([]int, len(rows))
 	for i := range at {
 		at[i] = i
-		h.alive = h.alive || answers(errs[i])
+		h.answered = h.answered || answers(errs[i])
 	}
 	if at = h.open(at); h.keys(at) < 2 {
 		return errs
 	}
-	dead := !h.alive
-	h.halve(ctx, at)
-	if dead && h.alive { // halves that were skipped while the sink seemed to be down
-		h.halve(ctx, h.open(at))
+	dead := !h.answered
+	h.bisect(ctx, at)
+	if dead && h.answered { // halves that were skipped while the sink seemed to be down
+		h.bisect(ctx, h.open(at))
 	}
-	if !h.alive && from == fromPage {
+	if !h.answered && from == fromPage {
 		for i, err := range errs {
 			errs[i] = fmt.Errorf("%w: %w", ErrSinkDown, err)
 		}
@@ -85,12 +85,12 @@ func answers(err error) bool { return !hung(err) && !errors.Is(err, ErrSinkDown)
 
 // open returns the rows that may hang and are still to be tested, with the rows behind them in the same
 // keys. Rows behind a failure of another kind are left out.
-func (h *search) open(at []int) (open []int) {
+func (h *hangSearch) open(at []int) (open []int) {
 	failed := map[string]bool{}
 	for _, i := range at {
 		key := h.rows[i].Key
 		switch {
-		case h.errs[i] == nil, h.alone[i]:
+		case h.errs[i] == nil, h.hungAlone[i]:
 		case !hung(h.errs[i]):
 			failed[key] = true
 		case key == "" || !failed[key]:
@@ -100,10 +100,10 @@ func (h *search) open(at []int) (open []int) {
 	return open
 }
 
-// halve tries the rows in two parts and repeats this for each part that hangs. While the sink has
+// bisect tries the rows in two parts and repeats this for each part that hangs. While the sink has
 // answered nothing, it follows only the first part. So a sink that is down costs few calls.
-func (h *search) halve(ctx context.Context, at []int) {
-	if h.from == fromPage && h.alive || h.keys(at) < 2 {
+func (h *hangSearch) bisect(ctx context.Context, at []int) {
+	if h.from == fromPage && h.answered || h.keys(at) < 2 {
 		return
 	}
 	left, right := h.split(at)
@@ -112,7 +112,7 @@ func (h *search) halve(ctx context.Context, at []int) {
 		for i, at := range half {
 			part[i] = h.rows[at]
 		}
-		errs := h.s.once(ctx, part, h.from)
+		errs := h.s.callOnce(ctx, part, h.from)
 		if ctx.Err() != nil {
 			return
 		}
@@ -122,20 +122,20 @@ func (h *search) halve(ctx context.Context, at []int) {
 			if errs != nil {
 				h.errs[at] = errs[i]
 			}
-			h.alive = h.alive || answers(h.errs[at])
-			h.alone[at] = single
+			h.answered = h.answered || answers(h.errs[at])
+			h.hungAlone[at] = single
 		}
-		if anyHung(errs) && (h.alive || n == 0) { // otherwise the sink seems to be down
-			h.halve(ctx, h.open(half))
+		if anyHung(errs) && (h.answered || n == 0) { // otherwise the sink seems to be down
+			h.bisect(ctx, h.open(half))
 		}
-		if h.from == fromPage && h.alive {
+		if h.from == fromPage && h.answered {
 			return
 		}
 	}
 }
 
 // keys counts the distinct keys. Each message without a key counts as one.
-func (h *search) keys(at []int) int {
+func (h *hangSearch) keys(at []int) int {
 	keys := map[string]bool{}
 	n := 0
 	for _, i := range at {
@@ -150,7 +150,7 @@ func (h *search) keys(at []int) int {
 
 // split divides rows into two parts by their keys; both keep the order. For rows of a page the first part
 // is small, because it only has to show whether the sink answers.
-func (h *search) split(at []int) (left, right []int) {
+func (h *hangSearch) split(at []int) (left, right []int) {
 	side := map[string]bool{}
 	seen, half := 0, h.keys(at)/2
 	if h.from == fromPage {

@@ -72,7 +72,7 @@ func twice(got []string) (out []string) {
 }
 
 // TestHungKeyLeavesItsPage checks that a key that hangs delays the other keys of its page once, by
-// Config.Patience, and no key after that. Messages that were taken must not come again.
+// Config.PageTimeout, and no key after that. Messages that were taken must not come again.
 func TestHungKeyLeavesItsPage(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.partial(8, time.Millisecond, func(r outbox.Row) bool { return r.Key == "k7" })
@@ -202,7 +202,7 @@ func TestDownAsItTurnsOut(t *testing.T) {
 	})
 }
 
-// TestSlowSink checks that a sink that is always slower than Config.Patience delivers everything, slowly.
+// TestSlowSink checks that a sink that is always slower than Config.PageTimeout delivers everything, slowly.
 func TestSlowSink(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.partial(4, 7*time.Second, func(outbox.Row) bool { return false })

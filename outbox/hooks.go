@@ -12,21 +12,21 @@ const hookBuffer = 1024
 
 // hooks calls the user's hooks, each on its own goroutine.
 type hooks struct {
-	h      Hooks
-	log    *slog.Logger
-	missed func(hook string)
-	on     *line
-	fail   *line
-	died   *line
+	h           Hooks
+	log         *slog.Logger
+	dropped     func(hook string)
+	onDelivered *hookQueue
+	fail        *hookQueue
+	died        *hookQueue
 }
 
 func newHooks(h Hooks, log *slog.Logger, missed func(string)) *hooks {
-	return &hooks{h: h, log: log, missed: missed, on: &line{}, fail: &line{}, died: &line{}}
+	return &hooks{h: h, log: log, dropped: missed, onDelivered: &hookQueue{}, fail: &hookQueue{}, died: &hookQueue{}}
 }
 
 func (h *hooks) delivered(subscription string, rows []Row) {
 	if h.h.OnDelivered != nil {
-		h.put(h.on, "OnDelivered", func() { h.h.OnDelivered(subscription, rows) })
+		h.put(h.onDelivered, "OnDelivered", func() { h.h.OnDelivered(subscription, rows) })
 	}
 }
 
@@ -42,7 +42,7 @@ func (h *hooks) dead(subscription string, row Row, cause string) {
 	}
 }
 
-func (h *hooks) put(l *line, hook string, call func()) {
+func (h *hooks) put(l *hookQueue, hook string, call func()) {
 	if !l.put(func() {
 		defer func() {
 			if p := recover(); p != nil {
@@ -51,12 +51,12 @@ func (h *hooks) put(l *line, hook string, call func()) {
 		}()
 		call()
 	}) {
-		h.missed(hook)
+		h.dropped(hook)
 	}
 }
 
 func (h *hooks) close(ctx context.Context) error {
-	for _, l := range []*line{h.on, h.fail, h.died} {
+	for _, l := range []*hookQueue{h.onDelivered, h.fail, h.died} {
 		if err := l.close(ctx); err != nil {
 			return err
 		}
@@ -64,8 +64,8 @@ func (h *hooks) close(ctx context.Context) error {
 	return nil
 }
 
-// line runs calls in order on one goroutine, which starts with the first call.
-type line struct {
+// hookQueue runs calls in order on one goroutine, which starts with the first call.
+type hookQueue struct {
 	mu     sync.Mutex
 	calls  chan func()
 	ended  chan struct{}
@@ -73,7 +73,7 @@ type line struct {
 }
 
 // put adds a call. It returns false if there is no room.
-func (l *line) put(call func()) bool {
+func (l *hookQueue) put(call func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed.Load() {
@@ -97,7 +97,7 @@ func (l *line) put(call func()) bool {
 }
 
 // close waits until the calls that were put have run, or ctx ends.
-func (l *line) close(ctx context.Context) error {
+func (l *hookQueue) close(ctx context.Context) error {
 	l.mu.Lock()
 	if l.calls != nil && !l.closed.Load() {
 		close(l.calls)

@@ -10,36 +10,36 @@ import (
 
 // How lanes are retried.
 const (
-	dueLanes  = 32 // lanes that are read, and whose outcomes are stored, together
-	vainLanes = 4  // lanes that are tried at once after others were tried in vain
+	dueLanes     = 32 // lanes that are read, and whose outcomes are stored, together
+	failingLanes = 4  // lanes that are tried at once after others were tried in vain
 	// Outcomes of lanes are collected and stored together, unless the sink has needed longer than this for
 	// them.
-	settleAfter = 100 * time.Millisecond
-	// Lanes that are tried in vain take at most one in vainPart of the time. lanesPause is the longest pause
+	storeAfter = 100 * time.Millisecond
+	// Lanes that are tried in vain take at most one in failingShare of the time. lanesPause is the longest pause
 	// between them.
-	vainPart   = 4
-	lanesPause = time.Second
-	// gatherPause is the wait after a batch of fewer than dueLanes lanes that were all tried in vain. Others
+	failingShare = 4
+	lanesPause   = time.Second
+	// coalescePause is the wait after a batch of fewer than dueLanes lanes that were all tried in vain. Others
 	// will be due soon, and a larger batch costs less per lane.
-	gatherPause = 100 * time.Millisecond
-	// lullPause is how long lanes wait for a moment without pages, after the pause that follows a try in
+	coalescePause = 100 * time.Millisecond
+	// idleWait is how long lanes wait for a moment without pages, after the pause that follows a try in
 	// vain.
-	lullPause = 50 * time.Millisecond
+	idleWait = 50 * time.Millisecond
 )
 
 // retry delivers messages of lanes that are due, until stop is closed. Calls in flight are finished.
 func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 	for {
 		select {
-		case <-s.due:
+		case <-s.lanesDue:
 		case <-stop:
 			return
 		}
-		p := pace{window: &s.window, stop: stop, atOnce: vainLanes, began: time.Now()}
+		p := lanePacer{window: &s.window, stop: stop, atOnce: failingLanes, began: time.Now()}
 		for again := true; again && !closed(stop); {
-			s.store.take()
+			s.cursorMu.take()
 			lanes, err := s.cur.Due(ctx, dueLanes)
-			s.store.leave()
+			s.cursorMu.leave()
 			again = len(lanes) > 0
 			stuck := false
 			if err == nil {
@@ -52,60 +52,60 @@ func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 				return
 			}
 			if stuck && len(lanes) < dueLanes {
-				sleep(ctx, stop, gatherPause)
+				sleep(ctx, stop, coalescePause)
 				p.began = time.Now()
 			}
 		}
 	}
 }
 
-// pace keeps lanes that are tried in vain from taking time that other keys need, however many lanes there
+// lanePacer keeps lanes that are tried in vain from taking time that other keys need, however many lanes there
 // are. Only a few are tried at once, so that new pages soon find processor and sink free. Pauses follow,
 // so that lanes take only a part of the time, in the gaps between pages if there are any. As soon as a
 // message of the lanes is delivered, neither limit applies.
-type pace struct {
+type lanePacer struct {
 	window *window
 	stop   <-chan struct{}
 	atOnce int
 	began  time.Time // when the work began that the next pause is measured by
 }
 
-// next sets how many lanes may be tried at once. After a try in vain it pauses first.
-func (p *pace) next(ctx context.Context, vain bool) {
+// pause sets how many lanes may be tried at once. After a try in vain it pauses first.
+func (p *lanePacer) pause(ctx context.Context, vain bool) {
 	p.atOnce = dueLanes
 	if vain {
-		p.atOnce = vainLanes
-		sleep(ctx, p.stop, min((vainPart-1)*time.Since(p.began), lanesPause))
-		p.window.lull(ctx, p.stop, lullPause)
+		p.atOnce = failingLanes
+		sleep(ctx, p.stop, min((failingShare-1)*time.Since(p.began), lanesPause))
+		p.window.waitIdle(ctx, p.stop, idleWait)
 	}
 	p.began = time.Now()
 }
 
 // tryLanes delivers messages of lanes at the given pace and stores their outcomes in few transactions. It
 // returns whether everything it tried is still parked.
-func (s *session) tryLanes(ctx context.Context, lanes [][]Row, p *pace) (stuck bool, err error) {
+func (s *session) tryLanes(ctx context.Context, lanes [][]Row, p *lanePacer) (stuck bool, err error) {
 	var tried []Outcome
 	stuck = len(lanes) > 0
 	first := time.Now()
 	for len(lanes) > 0 && !closed(p.stop) {
 		n := min(p.atOnce, len(lanes))
-		outcomes, vain := s.attempt(ctx, lanes[:n])
+		outcomes, vain := s.deliverLanes(ctx, lanes[:n])
 		tried, lanes = append(tried, outcomes...), lanes[n:]
 		stuck = stuck && vain && !slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Kind == Dead || o.Kind == Dropped })
-		if !vain || len(lanes) == 0 || time.Since(first) > settleAfter {
-			if err := s.settle(ctx, tried); err != nil {
+		if !vain || len(lanes) == 0 || time.Since(first) > storeAfter {
+			if err := s.storeParked(ctx, tried); err != nil {
 				return false, err
 			}
 			tried, first = nil, time.Now()
 		}
-		p.next(ctx, vain)
+		p.pause(ctx, vain)
 	}
-	return stuck, s.settle(ctx, tried)
+	return stuck, s.storeParked(ctx, tried)
 }
 
-// attempt delivers messages of lanes, in as many parallel calls as there are workers. It returns their
+// deliverLanes delivers messages of lanes, in as many parallel calls as there are workers. It returns their
 // outcomes, and whether nothing was delivered.
-func (s *session) attempt(ctx context.Context, lanes [][]Row) (all []Outcome, vain bool) {
+func (s *session) deliverLanes(ctx context.Context, lanes [][]Row) (all []Outcome, vain bool) {
 	parts := make([][]Row, min(s.r.cfg.Parallel, len(lanes)))
 	for i, lane := range lanes {
 		parts[i%len(parts)] = append(parts[i%len(parts)], lane...)
@@ -122,16 +122,16 @@ func (s *session) attempt(ctx context.Context, lanes [][]Row) (all []Outcome, va
 			if len(outcomes) < len(rows) {
 				some.Store(true)
 			}
-			done[i] = complete(rows, outcomes)
+			done[i] = withDelivered(rows, outcomes)
 		})
 	}
 	wg.Wait()
 	return slices.Concat(done...), !some.Load()
 }
 
-// complete adds an outcome Delivered for each row that has no other. It returns all outcomes in the order
+// withDelivered adds an outcome Delivered for each row that has no other. It returns all outcomes in the order
 // of the rows, so that what leaves a lane comes before what waits in it.
-func complete(rows []Row, outcomes []Outcome) []Outcome {
+func withDelivered(rows []Row, outcomes []Outcome) []Outcome {
 	other := make(map[int64]Outcome, len(outcomes))
 	for _, o := range outcomes {
 		other[o.Row.Seq] = o
@@ -147,15 +147,15 @@ func complete(rows []Row, outcomes []Outcome) []Outcome {
 	return all
 }
 
-// settle stores outcomes of lanes. A key whose lane is empty is no longer parked, unless messages are on
+// storeParked stores outcomes of lanes. A key whose lane is empty is no longer parked, unless messages are on
 // their way into the lane: their Advance creates the lane again.
-func (s *session) settle(ctx context.Context, outcomes []Outcome) error {
+func (s *session) storeParked(ctx context.Context, outcomes []Outcome) error {
 	if len(outcomes) == 0 {
 		return nil
 	}
-	s.store.take()
-	defer s.store.leave()
-	emptied, err := s.cur.Settle(ctx, outcomes)
+	s.cursorMu.take()
+	defer s.cursorMu.leave()
+	emptied, err := s.cur.StoreParked(ctx, outcomes)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 // A log is append-only and has any number of subscriptions, each with its own cursor rows. The cursor
 // rows of a subscription together cover the shards 0 … Shards-1 exactly once, from the moment the
 // subscription is known. A cursor row has an epoch, the generation of the relay that owns it, and a rev
-// that every write raises by one. It is written only by [Log.Claim] and by statements that compare range,
+// that every write raises by one. It is written only by [Log.ClaimRequest] and by statements that compare range,
 // epoch *and* rev.
 type Log interface {
 	// Claim takes the cursor rows of the range [RangeOf](Index, Instances) for an epoch, and returns a
@@ -42,14 +42,14 @@ type Log interface {
 	// The same epoch may claim the same range any number of times. A claim also decides whether the server
 	// may be read from at all: not while it recovers, and after it turned out to be another server than
 	// before (restored, failed over) only by the backend's own rules.
-	Claim(ctx context.Context, c Claim) (Cursor, error)
-	// Wake returns a channel that receives a value after messages were committed, until ctx ends. It is a
+	Claim(ctx context.Context, c ClaimRequest) (Cursor, error)
+	// WakeUps returns a channel that receives a value after messages were committed, until ctx ends. It is a
 	// hint: it may come late, be lost or be spurious. It is nil if the log has no wake-ups.
-	Wake(ctx context.Context) <-chan struct{}
+	WakeUps(ctx context.Context) <-chan struct{}
 }
 
-// Claim says which range a relay takes, and as whom.
-type Claim struct {
+// ClaimRequest says which range a relay takes, and as whom.
+type ClaimRequest struct {
 	Subscription     string
 	Index, Instances int   // the unit and the number of units
 	Epoch            int64 // the generation of the assignment
@@ -98,21 +98,21 @@ type Cursor interface {
 	// Attempts with which the message was last stored as Waiting, or 1 if it never was or if an operator
 	// retried it. All other messages have Attempt 1.
 	Due(ctx context.Context, limit int) ([][]Row, error)
-	// Settle stores the outcomes of messages that Due returned. Delivered and Dropped messages leave their
+	// StoreParked stores the outcomes of messages that Due returned. Delivered and Dropped messages leave their
 	// lane, and Dead ones go to the dead letters. Waiting and Held change the state of their lane, and must
 	// be its first message. Behind messages stay as they are. When the first message of a lane leaves it,
 	// the next one is due at once and its attempts count from zero. A message that is no longer in a lane,
 	// because an operator took it out, is ignored. Outcomes of a lane come in the order in which Due
 	// returned its messages. Settle returns the keys whose lanes are now empty and therefore deleted. It
 	// never returns the key of a lane that stands for no key.
-	Settle(ctx context.Context, outcomes []Outcome) (emptied []string, err error)
+	StoreParked(ctx context.Context, outcomes []Outcome) (emptied []string, err error)
 	// Promote moves delayed messages of the range that are due into the log, in the order of their times,
 	// and returns how many it moved. Fewer than limit says that no more are due.
 	Promote(ctx context.Context, limit int) (int, error)
-	// Trouble stores, for operators ([CursorStats]), why nothing of the range is delivered; "" says that the
+	// SetProblem stores, for operators ([CursorStats]), why nothing of the range is delivered; "" says that the
 	// reason has ended. A claim clears it. It changes nothing else. If the range has another owner by now,
 	// it does nothing and returns no error; the other methods find that out.
-	Trouble(ctx context.Context, text string) error
+	SetProblem(ctx context.Context, text string) error
 	// Close releases connections. It does not change what is stored.
 	Close()
 }
@@ -213,8 +213,8 @@ type Operator interface {
 	Replay(ctx context.Context, subscription string, from Position) (int64, error)
 	// Pause stops deliveries (true) or resumes them (false). Deliveries in flight are finished.
 	Pause(ctx context.Context, subscription string, paused bool) error
-	// Forget deletes a subscription with its cursors, lanes and dead letters.
-	Forget(ctx context.Context, subscription string) error
+	// Delete deletes a subscription with its cursors, lanes and dead letters.
+	Delete(ctx context.Context, subscription string) error
 }
 
 // Position is a place in the log: after a message, or the first message published since a time.
@@ -250,12 +250,12 @@ type Stats struct {
 	Instances    int
 	// Pending counts undelivered messages: parked ones are included, dead ones not. Exact is false if
 	// counting stopped.
-	Pending   int64
-	Exact     bool
-	OldestAt  time.Time // when the oldest pending message was published; zero if there is none
-	Now       time.Time // the log's clock
-	Lanes     int64     // keys that are waiting or held
-	HeldLanes int64
+	Pending      int64
+	PendingExact bool
+	OldestAt     time.Time // when the oldest pending message was published; zero if there is none
+	Now          time.Time // the log's clock
+	ParkedKeys   int64     // keys that are waiting or held
+	HeldKeys     int64
 	// Delayed counts the messages that the log holds back until their time, at most 10,000. It is the same
 	// for all subscriptions and not part of Pending. NextAt is when the next of them is due; zero if there
 	// is none.
@@ -265,8 +265,8 @@ type Stats struct {
 	Cursors []CursorStats
 	// Retained is the size of the log on disk, in bytes. Ahead is the number of partitions that are ready to
 	// be written, -1 for a log without partitions.
-	Retained int64
-	Ahead    int
+	Retained        int64
+	PartitionsAhead int
 }
 
 // CursorStats is the state of one cursor row.
@@ -275,7 +275,7 @@ type CursorStats struct {
 	Epoch     int64
 	Node      string
 	UpdatedAt time.Time
-	Trouble   string // why nothing is delivered, e.g. the sink is down; "" if deliveries go on
+	Problem   string // why nothing is delivered, e.g. the sink is down; "" if deliveries go on
 }
 
 // Range is a range of shards, both ends included.

@@ -69,9 +69,9 @@ func (l *memLog) refuse(call string) error {
 	return l.fail(call)
 }
 
-func (l *memLog) Wake(context.Context) <-chan struct{} { return l.wake }
+func (l *memLog) WakeUps(context.Context) <-chan struct{} { return l.wake }
 
-func (l *memLog) Claim(_ context.Context, c outbox.Claim) (outbox.Cursor, error) {
+func (l *memLog) Claim(_ context.Context, c outbox.ClaimRequest) (outbox.Cursor, error) {
 	s := l.sub(c.Subscription)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,7 +190,7 @@ func (c *memCursor) Due(_ context.Context, limit int) (out [][]outbox.Row, err e
 	return out, err
 }
 
-func (c *memCursor) Settle(_ context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
+func (c *memCursor) StoreParked(_ context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
 	err = c.locked("settle", func() error {
 		for _, o := range outcomes {
 			lane := c.s.lanes[laneOf(o.Row)]
@@ -222,7 +222,7 @@ func (c *memCursor) Settle(_ context.Context, outcomes []outbox.Outcome) (emptie
 	return emptied, err
 }
 
-func (c *memCursor) Trouble(_ context.Context, text string) error {
+func (c *memCursor) SetProblem(_ context.Context, text string) error {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	if c.rev == c.s.rev {

@@ -193,7 +193,7 @@ func TestStateIsMeasured(t *testing.T) {
 		w := s.watch()
 		now := time.Now()
 		log := &measured{memLog: s.log, stats: outbox.Stats{
-			Subscription: "sub", Pending: 37, Dead: 2, Lanes: 5, HeldLanes: 1, Delayed: 8, Retained: 4096, Ahead: 3, Now: now, OldestAt: now.Add(-90 * time.Second),
+			Subscription: "sub", Pending: 37, Dead: 2, ParkedKeys: 5, HeldKeys: 1, Delayed: 8, Retained: 4096, PartitionsAhead: 3, Now: now, OldestAt: now.Add(-90 * time.Second),
 		}}
 		s.cfg.Log = log
 		r, err := outbox.NewRelay(s.cfg)

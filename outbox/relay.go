@@ -42,20 +42,20 @@ type Config struct {
 
 	// PageRows and PageBytes bound one page; defaults 1,000 and 4 MiB.
 	PageRows, PageBytes int
-	// Window is how many full pages may be in flight; default 3. Smaller pages count by their rows.
-	Window int
+	// MaxPages is how many full pages may be in flight; default 3. Smaller pages count by their rows.
+	MaxPages int
 	// Parallel is how many calls of the sink may be in flight for pages, each for different keys, and as
 	// many again for lanes; default 4.
 	Parallel int
 	// DeliverTimeout bounds one call of the sink; default 30 s. Calls for messages of a page have the
-	// shorter bound Patience. A call for several lanes that hangs is repeated in halves until one key hangs
+	// shorter bound PageTimeout. A call for several lanes that hangs is repeated in halves until one key hangs
 	// alone. Only for that key does an attempt count as failed.
 	DeliverTimeout time.Duration
-	// Patience bounds one call of the sink for messages of a page; default a third of DeliverTimeout, at
+	// PageTimeout bounds one call of the sink for messages of a page; default a third of DeliverTimeout, at
 	// most DeliverTimeout. Messages that the sink has not taken by then are parked in the lanes of their
-	// keys. There they are tried for up to DeliverTimeout while other keys go on. A short Patience harms a
+	// keys. There they are tried for up to DeliverTimeout while other keys go on. A short PageTimeout harms a
 	// sink that is slow by nature: its messages are written to lanes and may arrive twice.
-	Patience time.Duration
+	PageTimeout time.Duration
 	// MinPoll and MaxPoll bound the pause between two reads of the log; defaults 2 ms and 1 s.
 	MinPoll, MaxPoll time.Duration
 
@@ -68,9 +68,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.Instances = cmp.Or(c.Instances, 1)
 	c.Policy = cmp.Or(c.Policy, Hold)
 	c.PageRows, c.PageBytes = cmp.Or(c.PageRows, 1000), cmp.Or(c.PageBytes, 4<<20)
-	c.Window, c.Parallel = cmp.Or(c.Window, 3), cmp.Or(c.Parallel, 4)
+	c.MaxPages, c.Parallel = cmp.Or(c.MaxPages, 3), cmp.Or(c.Parallel, 4)
 	c.DeliverTimeout = cmp.Or(c.DeliverTimeout, 30*time.Second)
-	c.Patience = cmp.Or(c.Patience, c.DeliverTimeout/3)
+	c.PageTimeout = cmp.Or(c.PageTimeout, c.DeliverTimeout/3)
 	c.MinPoll, c.MaxPoll = cmp.Or(c.MinPoll, 2*time.Millisecond), cmp.Or(c.MaxPoll, time.Second)
 	c.Retry = c.Retry.withDefaults()
 	c.Logger = cmp.Or(c.Logger, slog.Default())
@@ -94,7 +94,7 @@ func (c Config) withDefaults() (Config, error) {
 	for _, f := range []struct {
 		name  string
 		value int
-	}{{"page rows", c.PageRows}, {"page bytes", c.PageBytes}, {"window", c.Window}, {"parallel", c.Parallel}} {
+	}{{"page rows", c.PageRows}, {"page bytes", c.PageBytes}, {"window", c.MaxPages}, {"parallel", c.Parallel}} {
 		if f.value < 1 {
 			bad("%s is %d, want 1 or more", f.name, f.value)
 		}
@@ -104,8 +104,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.DeliverTimeout <= 0 {
 		bad("deliver timeout is %v, want more than 0", c.DeliverTimeout)
-	} else if c.Patience <= 0 || c.Patience > c.DeliverTimeout {
-		bad("patience is %v, deliver timeout %v: want 0 < patience ≤ deliver timeout", c.Patience, c.DeliverTimeout)
+	} else if c.PageTimeout <= 0 || c.PageTimeout > c.DeliverTimeout {
+		bad("patience is %v, deliver timeout %v: want 0 < patience ≤ deliver timeout", c.PageTimeout, c.DeliverTimeout)
 	}
 	for _, t := range c.Topics {
 		if t == "" || strings.Contains(strings.TrimSuffix(t, "*"), "*") {
@@ -126,7 +126,7 @@ func (c *Config) wants(topic string) bool {
 // Relay delivers the messages of one subscription. It is the agent of all its units on a node.
 type Relay struct {
 	cfg     Config
-	take    *instruments
+	metrics *instruments
 	hooks   *hooks
 	breaker *breaker
 }
@@ -139,14 +139,14 @@ func NewRelay(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create an outbox relay: %w", err)
 	}
-	r := &Relay{cfg: cfg, take: newInstruments(cfg), breaker: newBreaker()}
-	r.hooks = newHooks(cfg.Hooks, cfg.Logger, r.take.missed)
+	r := &Relay{cfg: cfg, metrics: newInstruments(cfg), breaker: newBreaker()}
+	r.hooks = newHooks(cfg.Hooks, cfg.Logger, r.metrics.missed)
 	return r, nil
 }
 
 // Close waits until the hooks have handled their buffered events, or ctx ends.
 func (r *Relay) Close(ctx context.Context) error {
-	r.take.close()
+	r.metrics.close()
 	return r.hooks.close(ctx)
 }
 
@@ -163,11 +163,11 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 		r.cfg.Logger.Warn("this node is configured with fewer instances than the cluster; it releases the unit", "unit", a.Unit.String(), "instances", r.cfg.Instances)
 		return fmt.Errorf("unit %s of %d instances: %w", a.Unit, r.cfg.Instances, daemon.ErrRelease)
 	}
-	ctx, cancel := trusted(ctx)
+	ctx, cancel := withValidity(ctx)
 	defer cancel(nil)
 	log := r.cfg.Logger.With("subscription", r.cfg.Name, "unit", a.Unit.String(), "generation", a.Generation)
 	shards := RangeOf(a.Index, r.cfg.Instances)
-	wake := r.cfg.Log.Wake(ctx)
+	wake := r.cfg.Log.WakeUps(ctx)
 	sampling := r.sample(ctx, a, log)
 	defer sampling()
 	for pause := firstPause; ; {
@@ -185,8 +185,8 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 			}
 			continue
 		case errors.Is(err, ErrFenced):
-			r.take.fenced()
-			if end := r.deposed(a, err, log); end != nil {
+			r.metrics.fenced()
+			if end := r.overtakenErr(a, err, log); end != nil {
 				return end
 			}
 		}
@@ -208,37 +208,37 @@ const (
 	lastPause  = 5 * time.Second
 )
 
-// deposed returns the error that ends the run if the refusal err carries an epoch that is at least the
+// overtakenErr returns the error that ends the run if the refusal err carries an epoch that is at least the
 // run's own: another relay owns the range. Otherwise it returns nil. The case: a receiver that reports no
 // epoch may have been fenced by a relay that did not know it was replaced. Then the next claim decides.
-func (r *Relay) deposed(a *daemon.Assignment, err error, log *slog.Logger) error {
+func (r *Relay) overtakenErr(a *daemon.Assignment, err error, log *slog.Logger) error {
 	var f *FencedError
 	if !errors.As(err, &f) || f.Floor < a.Generation {
 		return nil
 	}
-	a.Refused(f.Floor)
+	a.ReportRefused(f.Floor)
 	log.Info("outbox relay was replaced by a newer one", "error", err)
 	if f.Resized {
 		return fmt.Errorf("relay %s with %d instances: %w: %w", r.cfg.Name, r.cfg.Instances, daemon.ErrRelease, err)
 	}
-	return &daemon.StaleError{Fence: a.Fence(), Holds: f.Floor}
+	return &daemon.StaleError{Fence: a.Fence(), HeldGeneration: f.Floor}
 }
 
-// errTrust ends deliveries when the node has not heard from the store for too long.
-var errTrust = errors.New("the assignment can no longer be trusted")
+// errNotValid ends deliveries when the node has not heard from the store for too long.
+var errNotValid = errors.New("the assignment can no longer be trusted")
 
-// trusted returns a context that ends when the run's assignment can no longer be trusted. From then on
+// withValidity returns a context that ends when the run's assignment can no longer be trusted. From then on
 // another relay may own the shards.
-func trusted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+func withValidity(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if _, ok := daemon.Trust(ctx); !ok {
+	if _, ok := daemon.Validity(ctx); !ok {
 		return ctx, cancel
 	}
 	go func() {
 		for {
-			left, _ := daemon.Trust(ctx)
+			left, _ := daemon.Validity(ctx)
 			if left <= 0 {
-				cancel(errTrust)
+				cancel(errNotValid)
 				return
 			}
 			if !sleep(ctx, nil, min(left, time.Second)) {

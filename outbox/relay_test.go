@@ -511,7 +511,7 @@ func TestTrust(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: outbox.ID("sub")}, Generation: 1}, 1, "n", nil)
-		ctx := daemon.WithTrust(context.Background(), func() time.Duration { return time.Duration(until.Load() - time.Now().UnixNano()) })
+		ctx := daemon.WithValidity(context.Background(), func() time.Duration { return time.Duration(until.Load() - time.Now().UnixNano()) })
 		go func() { s.done <- r.Run(ctx, a) }()
 		for i := range 60 {
 			s.log.publish(m("a", 1))

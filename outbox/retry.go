@@ -33,8 +33,8 @@ func (r Retry) validate() error {
 	return errors.Join(errs...)
 }
 
-// after returns the pause after a number of failed attempts. dice is in [0, 1) and sets the jitter.
-func (r Retry) after(attempts int, dice float64) time.Duration {
+// pause returns the pause after a number of failed attempts. dice is in [0, 1) and sets the jitter.
+func (r Retry) pause(attempts int, dice float64) time.Duration {
 	d := float64(r.Backoff) * math.Pow(r.Factor, float64(max(attempts-1, 0)))
 	d = min(d, float64(r.MaxBackoff))
 	return time.Duration(d * (1 + r.Jitter*(2*dice-1)))
@@ -44,8 +44,8 @@ func (r Retry) after(attempts int, dice float64) time.Duration {
 // ever.
 const maxRetryAfter = 24 * time.Hour
 
-// judge decides the outcome of a message that failed.
-func (c *Config) judge(row Row, err error, dice float64) Outcome {
+// outcomeOf decides the outcome of a message that failed.
+func (c *Config) outcomeOf(row Row, err error, dice float64) Outcome {
 	o := Outcome{Row: row, Attempts: row.Attempt, Cause: err.Error()}
 	if errors.Is(err, errUnsendable) && c.Policy != Drop {
 		o.Kind = Dead // whatever the policy: no operator can make it deliverable, and its key must go on
@@ -62,7 +62,7 @@ func (c *Config) judge(row Row, err error, dice float64) Outcome {
 		}
 		return o
 	}
-	o.Kind, o.RetryIn = Waiting, c.Retry.after(row.Attempt, dice)
+	o.Kind, o.RetryIn = Waiting, c.Retry.pause(row.Attempt, dice)
 	var later *RetryAfterError
 	if errors.As(err, &later) {
 		o.RetryIn = max(o.RetryIn, min(later.After, maxRetryAfter))
@@ -70,11 +70,11 @@ func (c *Config) judge(row Row, err error, dice float64) Outcome {
 	return o
 }
 
-// Pauses of the circuit breaker. A sink may ask for a longer one, up to breakMost.
+// Pauses of the circuit breaker. A sink may ask for a longer one, up to breakMaxAsked.
 const (
-	breakFirst = 100 * time.Millisecond
-	breakLast  = 30 * time.Second
-	breakMost  = time.Hour
+	breakFirst    = 100 * time.Millisecond
+	breakLast     = 30 * time.Second
+	breakMaxAsked = time.Hour
 )
 
 // breaker is the circuit breaker of a sink. After the sink was down, it lets one call through after a
@@ -93,11 +93,11 @@ func newBreaker() *breaker {
 	return b
 }
 
-// state is what a call showed about the sink.
-type state int
+// health is what a call showed about the sink.
+type health int
 
 const (
-	unclear state = iota
+	unclear health = iota
 	isUp
 	isDown
 )
@@ -105,9 +105,9 @@ const (
 // errDrained ends a session that would have to wait for its sink although its unit drains.
 var errDrained = errors.New("drained")
 
-// pass waits until a call may be made. It gives up when the unit drains. The caller must call done with
+// acquire waits until a call may be made. It gives up when the unit drains. The caller must call done with
 // what the call showed, and with the pause that the sink asked for, if any.
-func (b *breaker) pass(ctx context.Context, draining <-chan struct{}) (done func(s state, rest time.Duration), err error) {
+func (b *breaker) acquire(ctx context.Context, draining <-chan struct{}) (done func(s health, rest time.Duration), err error) {
 	if b.closed() {
 		return b.result, nil
 	}
@@ -133,7 +133,7 @@ func (b *breaker) pass(ctx context.Context, draining <-chan struct{}) (done func
 		}
 		return nil, context.Cause(ctx)
 	}
-	return func(s state, rest time.Duration) { b.result(s, rest); back() }, nil
+	return func(s health, rest time.Duration) { b.result(s, rest); back() }, nil
 }
 
 func (b *breaker) closed() bool {
@@ -142,7 +142,7 @@ func (b *breaker) closed() bool {
 	return b.pause == 0
 }
 
-func (b *breaker) result(s state, rest time.Duration) {
+func (b *breaker) result(s health, rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -159,7 +159,7 @@ func (b *breaker) result(s state, rest time.Duration) {
 		b.pause = min(max(2*b.pause, breakFirst), breakLast)
 		b.until = now.Add(b.pause/2 + rand.N(b.pause))
 	}
-	if at := now.Add(min(rest, breakMost)); at.After(b.until) {
+	if at := now.Add(min(rest, breakMaxAsked)); at.After(b.until) {
 		b.until = at
 	}
 }

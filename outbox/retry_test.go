@@ -216,11 +216,11 @@ func TestUnitsShareTheBreaker(t *testing.T) {
 // unitLogs has a log for each unit.
 type unitLogs struct{ logs []*memLog }
 
-func (u unitLogs) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) {
+func (u unitLogs) Claim(ctx context.Context, c outbox.ClaimRequest) (outbox.Cursor, error) {
 	return u.logs[c.Index].Claim(ctx, c)
 }
 
-func (u unitLogs) Wake(context.Context) <-chan struct{} { return nil }
+func (u unitLogs) WakeUps(context.Context) <-chan struct{} { return nil }
 
 // TestRefusedKeyGoesToItsLane tests a key of which every message is refused for good. It must free its
 // page after a few calls, and its messages become dead one by one, in order.

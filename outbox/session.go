@@ -29,37 +29,37 @@ type session struct {
 	log    *slog.Logger
 	fail   context.CancelCauseFunc
 
-	store   turn // serializes the calls of the cursor other than Next
-	trouble trouble
+	cursorMu mutex // serializes the calls of the cursor other than Next
+	problem  sinkProblem
 
 	mu     sync.Mutex
 	parked map[string]int // parked keys, with the number of their messages that are on the way to the lane
 
 	replayed atomic.Int64 // Page.Replayed of the newest page
 
-	next    uint32 // worker of the last message without a key
-	window  window
-	workers []chan lot
-	commits chan *work
-	due     chan struct{}
-	delayed chan struct{}
+	next       uint32 // worker of the last message without a key
+	window     window
+	workers    []chan batch
+	commits    chan *pageInFlight
+	lanesDue   chan struct{}
+	delayedDue chan struct{}
 }
 
-// mostPages is how many pages may be in flight, however small they are.
-const mostPages = 64
+// maxPagesInFlight is how many pages may be in flight, however small they are.
+const maxPagesInFlight = 64
 
 // window bounds the pages in flight by the rows of full pages. So many small pages need not wait until
 // each other's positions are stored.
 type window struct {
-	full        int // no page is read while more rows than this are in flight
+	maxRows     int // no page is read while more rows than this are in flight
 	pages, rows atomic.Int64
 	freed       chan struct{}
-	calm        chan struct{} // receives a value when no page is in flight any more
+	idle        chan struct{} // receives a value when no page is in flight any more
 }
 
 // wait waits until another page may be read. It returns false if ctx has ended.
 func (w *window) wait(ctx context.Context) bool {
-	for w.pages.Load() >= mostPages || w.rows.Load() > int64(w.full) {
+	for w.pages.Load() >= maxPagesInFlight || w.rows.Load() > int64(w.maxRows) {
 		select {
 		case <-w.freed:
 		case <-ctx.Done():
@@ -78,16 +78,16 @@ func (w *window) leave(pages, rows int) {
 	left := w.pages.Add(int64(-pages))
 	w.rows.Add(int64(-rows))
 	signal(w.freed, true)
-	signal(w.calm, left == 0)
+	signal(w.idle, left == 0)
 }
 
-// lull waits until no page is in flight, but at most for the time most.
-func (w *window) lull(ctx context.Context, stop <-chan struct{}, most time.Duration) {
+// waitIdle waits until no page is in flight, but at most for the time most.
+func (w *window) waitIdle(ctx context.Context, stop <-chan struct{}, most time.Duration) {
 	t := time.NewTimer(most)
 	defer t.Stop()
 	for w.pages.Load() > 0 {
 		select {
-		case <-w.calm:
+		case <-w.idle:
 		case <-t.C:
 			return
 		case <-stop:
@@ -98,25 +98,25 @@ func (w *window) lull(ctx context.Context, stop <-chan struct{}, most time.Durat
 	}
 }
 
-// turn is a mutex that a goroutine may hold during a call of the database.
-type turn chan struct{}
+// mutex is a mutex that a goroutine may hold during a call of the database.
+type mutex chan struct{}
 
-func (t turn) take()  { t <- struct{}{} }
-func (t turn) leave() { <-t }
+func (t mutex) take()  { t <- struct{}{} }
+func (t mutex) leave() { <-t }
 
-// work is a page in flight.
-type work struct {
-	mark     Mark
-	rows     int
-	left     atomic.Int32 // lots that are not done
-	done     chan struct{}
-	mu       sync.Mutex
-	outcomes []Outcome // of messages that were not delivered
+// pageInFlight is a page in flight.
+type pageInFlight struct {
+	mark       Mark
+	rows       int
+	unfinished atomic.Int32 // lots that are not done
+	done       chan struct{}
+	mu         sync.Mutex
+	outcomes   []Outcome // of messages that were not delivered
 }
 
-// lot is the batch of rows of a page that one worker handles.
-type lot struct {
-	work *work
+// batch is the batch of rows of a page that one worker handles.
+type batch struct {
+	work *pageInFlight
 	rows []Row
 }
 
@@ -132,9 +132,9 @@ func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range,
 	defer fail(nil)
 	s := &session{
 		r: r, a: a, cur: cur, shards: shards.String(), log: log, fail: fail,
-		store: make(turn, 1), trouble: trouble{changed: make(chan struct{}, 1)}, parked: map[string]int{},
-		window: window{full: r.cfg.PageRows * (r.cfg.Window - 1), freed: make(chan struct{}, 1), calm: make(chan struct{}, 1)}, commits: make(chan *work, mostPages),
-		due: make(chan struct{}, 1), delayed: make(chan struct{}, 1),
+		cursorMu: make(mutex, 1), problem: sinkProblem{changed: make(chan struct{}, 1)}, parked: map[string]int{},
+		window: window{maxRows: r.cfg.PageRows * (r.cfg.MaxPages - 1), freed: make(chan struct{}, 1), idle: make(chan struct{}, 1)}, commits: make(chan *pageInFlight, maxPagesInFlight),
+		lanesDue: make(chan struct{}, 1), delayedDue: make(chan struct{}, 1),
 	}
 	for _, key := range cur.Parked() {
 		s.parked[key] = 0
@@ -147,7 +147,7 @@ func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range,
 // made the receiver reject the new owner. Then the second claim is refused, so this relay delivers
 // nothing, and the new owner fences once more.
 func (r *Relay) claim(ctx context.Context, a *daemon.Assignment, shards Range) (Cursor, error) {
-	c := Claim{Subscription: r.cfg.Name, Index: a.Index, Instances: r.cfg.Instances, Epoch: a.Generation, Node: a.Node, Newest: r.cfg.Newest}
+	c := ClaimRequest{Subscription: r.cfg.Name, Index: a.Index, Instances: r.cfg.Instances, Epoch: a.Generation, Node: a.Node, Newest: r.cfg.Newest}
 	cur, err := r.cfg.Log.Claim(ctx, c)
 	f, ok := r.cfg.Sink.(Fencer)
 	if err != nil || !ok {
@@ -187,7 +187,7 @@ func (r *Relay) fence(ctx context.Context, f Fencer, shards string, a *daemon.As
 func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	var workers, rest sync.WaitGroup
 	for range s.r.cfg.Parallel {
-		lots := make(chan lot, mostPages)
+		lots := make(chan batch, maxPagesInFlight)
 		s.workers = append(s.workers, lots)
 		workers.Go(func() {
 			for l := range lots {
@@ -199,7 +199,7 @@ func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	reading, stop := context.WithCancel(ctx)
 	noting, quiet := context.WithCancel(ctx)
 	var last sync.WaitGroup
-	last.Go(func() { s.note(noting) })
+	last.Go(func() { s.storeProblem(noting) })
 	rest.Go(func() {
 		select {
 		case <-s.a.Draining():
@@ -238,9 +238,9 @@ func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 			return
 		}
 		s.replayed.Store(page.Replayed)
-		signal(s.due, page.Due)
-		signal(s.delayed, page.Delayed)
-		s.r.take.polled(len(page.Rows))
+		signal(s.lanesDue, page.Due)
+		signal(s.delayedDue, page.Delayed)
+		s.r.metrics.polled(len(page.Rows))
 		if len(page.Rows) > 0 || page.Mark != nil {
 			s.window.enter(len(page.Rows))
 			s.dispatch(page)
@@ -281,22 +281,22 @@ func signal(c chan<- struct{}, on bool) {
 
 // dispatch gives the rows of a page to the workers of their keys.
 func (s *session) dispatch(page Page) {
-	w := &work{mark: page.Mark, rows: len(page.Rows), done: make(chan struct{})}
-	parts := s.part(page.Rows)
-	w.left.Store(1)
+	w := &pageInFlight{mark: page.Mark, rows: len(page.Rows), done: make(chan struct{})}
+	parts := s.byWorker(page.Rows)
+	w.unfinished.Store(1)
 	for i, rows := range parts {
 		if len(rows) > 0 {
-			w.left.Add(1)
-			s.workers[i] <- lot{w, rows} // never blocks: room for mostPages, each with one lot
+			w.unfinished.Add(1)
+			s.workers[i] <- batch{w, rows} // never blocks: room for maxPagesInFlight, each with one lot
 		}
 	}
-	w.part()
+	w.batchDone()
 	s.commits <- w // never blocks either
 }
 
-// part splits the rows that the subscription selects into one slice for each worker. A Row is a large
+// byWorker splits the rows that the subscription selects into one slice for each worker. A Row is a large
 // struct, so the slices share one allocation.
-func (s *session) part(rows []Row) [][]Row {
+func (s *session) byWorker(rows []Row) [][]Row {
 	n := len(s.workers)
 	parts, sizes, to := make([][]Row, n), make([]int, n), make([]int32, len(rows))
 	total := 0
@@ -330,9 +330,9 @@ func (s *session) worker(key string) int32 {
 	return int32(hash(key) % n)
 }
 
-// part reports that one lot of the page is done.
-func (w *work) part() {
-	if w.left.Add(-1) == 0 {
+// batchDone reports that one lot of the page is done.
+func (w *pageInFlight) batchDone() {
+	if w.unfinished.Add(-1) == 0 {
 		close(w.done)
 	}
 }
@@ -379,7 +379,7 @@ func (s *session) commit(ctx context.Context) {
 }
 
 // wait waits until a page is done. It returns false if ctx ends before.
-func wait(ctx context.Context, w *work) bool {
+func wait(ctx context.Context, w *pageInFlight) bool {
 	select {
 	case <-w.done:
 		return true
@@ -391,8 +391,8 @@ func wait(ctx context.Context, w *work) bool {
 // advance stores a position and the outcomes of messages. Only then do these messages no longer count as
 // on their way to a lane.
 func (s *session) advance(ctx context.Context, to Mark, outcomes []Outcome) error {
-	s.store.take()
-	defer s.store.leave()
+	s.cursorMu.take()
+	defer s.cursorMu.leave()
 	if err := s.cur.Advance(ctx, to, outcomes); err != nil {
 		return err
 	}
@@ -406,9 +406,9 @@ func (s *session) advance(ctx context.Context, to Mark, outcomes []Outcome) erro
 	return nil
 }
 
-// behind returns the rows that may be delivered. Rows whose key is parked become Behind and are counted
+// splitParked returns the rows that may be delivered. Rows whose key is parked become Behind and are counted
 // as on their way to the key's lane.
-func (s *session) behind(rows []Row) (live []Row, outcomes []Outcome) {
+func (s *session) splitParked(rows []Row) (live []Row, outcomes []Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.parked) == 0 {
@@ -437,14 +437,14 @@ func (s *session) park(outcomes []Outcome) {
 	}
 }
 
-// trouble is the reason why the sink is down, as the last call found it.
-type trouble struct {
+// sinkProblem is the reason why the sink is down, as the last call found it.
+type sinkProblem struct {
 	mu      sync.Mutex
 	text    string // "" if the sink is not down
 	changed chan struct{}
 }
 
-func (t *trouble) set(text string) {
+func (t *sinkProblem) set(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.text != text {
@@ -453,28 +453,28 @@ func (t *trouble) set(text string) {
 	}
 }
 
-func (t *trouble) get() string {
+func (t *sinkProblem) get() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.text
 }
 
-// note stores each change of trouble until ctx ends. The circuit breaker bounds how often it changes.
-func (s *session) note(ctx context.Context) {
+// storeProblem stores each change of trouble until ctx ends. The circuit breaker bounds how often it changes.
+func (s *session) storeProblem(ctx context.Context) {
 	stored := ""
 	for {
 		select {
-		case <-s.trouble.changed:
+		case <-s.problem.changed:
 		case <-ctx.Done():
 			return
 		}
-		text := s.trouble.get()
+		text := s.problem.get()
 		if text == stored {
 			continue
 		}
-		s.store.take()
-		err := s.cur.Trouble(ctx, text)
-		s.store.leave()
+		s.cursorMu.take()
+		err := s.cur.SetProblem(ctx, text)
+		s.cursorMu.leave()
 		if err != nil {
 			if ctx.Err() == nil {
 				s.fail(err)
@@ -485,8 +485,8 @@ func (s *session) note(ctx context.Context) {
 	}
 }
 
-// promoted is how many delayed messages one call moves into the log.
-const promoted = 1000
+// promoteBatch is how many delayed messages one call moves into the log.
+const promoteBatch = 1000
 
 func closed(c <-chan struct{}) bool {
 	select {
@@ -501,15 +501,15 @@ func closed(c <-chan struct{}) bool {
 func (s *session) promote(ctx context.Context, stop <-chan struct{}) {
 	for {
 		select {
-		case <-s.delayed:
+		case <-s.delayedDue:
 		case <-stop:
 			return
 		}
-		for n := promoted; n == promoted && !closed(stop); {
+		for n := promoteBatch; n == promoteBatch && !closed(stop); {
 			var err error
-			s.store.take()
-			n, err = s.cur.Promote(ctx, promoted)
-			s.store.leave()
+			s.cursorMu.take()
+			n, err = s.cur.Promote(ctx, promoteBatch)
+			s.cursorMu.leave()
 			if err != nil {
 				if ctx.Err() == nil {
 					s.fail(err)

@@ -44,12 +44,12 @@ type instruments struct {
 	mu       sync.Mutex
 	topics   map[string][]metric.RecordOption
 
-	latency metric.Float64Histogram // from publish to delivery
-	publish metric.Float64Histogram
-	sent    metric.Int64Counter
-	fences  metric.Int64Counter
-	polls   metric.Int64Counter
-	lost    metric.Int64Counter
+	latency   metric.Float64Histogram // from publish to delivery
+	publish   metric.Float64Histogram
+	sent      metric.Int64Counter
+	fences    metric.Int64Counter
+	polls     metric.Int64Counter
+	hookDrops metric.Int64Counter
 
 	stats   atomic.Pointer[Stats] // the newest sample of unit 0, if it runs on this node
 	observe metric.Registration
@@ -79,7 +79,7 @@ func newInstruments(cfg Config) *instruments {
 	i.sent, _ = m.Int64Counter("messaging.client.sent.messages", metric.WithUnit("{message}"), metric.WithDescription("Messages that a receiver has accepted."))
 	i.fences, _ = m.Int64Counter("emitd.outbox.fenced", metric.WithUnit("{relay}"), metric.WithDescription("Relays that were fenced because another relay owns their shards."))
 	i.polls, _ = m.Int64Counter("emitd.outbox.poll.empty", metric.WithUnit("{poll}"), metric.WithDescription("Reads of the log that found nothing."))
-	i.lost, _ = m.Int64Counter("emitd.outbox.hook.missed", metric.WithUnit("{event}"), metric.WithDescription("Events that were dropped because a hook was too slow."))
+	i.hookDrops, _ = m.Int64Counter("emitd.outbox.hook.missed", metric.WithUnit("{event}"), metric.WithDescription("Events that were dropped because a hook was too slow."))
 	i.gauges(m)
 	return i
 }
@@ -105,10 +105,10 @@ func (i *instruments) gauges(m metric.Meter) {
 		o.ObserveInt64(pending, s.Pending, i.sink)
 		o.ObserveInt64(delayed, s.Delayed, i.sink)
 		o.ObserveInt64(dead, s.Dead, i.sink)
-		o.ObserveInt64(parked, s.Lanes, i.sink)
+		o.ObserveInt64(parked, s.ParkedKeys, i.sink)
 		o.ObserveInt64(retained, s.Retained, i.sink)
-		if s.Ahead >= 0 {
-			o.ObserveInt64(ahead, int64(s.Ahead), i.sink)
+		if s.PartitionsAhead >= 0 {
+			o.ObserveInt64(ahead, int64(s.PartitionsAhead), i.sink)
 		}
 		age := 0.0
 		if !s.OldestAt.IsZero() {
@@ -233,7 +233,7 @@ func (i *instruments) polled(rows int) {
 }
 
 func (i *instruments) missed(hook string) {
-	i.lost.Add(context.Background(), 1, metric.WithAttributes(i.name, attribute.String("emitd.observer.event", hook)))
+	i.hookDrops.Add(context.Background(), 1, metric.WithAttributes(i.name, attribute.String("emitd.observer.event", hook)))
 }
 
 // sample reads the subscription's state every sampleEvery for the metrics. Only the node that runs unit 0
@@ -253,10 +253,10 @@ func (r *Relay) sample(ctx context.Context, a *daemon.Assignment, log *slog.Logg
 				log.Debug("cannot read the outbox's statistics", "error", err)
 			}
 			for _, s := range all {
-				r.take.stats.Store(&s)
+				r.metrics.stats.Store(&s)
 			}
 		}
-		r.take.stats.Store(nil)
+		r.metrics.stats.Store(nil)
 	}()
 	return func() { cancel(); <-ended }
 }

@@ -14,7 +14,7 @@ var (
 	ErrStaleSeq      = errors.New("sequence number is not newer than the row's")
 	ErrNotRegistered = errors.New("the node is not registered")
 	ErrIDInUse       = errors.New("another live process has this node ID")
-	ErrCrowded       = errors.New("the store cannot carry another node with these timings")
+	ErrTooManyNodes  = errors.New("the store cannot carry another node with these timings")
 	ErrOtherCluster  = errors.New("the store belongs to a cluster of another name")
 	ErrStoreChanged  = errors.New("the store was replaced since it was read")
 	ErrUnavailable   = errors.New("store unavailable")
@@ -38,19 +38,19 @@ func (e *IDInUseError) Error() string {
 // Is makes errors.Is(err, ErrIDInUse) true.
 func (e *IDInUseError) Is(target error) bool { return target == ErrIDInUse }
 
-// CrowdedError is an ErrCrowded with the figures.
-type CrowdedError struct {
+// TooManyNodesError is an ErrTooManyNodes with the figures.
+type TooManyNodesError struct {
 	Nodes      int           // nodes that would make changes, the refused one included
 	ChangeTime time.Duration // how long one change takes
 }
 
 // Error names both figures.
-func (e *CrowdedError) Error() string {
+func (e *TooManyNodesError) Error() string {
 	return fmt.Sprintf("the store makes one change at a time, each in %v, and cannot carry %d nodes with these timings", e.ChangeTime.Round(time.Millisecond), e.Nodes)
 }
 
-// Is makes errors.Is(err, ErrCrowded) true.
-func (e *CrowdedError) Is(target error) bool { return target == ErrCrowded }
+// Is makes errors.Is(err, ErrTooManyNodes) true.
+func (e *TooManyNodesError) Is(target error) bool { return target == ErrTooManyNodes }
 
 // OtherClusterError is an ErrOtherCluster with both names.
 type OtherClusterError struct {

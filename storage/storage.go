@@ -44,7 +44,7 @@
 //
 // # Errors
 //
-// [ErrTermLost], [ErrStaleSeq], [ErrNotRegistered], [ErrIDInUse], [ErrCrowded], [ErrOtherCluster],
+// [ErrTermLost], [ErrStaleSeq], [ErrNotRegistered], [ErrIDInUse], [ErrTooManyNodes], [ErrOtherCluster],
 // [ErrStoreChanged] and daemon.ErrStale are answers: nothing was changed. [ErrUnavailable] marks errors that pass
 // by themselves. [ErrSchema] says which version the store has and which one the program needs.
 package storage
@@ -64,7 +64,7 @@ import (
 // deadline of its context. A backend's own type adds Close and what only that backend can do.
 type Store interface {
 	// Heartbeat is the one round trip of an interval. The package comment defines the order of its steps. Errors:
-	// ErrStaleSeq, ErrNotRegistered, ErrIDInUse, ErrCrowded, ErrOtherCluster.
+	// ErrStaleSeq, ErrNotRegistered, ErrIDInUse, ErrTooManyNodes, ErrOtherCluster.
 	Heartbeat(ctx context.Context, beat Heartbeat) (*Reply, error)
 
 	// Report records what happened to the units that the node holds. Each report is decided by itself. One that the
@@ -87,19 +87,19 @@ type Store interface {
 	// Events reads the history after a sequence number, oldest first, at most limit events.
 	Events(ctx context.Context, after int64, limit int) (*EventPage, error)
 
-	// Stamp writes the fence stamp of a run. Once it has returned, the store refuses effects of lower generations.
+	// StampFence writes the fence stamp of a run. Once it has returned, the store refuses effects of lower generations.
 	// It waits for transactions that hold the fence. Stamping the generation that is already there is harmless. A
 	// higher generation there is a daemon.StaleError.
-	Stamp(ctx context.Context, fence daemon.Fence) error
+	StampFence(ctx context.Context, fence daemon.Fence) error
 
 	// Submit stores an operator's command and returns it as stored. The command's ID makes the call idempotent.
 	Submit(ctx context.Context, command Command) (*Command, error)
 }
 
-// ClusterName decides whether a store accepts the cluster name that a node advertises. The rule is the same for
+// CheckClusterName decides whether a store accepts the cluster name that a node advertises. The rule is the same for
 // every backend. It returns the name to remember, or an [OtherClusterError]. A node that gives no name is accepted
 // under any name.
-func ClusterName(stored, advertised string) (string, error) {
+func CheckClusterName(stored, advertised string) (string, error) {
 	switch {
 	case stored == "" || advertised == stored:
 		return advertised, nil
@@ -138,8 +138,8 @@ func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 type Heartbeat struct {
 	Node node.Identity
 	Seq  uint64
-	// Heard is the Seq of the newest heartbeat whose reply this node has received.
-	Heard uint64
+	// ConfirmedSeq is the Seq of the newest heartbeat whose reply this node has received.
+	ConfirmedSeq uint64
 	// HighestTerm and HighestGeneration are the highest numbers this node has seen anywhere.
 	HighestTerm, HighestGeneration int64
 	// Advert, when set, registers the node or renews what it advertises. Without it, a node that has no live row
@@ -148,47 +148,47 @@ type Heartbeat struct {
 	// TTL is NodeRegistrationTTL. A node ID is in use while another process with that ID has sent a heartbeat
 	// within TTL.
 	TTL time.Duration
-	// Claim says whether this node renews its term or campaigns for a new one.
-	Claim Claim
+	// TermRequest says whether this node renews its term or campaigns for a new one.
+	TermRequest TermRequest
 	// EventsAfter asks for membership events after this number; -1 asks for none.
 	EventsAfter int64
 	// WantMembers asks for the whole member list.
 	WantMembers bool
-	// Ended is exit evidence: other processes of this node's host that are proven to have ended. In the same step,
-	// before Claim is decided, the store marks their rows as witnessed. It also vacates a term that exactly one of
+	// ExitEvidence is exit evidence: other processes of this node's host that are proven to have ended. In the same step,
+	// before TermRequest is decided, the store marks their rows as witnessed. It also vacates a term that exactly one of
 	// them holds. A process listed here keeps no node ID in use.
-	Ended []node.Incarnation
-	// Returned lists runs of this process that it reported abandoned and that have returned since, by unit and the
+	ExitEvidence []node.Incarnation
+	// ReturnedRuns lists runs of this process that it reported abandoned and that have returned since, by unit and the
 	// highest generation under which it reported so. The store ends the embargoes of this process that were imposed
 	// for those runs (daemon.Embargo.EndsWith), whoever holds the unit by now. It ends no other embargo. That a run
 	// returned is a fact about the process, so it is true in any store and may be reported again.
-	Returned []daemon.Fence
-	// Room, on a registration, limits how long one change by each node, this node included, may take in total. It
+	ReturnedRuns []daemon.Fence
+	// MaxTotalChangeTime, on a registration, limits how long one change by each node, this node included, may take in total. It
 	// matters to a store that makes the changes of all nodes one after the other. Such a store registers the node
-	// only within the limit. Otherwise it answers ErrCrowded and has written nothing. 0 sets no limit.
-	Room time.Duration
+	// only within the limit. Otherwise it answers ErrTooManyNodes and has written nothing. 0 sets no limit.
+	MaxTotalChangeTime time.Duration
 }
 
-// InUse decides whether a node ID is in use. The rule is the same for every backend: the other process has sent a
+// NodeIDInUse decides whether a node ID is in use. The rule is the same for every backend: the other process has sent a
 // heartbeat within ttl, by the store's clock. A stamp further ahead than ttl was made before the clock was set
 // back. It proves nothing, so it does not count: otherwise, without a leader to remove the row, the ID would stay
 // blocked for as long as the clock was wrong.
-func InUse(lastBeat, now time.Time, ttl time.Duration) bool {
+func NodeIDInUse(lastBeat, now time.Time, ttl time.Duration) bool {
 	age := now.Sub(lastBeat)
 	return age < ttl && age > -ttl
 }
 
-// Claim is a node's request about the term. [Decide] decides it in the step of the heartbeat.
-type Claim struct {
+// TermRequest is a node's request about the term. [Decide] decides it in the step of the heartbeat.
+type TermRequest struct {
 	// Lease is LeaseDuration: how long a renewal or election lasts.
 	Lease time.Duration
-	// Holds is the number of the term this process holds and wants to renew; 0 = none.
-	Holds int64
-	// LostThrough is the highest term for which this process has published Lost. The store replaces such a term of
+	// Renew is the number of the term this process holds and wants to renew; 0 = none.
+	Renew int64
+	// LostThrough is the highest term for which this process has published the loss. The store replaces such a term of
 	// its own and never renews it.
 	LostThrough int64
-	// Stand campaigns: it asks for the next term.
-	Stand bool
+	// Campaign campaigns: it asks for the next term.
+	Campaign bool
 	// SeenTerm and SeenRenewals name the lease that the candidate believes to be over: the term and how often it
 	// was renewed.
 	SeenTerm, SeenRenewals int64
@@ -199,33 +199,33 @@ type Claim struct {
 	PassSeq uint64
 }
 
-// Verdict is a store's decision about a claim.
-type Verdict int
+// ElectionResult is a store's decision about a claim.
+type ElectionResult int
 
 // The verdicts.
 const (
-	Refuse Verdict = iota // nothing changes
-	Renew                 // the term stays and its lease is extended
-	Elect                 // the node gets a new term
+	Refuse ElectionResult = iota // nothing changes
+	Renew                        // the term stays and its lease is extended
+	Elect                        // the node gets a new term
 )
 
 // Decide is the election rule, the same for every backend. It is a pure function of the claim, the node that makes
 // it, and the term and lease at now, the store's own clock.
 //
 //   - A leader renews its own term unless that term was replaced, even if the store's clock calls the lease
-//     expired. A process that lost the reply to its election keeps the term this way, unless it has published Lost
+//     expired. A process that lost the reply to its election keeps the term this way, unless it has published the loss
 //     for it.
 //   - A vacant term goes to any candidate.
 //   - A candidate's own term that it has lost is replaced at once.
 //   - Another node's term is replaced only by a candidate that saw exactly this (term, renewals). In addition,
 //     either the store's clock must say that the lease is over, or the candidate's own clock must have seen it
 //     unchanged for a whole lease.
-func Decide(c Claim, who node.Identity, term node.Term, lease node.Lease, now time.Time) Verdict {
+func Decide(c TermRequest, who node.Identity, term node.Term, lease node.Lease, now time.Time) ElectionResult {
 	mine := term.Held() && term.Leader.ID == who.ID && term.Leader.Incarnation == who.Incarnation
 	switch {
-	case mine && term.Number > c.LostThrough && (c.Stand || c.Holds == term.Number):
+	case mine && term.Number > c.LostThrough && (c.Campaign || c.Renew == term.Number):
 		return Renew
-	case !c.Stand:
+	case !c.Campaign:
 		return Refuse
 	case !term.Held() || mine:
 		return Elect
@@ -243,8 +243,8 @@ type LostDetail struct {
 	LeaseEndedAt time.Time `json:"lease_ended_at"`
 }
 
-// Lost returns the detail of the leader.lost event of an election at now.
-func Lost(lease node.Lease, now time.Time) json.RawMessage {
+// NewLostDetail returns the detail of the leader.lost event of an election at now.
+func NewLostDetail(lease node.Lease, now time.Time) json.RawMessage {
 	end := lease.ExpiresAt
 	if now.Before(end) {
 		end = now
@@ -256,10 +256,10 @@ func Lost(lease node.Lease, now time.Time) json.RawMessage {
 	return text
 }
 
-// NextNumber returns the number of the term after previous. It is also higher than every number that a node has
+// NextTermNumber returns the number of the term after previous. It is also higher than every number that a node has
 // seen, so a store that lost its newest rows never repeats a number. At least now in milliseconds keeps the numbers
 // of a store that was set up anew ahead of the earlier ones.
-func NextNumber(previous int64, now time.Time, highestSeen int64) int64 {
+func NextTermNumber(previous int64, now time.Time, highestSeen int64) int64 {
 	return max(previous+1, now.UnixMilli(), highestSeen+1)
 }
 
@@ -278,23 +278,23 @@ type Reply struct {
 	// standby, or in a restored copy). The rows may then belong to a lost history. It is zero in a store whose
 	// identity never changed.
 	StoreSince time.Time
-	Verdict    Verdict
+	Verdict    ElectionResult
 	Term       node.Term
 	Lease      node.Lease
 	// Units are all units that this incarnation holds, sorted.
 	Units []daemon.Record
 	// Events are the membership events (node.*) after EventsAfter, oldest first. Head is the newest event of any
 	// kind. Behind says that some of the requested events were deleted: the node must ask for the member list.
-	Events []daemon.Event
-	Head   int64
-	Behind bool
+	Events        []daemon.Event
+	Head          int64
+	EventsMissing bool
 	// Members is the whole list, tombstones included, if it was requested.
 	Members []node.Member
 	// Commands are the operators' commands that wait to be carried out, oldest first.
 	Commands []Command
-	// ChangeTime is the least time that one change took recently, in a store that makes the changes of all nodes
+	// MinChangeTime is the least time that one change took recently, in a store that makes the changes of all nodes
 	// one after the other. It is 0 in any other store.
-	ChangeTime time.Duration
+	MinChangeTime time.Duration
 }
 
 // Report is a batch of reports about a node's units.
@@ -324,7 +324,7 @@ type UnitReport struct {
 	// RetryIn is how long after a Fail the run is started again.
 	RetryIn time.Duration
 	// Embargo is how long this process may not be given the unit (Release, Abandon); 0 = no embargo.
-	// Heartbeat.Returned ends the embargo of an abandoned run earlier.
+	// Heartbeat.ReturnedRuns ends the embargo of an abandoned run earlier.
 	Embargo time.Duration
 	// AcknowledgeTimeout is how long the postponed assignment has from now on (Postpone); 0 = as long as before.
 	AcknowledgeTimeout time.Duration
@@ -387,7 +387,7 @@ type Change struct {
 	AcknowledgeTimeout, DrainTimeout time.Duration
 	// Dead, on Expire, declares the holder dead. Its row must still have exactly this (incarnation, seq), or be
 	// gone or a tombstone.
-	Dead *NodeGuard
+	Dead *NodeVersion
 	// Forced marks an Expire that the holder has not confirmed.
 	Forced bool
 	// Embargo is how long the former holder may not be given the unit; 0 = no embargo.
@@ -397,23 +397,23 @@ type Change struct {
 	Detail  json.RawMessage // the explanation that goes into the event
 }
 
-// NodeGuard is a node's row as the leader saw it.
-type NodeGuard struct {
+// NodeVersion is a node's row as the leader saw it.
+type NodeVersion struct {
 	Incarnation node.Incarnation
 	Seq         uint64
 }
 
 // NodeChange is a step that the leader takes with a node.
 type NodeChange struct {
-	Guard NodeGuard // Removed compares it exactly; Late, Deaf and Live compare the incarnation, and Stamp
+	Guard NodeVersion // Removed compares it exactly; Late, Deaf and Live compare the incarnation, and StampFence
 	// State is Removed (declared dead: tombstone), Late, Deaf, or Live, which takes Late or Deaf back.
 	State node.State
-	// Stamp, for Late and Deaf, is the time that was too old: the row's LastHeartbeatAt or HeardAt. If the row has
+	// ObservedAt, for Late and Deaf, is the time that was too old: the row's LastHeartbeatAt or HeardAt. If the row has
 	// another time by now, the change is skipped. Otherwise a commit that was delayed or sent twice could call a
 	// node late after its next heartbeat, or deaf after it received a reply. Zero applies the change whatever the
 	// row says.
-	Stamp  time.Time
-	Reason string
+	ObservedAt time.Time
+	Reason     string
 }
 
 // EventPage is a part of the history.
@@ -444,8 +444,8 @@ const CommandResign = "leader.resign"
 // Capabilities declare where a backend is weaker than the contract. The zero value declares a store without
 // restrictions.
 type Capabilities struct {
-	// NoWake says that the store sends no hints: nodes find every change at their next heartbeat.
-	NoWake bool
+	// NoHints says that the store sends no hints: nodes find every change at their next heartbeat.
+	NoHints bool
 	// NoClock says that no decision may rest on the store's clock. Evidence is then only what did not change for
 	// long enough by the node's own clock.
 	NoClock bool
@@ -464,8 +464,8 @@ func CapabilitiesOf(s Store) Capabilities {
 	return Capabilities{}
 }
 
-// Wake is a hint that something changed. Its zero value addresses every node.
-type Wake struct {
+// Hint is a hint that something changed. Its zero value addresses every node.
+type Hint struct {
 	// Nodes are the incarnations concerned; empty = all. A hint for the leader alone names it.
 	Nodes []node.Incarnation
 	// Leader says that the leader has something to do as leader, if it is among Nodes. If Nodes names the leader
@@ -473,12 +473,12 @@ type Wake struct {
 	Leader bool
 }
 
-// Waker is implemented by stores that can send hints about changes. Correctness does not depend on hints: they may
+// Watcher is implemented by stores that can send hints about changes. Correctness does not depend on hints: they may
 // be lost, late, coalesced or needless.
-type Waker interface {
+type Watcher interface {
 	// Watch calls wake for each hint until ctx ends, and only then returns, with ctx's error. It reconnects by
 	// itself. wake must not block.
-	Watch(ctx context.Context, wake func(Wake)) error
+	Watch(ctx context.Context, wake func(Hint)) error
 }
 
 // Sweeper is implemented by stores whose old rows must be deleted. Each step is fenced, deletes at most limit rows,
@@ -488,17 +488,17 @@ type Sweeper interface {
 	SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error)
 	// SweepEvents removes the oldest events that keep does not retain, and commands that were done more than
 	// keep.Age ago.
-	SweepEvents(ctx context.Context, fence daemon.Fence, keep Keep, limit int) (int, error)
+	SweepEvents(ctx context.Context, fence daemon.Fence, keep Retention, limit int) (int, error)
 	// SweepLocks removes locks that were released more than age ago. It keeps their fencing numbers growing. It
 	// never removes a lock that was not released: the store's clock cannot prove that the holder is gone.
 	SweepLocks(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error)
 }
 
-// Keep says which events a sweep retains: at most the newest Most, and of these the ones that are not older than
-// Age. It always retains the newest Least, because the store's clock may be wrong about their age.
-type Keep struct {
-	Most, Least int
-	Age         time.Duration
+// Retention says which events a sweep retains: at most the newest MaxEvents, and of these the ones that are not older than
+// Age. It always retains the newest MinEvents, because the store's clock may be wrong about their age.
+type Retention struct {
+	MaxEvents, MinEvents int
+	Age                  time.Duration
 }
 
 // Lock is one holding of a named lock.

@@ -10,7 +10,7 @@
 //		c.Register(daemon.Spec{ID: "acme:reports"}, agent)
 //		leader := c.Elect()
 //		c.Kill(leader)
-//		c.Await("the unit runs again", func() bool { return c.Holder("acme:reports/0") != leader })
+//		c.WaitUntil("the unit runs again", func() bool { return c.Holder("acme:reports/0") != leader })
 //	})
 //
 // Agents under test must use the bubble's time (package time, as usual). They must not wait for
@@ -46,7 +46,7 @@ type Config struct {
 	Wrap func(i int, s storage.Store) storage.Store
 	// Log shows what the nodes log.
 	Log bool
-	// Limit is the longest time, in virtual time, for which Await waits; default 5 minutes.
+	// Limit is the longest time, in virtual time, for which WaitUntil waits; default 5 minutes.
 	Limit time.Duration
 }
 
@@ -62,12 +62,12 @@ type Cluster struct {
 
 // member is one node with its connection to the store.
 type member struct {
-	c      *coordinator.Coordinator
-	link   *link
-	cancel context.CancelCauseFunc
-	ended  chan struct{}
-	err    error // returned by Run
-	told   bool  // the test has received err
+	c       *coordinator.Coordinator
+	link    *link
+	cancel  context.CancelCauseFunc
+	ended   chan struct{}
+	err     error // returned by Run
+	errSeen bool  // the test has received err
 }
 
 // New starts a cluster, which ends with the test. It must be called inside a synctest bubble.
@@ -128,7 +128,7 @@ func (c *Cluster) close() {
 	}
 	for i, n := range c.nodes {
 		<-n.ended
-		if n.err != nil && !n.told && !errors.Is(n.err, crash.ErrKilled) {
+		if n.err != nil && !n.errSeen && !errors.Is(n.err, crash.ErrKilled) {
 			c.t.Errorf("node-%d: %v", i, n.err)
 		}
 	}
@@ -163,7 +163,7 @@ func (c *Cluster) Leader() int {
 // Elect waits until a node leads, and returns it.
 func (c *Cluster) Elect() int {
 	c.t.Helper()
-	c.Await("a node leads", func() bool { return c.Leader() >= 0 })
+	c.WaitUntil("a node leads", func() bool { return c.Leader() >= 0 })
 	return c.Leader()
 }
 
@@ -173,7 +173,7 @@ func (c *Cluster) Expire() int {
 	c.t.Helper()
 	old := c.Elect()
 	c.Partition(old)
-	c.Await("another node leads", func() bool { l := c.Leader(); return l >= 0 && l != old })
+	c.WaitUntil("another node leads", func() bool { l := c.Leader(); return l >= 0 && l != old })
 	c.Heal(old)
 	return c.Leader()
 }
@@ -217,7 +217,7 @@ func (c *Cluster) Stop(i int) error {
 func (c *Cluster) Ended(i int) error {
 	n := c.nodes[i]
 	<-n.ended
-	n.told = true
+	n.errSeen = true
 	return n.err
 }
 
@@ -227,9 +227,9 @@ func (c *Cluster) Advance(d time.Duration) {
 	synctest.Wait()
 }
 
-// Await lets time pass until cond is true. The test fails at once if that takes longer than
+// WaitUntil lets time pass until cond is true. The test fails at once if that takes longer than
 // Config.Limit.
-func (c *Cluster) Await(what string, cond func() bool) {
+func (c *Cluster) WaitUntil(what string, cond func() bool) {
 	c.t.Helper()
 	synctest.Wait()
 	for waited := time.Duration(0); !cond(); waited += step {

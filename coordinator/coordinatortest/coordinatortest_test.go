@@ -42,14 +42,14 @@ func TestKill(t *testing.T) {
 			}
 			return worker(ctx, a)
 		}))
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
 		dead := c.Holder("acme:x/0")
 		began := time.Now()
 		c.Kill(dead)
 		if c.Holder("acme:x/0") == dead {
 			t.Error("a killed node still runs it")
 		}
-		c.Await("it runs elsewhere", func() bool { h := c.Holder("acme:x/0"); return h >= 0 && h != dead })
+		c.WaitUntil("it runs elsewhere", func() bool { h := c.Holder("acme:x/0"); return h >= 0 && h != dead })
 		if took := time.Since(began); took < 2*time.Second || took > 8*time.Second {
 			t.Errorf("it runs elsewhere after %v", took)
 		}
@@ -71,16 +71,16 @@ func TestPartition(t *testing.T) {
 			defer running.Add(-1)
 			return worker(ctx, a)
 		}))
-		c.Await("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
+		c.WaitUntil("it runs", func() bool { return c.Holder("acme:x/0") >= 0 })
 		cut := c.Holder("acme:x/0")
 		c.Partition(cut)
-		c.Await("it runs elsewhere", func() bool { h := c.Holder("acme:x/0"); return h >= 0 && h != cut })
+		c.WaitUntil("it runs elsewhere", func() bool { h := c.Holder("acme:x/0"); return h >= 0 && h != cut })
 		if c.Leader() == cut {
 			t.Error("a partitioned node leads")
 		}
 		c.Heal(cut)
 		began := time.Now()
-		c.Await("it is back", func() bool { return c.Node(cut).Status().Heard < time.Second })
+		c.WaitUntil("it is back", func() bool { return c.Node(cut).Status().SinceAnswer < time.Second })
 		if took := time.Since(began); took > 1500*time.Millisecond {
 			t.Errorf("it came back after %v", took)
 		}
@@ -93,7 +93,7 @@ func TestLoseReplies(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
 		i := c.Elect()
 		c.LoseReplies(i)
-		c.Await("the other leads", func() bool { return c.Leader() == 1-i })
+		c.WaitUntil("the other leads", func() bool { return c.Leader() == 1-i })
 		c.Heal(i)
 		c.Advance(5 * time.Second)
 		if c.Leader() != 1-i {
@@ -156,7 +156,7 @@ func TestAwaitGivesUp(t *testing.T) {
 		c := coordinatortest.New(f, coordinatortest.Config{Limit: time.Second})
 		func() {
 			defer func() { _ = recover() }() // Fatalf must not return
-			c.Await("pigs fly", func() bool { return false })
+			c.WaitUntil("pigs fly", func() bool { return false })
 		}()
 		if f.said == "" {
 			t.Error("it waited for ever")

@@ -23,10 +23,10 @@ func Example() {
 					return nil
 				}
 			}))
-			c.Await("it runs", func() bool { return c.Holder("acme:reports/0") >= 0 })
+			c.WaitUntil("it runs", func() bool { return c.Holder("acme:reports/0") >= 0 })
 			first := c.Holder("acme:reports/0")
 			c.Kill(first)
-			c.Await("it runs elsewhere", func() bool {
+			c.WaitUntil("it runs elsewhere", func() bool {
 				h := c.Holder("acme:reports/0")
 				return h >= 0 && h != first
 			})

@@ -29,7 +29,7 @@ type link struct {
 
 var (
 	_ storage.Store   = (*link)(nil)
-	_ storage.Waker   = (*link)(nil)
+	_ storage.Watcher = (*link)(nil)
 	_ storage.Locker  = (*link)(nil)
 	_ storage.Sweeper = (*link)(nil)
 )
@@ -91,8 +91,8 @@ func (l *link) Events(ctx context.Context, after int64, limit int) (*storage.Eve
 	return through(ctx, l, func(ctx context.Context) (*storage.EventPage, error) { return l.store.Events(ctx, after, limit) })
 }
 
-func (l *link) Stamp(ctx context.Context, f daemon.Fence) error {
-	return through0(ctx, l, func(ctx context.Context) error { return l.store.Stamp(ctx, f) })
+func (l *link) StampFence(ctx context.Context, f daemon.Fence) error {
+	return through0(ctx, l, func(ctx context.Context) error { return l.store.StampFence(ctx, f) })
 }
 
 func (l *link) Submit(ctx context.Context, c storage.Command) (*storage.Command, error) {
@@ -100,8 +100,8 @@ func (l *link) Submit(ctx context.Context, c storage.Command) (*storage.Command,
 }
 
 // Watch passes wake-ups on while the link is up.
-func (l *link) Watch(ctx context.Context, wake func(storage.Wake)) error {
-	return l.store.Watch(ctx, func(w storage.Wake) {
+func (l *link) Watch(ctx context.Context, wake func(storage.Hint)) error {
+	return l.store.Watch(ctx, func(w storage.Hint) {
 		if l.now() == up {
 			wake(w)
 		}
@@ -126,7 +126,7 @@ func (l *link) SweepNodes(ctx context.Context, f daemon.Fence, age time.Duration
 	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepNodes(ctx, f, age, limit) })
 }
 
-func (l *link) SweepEvents(ctx context.Context, f daemon.Fence, keep storage.Keep, limit int) (int, error) {
+func (l *link) SweepEvents(ctx context.Context, f daemon.Fence, keep storage.Retention, limit int) (int, error) {
 	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepEvents(ctx, f, keep, limit) })
 }
 

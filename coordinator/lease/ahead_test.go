@@ -21,7 +21,7 @@ func TestClockTellsByHowMuchItIsBehind(t *testing.T) {
 		clock := newClock()
 		clock.Observe(at(0), at(0.01), storeAt(0.005))
 		clock.Observe(at(10), at(10.01), storeAt(0.005+c.passed))
-		if got := clock.Ahead(); got < c.least || got > c.most {
+		if got := clock.ForwardStep(); got < c.least || got > c.most {
 			t.Errorf("%s: ahead by %v, want %v to %v", name, got, c.least, c.most)
 		}
 	}

@@ -14,12 +14,12 @@ type Clock struct {
 	// of this length between two samples ends the baseline.
 	Window time.Duration
 
-	samples []sample // oldest first; no step between any two of them
-	current bool     // the newest reply was quick enough to become a sample
-	since   time.Time
-	began   Instant // when the baseline began, by the local clock
-	steps   int
-	ahead   time.Duration
+	samples       []sample // oldest first; no step between any two of them
+	lastReplyFast bool     // the newest reply was quick enough to become a sample
+	baselineStore time.Time
+	baselineBegan Instant // when the baseline began, by the local clock
+	steps         int
+	ahead         time.Duration
 }
 
 // sample records that the store's clock read store at some moment in [sent, received].
@@ -34,29 +34,29 @@ type sample struct {
 // be undone before the next reply.
 func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) {
 	s := sample{sent, received, store}
-	c.current, c.ahead = received.Sub(sent) <= c.Step/2, 0
+	c.lastReplyFast, c.ahead = received.Sub(sent) <= c.Step/2, 0
 	if n := len(c.samples); n > 0 && received.Sub(c.samples[n-1].received) >= c.Window {
 		c.samples = c.samples[:0] // unwatched for too long: a step in between could hide in the drift
 	}
-	if stepped = slices.ContainsFunc(c.samples, func(old sample) bool { return !steady(old, s) }); stepped {
+	if stepped = slices.ContainsFunc(c.samples, func(old sample) bool { return !consistent(old, s) }); stepped {
 		newest := c.samples[len(c.samples)-1]
 		c.ahead = max(store.Sub(newest.store)-sent.Sub(newest.received), 0)
 		c.steps++
 		c.samples = c.samples[:0]
 	}
-	if !c.current {
+	if !c.lastReplyFast {
 		return stepped
 	}
 	if len(c.samples) == 0 {
-		c.since, c.began = store, sent
+		c.baselineStore, c.baselineBegan = store, sent
 	}
-	c.keep(s)
+	c.addSample(s)
 	return stepped
 }
 
-// keep appends s. It replaces the newest sample if that is closer than an eighth of the window to the one before,
+// addSample appends s. It replaces the newest sample if that is closer than an eighth of the window to the one before,
 // and drops samples older than 9/8 of the window. Eight to nine samples stay.
-func (c *Clock) keep(s sample) {
+func (c *Clock) addSample(s sample) {
 	for len(c.samples) > 0 && s.received.Sub(c.samples[0].received) > c.Window+c.Window/8 {
 		c.samples = c.samples[1:]
 	}
@@ -67,12 +67,12 @@ func (c *Clock) keep(s sample) {
 	c.samples = append(c.samples, s)
 }
 
-// steady reports whether a and then b can be readings of one clock that did not step in between and whose rate
+// consistent reports whether a and then b can be readings of one clock that did not step in between and whose rate
 // differs from the local clock's by at most ρ.
-func steady(a, b sample) bool {
+func consistent(a, b sample) bool {
 	passed := b.store.Sub(a.store)
 	least, most := b.sent.Sub(a.received), b.received.Sub(a.sent)
-	drift := time.Duration(rate * float64(max(most, 0)))
+	drift := time.Duration(maxRateDifference * float64(max(most, 0)))
 	return passed >= least-drift && passed <= most+drift
 }
 
@@ -80,51 +80,53 @@ func steady(a, b sample) bool {
 // trustworthy. It is if stamp came with the newest reply, no step was observed since stamp, and d is at most
 // Window.
 func (c *Clock) Passed(stamp time.Time, d time.Duration) bool {
-	return c.Reaches(stamp) && d <= c.Window && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
+	return c.Covers(stamp) && d <= c.Window && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
 }
 
-// Fits reports whether stamp can have been made after the read in seen.Floor. It reports true if the floor is
+// MayFollow reports whether stamp can have been made after the read in seen.PreviousRead. It reports true if the floor is
 // older than the baseline: the clock may have stepped since, so the floor is no evidence.
-func (c *Clock) Fits(stamp time.Time, seen Seen) bool {
-	return seen.Floor.Store.IsZero() || seen.Floor.At < c.began || !stamp.Before(seen.Floor.Store.Add(-c.Step))
+func (c *Clock) MayFollow(stamp time.Time, seen Seen) bool {
+	return seen.PreviousRead.Store.IsZero() || seen.PreviousRead.At < c.baselineBegan || !stamp.Before(seen.PreviousRead.Store.Add(-c.Step))
 }
 
 // Left returns a lower bound on the time left until stamp plus d, whatever the latency of the call was: that
 // moment is not before at.Add(left). It is ok under the conditions of Passed, and if stamp is not in the future
 // of the store's clock.
 func (c *Clock) Left(stamp time.Time, d time.Duration) (at Instant, left time.Duration, ok bool) {
-	if !c.Reaches(stamp) || d > c.Window {
+	if !c.Covers(stamp) || d > c.Window {
 		return 0, 0, false
 	}
 	s := c.samples[len(c.samples)-1]
 	return s.sent, stamp.Add(d).Sub(s.store), !stamp.After(s.store)
 }
 
-// Reaches reports whether the newest reply continues a baseline that began before stamp, so that times of the
+// Covers reports whether the newest reply continues a baseline that began before stamp, so that times of the
 // store's clock since stamp may be compared. It reports false if that reply was too slow, because a step could
 // hide in it.
-func (c *Clock) Reaches(stamp time.Time) bool { return c.current && !stamp.Before(c.since) }
+func (c *Clock) Covers(stamp time.Time) bool {
+	return c.lastReplyFast && !stamp.Before(c.baselineStore)
+}
 
-// Sharp reports whether the newest reply was quick enough to decide deadlines by. Only such a read may become the
+// LastReplyFast reports whether the newest reply was quick enough to decide deadlines by. Only such a read may become the
 // Floor of later sightings.
-func (c *Clock) Sharp() bool { return c.current }
+func (c *Clock) LastReplyFast() bool { return c.lastReplyFast }
 
 // Reset drops all samples. It is called when the store was replaced by another one.
-func (c *Clock) Reset() { c.samples, c.since, c.current = nil, time.Time{}, false }
+func (c *Clock) Reset() { c.samples, c.baselineStore, c.lastReplyFast = nil, time.Time{}, false }
 
-// Ahead returns by how much, at most, the store's clock advanced further than the local clock between the last
+// ForwardStep returns by how much, at most, the store's clock advanced further than the local clock between the last
 // sample and the newest reply; 0 without a step. Either the store's clock was set forward, or the local clock
 // stood still for that long: stopping a machine stops its clock.
-func (c *Clock) Ahead() time.Duration { return c.ahead }
+func (c *Clock) ForwardStep() time.Duration { return c.ahead }
 
 // Steps returns how many steps of the store's clock were observed.
 func (c *Clock) Steps() int { return c.steps }
 
-// Sightings records, by the local clock, since when each key's value is unchanged.
-type Sightings[K, V comparable] map[K]Sighting[V]
+// Observations records, by the local clock, since when each key's value is unchanged.
+type Observations[K, V comparable] map[K]Observation[V]
 
-// Sighting is a value and since when it was observed unchanged.
-type Sighting[V comparable] struct {
+// Observation is a value and since when it was observed unchanged.
+type Observation[V comparable] struct {
 	Value V
 	Seen
 }
@@ -133,10 +135,10 @@ type Sighting[V comparable] struct {
 type Seen struct {
 	// Since is when the first reply that showed the value arrived.
 	Since Instant
-	// Floor is the newest quick read (see [Clock.Sharp]) that still showed the earlier value. A stamp made since
+	// PreviousRead is the newest quick read (see [Clock.LastReplyFast]) that still showed the earlier value. A stamp made since
 	// then cannot be older than this read, unless the store's clock stood wrong in between. It is zero if no
 	// other value was ever observed.
-	Floor Read
+	PreviousRead Read
 }
 
 // Read is a moment at which the store was read, by both clocks.
@@ -145,23 +147,23 @@ type Read struct {
 	Store time.Time // by the store's clock
 }
 
-// See notes the value in a reply received at now and returns since when it is unchanged. before is the newest
+// Observe notes the value in a reply received at now and returns since when it is unchanged. before is the newest
 // quick read before this one.
-func (s Sightings[K, V]) See(key K, value V, now Instant, before Read) Seen {
+func (s Observations[K, V]) Observe(key K, value V, now Instant, before Read) Seen {
 	old, known := s[key]
 	if known && old.Value == value {
 		return old.Seen
 	}
 	seen := Seen{Since: now}
 	if known {
-		seen.Floor = before
+		seen.PreviousRead = before
 	}
-	s[key] = Sighting[V]{value, seen}
+	s[key] = Observation[V]{value, seen}
 	return seen
 }
 
-// Keep deletes every key for which keep returns false.
-func (s Sightings[K, V]) Keep(keep func(K) bool) {
+// Retain deletes every key for which keep returns false.
+func (s Observations[K, V]) Retain(keep func(K) bool) {
 	for k := range s {
 		if !keep(k) {
 			delete(s, k)

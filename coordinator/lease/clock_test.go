@@ -74,11 +74,11 @@ func TestClockDoesNotJudgeBySlowReplies(t *testing.T) {
 	if c.Observe(at(10), at(14), storeAt(11)) {
 		t.Error("a slow reply within its call counted as a step")
 	}
-	if c.Sharp() || c.Passed(storeAt(0), secs(1)) {
+	if c.LastReplyFast() || c.Passed(storeAt(0), secs(1)) {
 		t.Error("a slow reply was judged by: a step may hide behind it")
 	}
 	c.Observe(at(15), at(15.01), storeAt(15))
-	if !c.Sharp() || !c.Passed(storeAt(0), secs(15)) {
+	if !c.LastReplyFast() || !c.Passed(storeAt(0), secs(15)) {
 		t.Error("the next quick reply was not believed")
 	}
 }
@@ -117,8 +117,8 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := newClock()
-		localRate := 1 + rapid.Float64Range(-rate/2, rate/2).Draw(t, "local rate")
-		storeRate := 1 + rapid.Float64Range(-rate/2, rate/2).Draw(t, "store rate")
+		localRate := 1 + rapid.Float64Range(-maxRateDifference/2, maxRateDifference/2).Draw(t, "local rate")
+		storeRate := 1 + rapid.Float64Range(-maxRateDifference/2, maxRateDifference/2).Draw(t, "store rate")
 		real, offset, steps := 0.0, 0.0, 0
 		local := func(r float64) Instant { return at(1000 + r*localRate) }
 		store := func(r float64) time.Time { return storeAt(r*storeRate + offset) }
@@ -144,12 +144,12 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 			now := store(real + read)
 			real += latency
 			c.Observe(sent, local(real), now)
-			if c.Sharp() {
-				floor = stamp{seen: Seen{Floor: Read{local(real), now}}, floor: real - latency + read, steps: steps}
+			if c.LastReplyFast() {
+				floor = stamp{seen: Seen{PreviousRead: Read{local(real), now}}, floor: real - latency + read, steps: steps}
 			}
 			d := rapid.Float64Range(1, 90).Draw(t, "d")
 			for _, s := range stamps {
-				if !c.Passed(s.store, secs(d)) || !c.Fits(s.store, s.seen) {
+				if !c.Passed(s.store, secs(d)) || !c.MayFollow(s.store, s.seen) {
 					continue
 				}
 				// Two steps that cancel each other, with a stamp but no quick read in between, are
@@ -158,7 +158,7 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 				if s.steps != steps {
 					from = s.floor
 				}
-				least := (d - c.Step.Seconds()) / (1 + rate/2) * (1 - rate)
+				least := (d - c.Step.Seconds()) / (1 + maxRateDifference/2) * (1 - maxRateDifference)
 				if real-from < least {
 					t.Fatalf("said that %.3fs had passed after %.3fs", d, real-from)
 				}
@@ -169,28 +169,28 @@ func TestClockNeverSaysPassedTooEarly(t *testing.T) {
 
 func TestSightings(t *testing.T) {
 	t.Parallel()
-	s := Sightings[string, int]{}
-	if got := s.See("a", 1, at(3), Read{at(10), storeAt(10)}).Since; got != at(3) {
+	s := Observations[string, int]{}
+	if got := s.Observe("a", 1, at(3), Read{at(10), storeAt(10)}).Since; got != at(3) {
 		t.Errorf("first seen at 3, told %v", got)
 	}
-	if got := s.See("a", 1, at(5), Read{at(10), storeAt(10)}).Since; got != at(3) {
+	if got := s.Observe("a", 1, at(5), Read{at(10), storeAt(10)}).Since; got != at(3) {
 		t.Errorf("unchanged since 3, told %v", got)
 	}
-	if got := s.See("a", 2, at(11), Read{at(10), storeAt(10)}).Since; got != at(11) {
+	if got := s.Observe("a", 2, at(11), Read{at(10), storeAt(10)}).Since; got != at(11) {
 		t.Errorf("a change did not begin anew: %v", got)
 	}
-	if got := s["a"].Floor.Store; got != storeAt(10) {
+	if got := s["a"].PreviousRead.Store; got != storeAt(10) {
 		t.Errorf("the floor of a change is %v, want the read before", got)
 	}
 	c := newClock()
-	if c.Fits(storeAt(9), s["a"].Seen) || !c.Fits(storeAt(9.9), s["a"].Seen) || !c.Fits(storeAt(0), Seen{}) {
+	if c.MayFollow(storeAt(9), s["a"].Seen) || !c.MayFollow(storeAt(9.9), s["a"].Seen) || !c.MayFollow(storeAt(0), Seen{}) {
 		t.Error("a stamp from before the floor fits, or one from after it does not")
 	}
 	c.Observe(at(20), at(20), storeAt(20))
-	if !c.Fits(storeAt(9), s["a"].Seen) {
+	if !c.MayFollow(storeAt(9), s["a"].Seen) {
 		t.Error("a floor from before the baseline was compared")
 	}
-	s.Keep(func(string) bool { return false })
+	s.Retain(func(string) bool { return false })
 	if len(s) != 0 {
 		t.Error("Keep kept what it was told not to")
 	}

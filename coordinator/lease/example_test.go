@@ -17,6 +17,6 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println("trusted for less than the lease:", t.TrustFor(t.LeaseDuration) < t.LeaseDuration)
+	fmt.Println("trusted for less than the lease:", t.ValidFor(t.LeaseDuration) < t.LeaseDuration)
 	// Output: trusted for less than the lease: true
 }

@@ -29,7 +29,7 @@
 //
 //   - The store's clock says so and did not step since the stamp, as far back as the observer's own
 //     samples reach ([Clock.Passed]).
-//   - The observer saw the fact unchanged for D by its own clock ([Sightings]).
+//   - The observer saw the fact unchanged for D by its own clock ([Observations]).
 //
 // The first is fast after a change of leader. The second is right whatever the store's clock does.
 // A step of the store's clock makes the first way unavailable until enough time has gone by; it
@@ -38,7 +38,7 @@
 // no deadline is decided by it.
 //
 // Two steps that cancel each other between two samples leave no trace in the samples. A stamp made
-// in between is therefore believed only if it is not older than the read before it ([Clock.Fits]).
+// in between is therefore believed only if it is not older than the read before it ([Clock.MayFollow]).
 // The observer is then early by less than the time between these two reads.
 //
 // Watching another's unchanged record by one's own clock is the idea of the DynamoDB lock client.
@@ -72,8 +72,8 @@ func (i Instant) Add(d time.Duration) Instant {
 // Sub returns the time that passed from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
-// rate (ρ) bounds how much the rates of two clocks differ.
-const rate = 0.001
+// maxRateDifference (ρ) bounds how much the rates of two clocks differ.
+const maxRateDifference = 0.001
 
 // Timing holds every duration of the protocol. The zero value is not usable: start from Default or
 // Fast.
@@ -104,10 +104,10 @@ type Timing struct {
 	Wakeup time.Duration
 	// ClockStep (θ) is the largest step of the store's clock that may go undetected.
 	ClockStep time.Duration
-	// Watch is how often the local clock is read, so that a suspend of the machine is noticed.
-	Watch time.Duration
-	// Slack is the least time for work that a deadline must leave after all margins.
-	Slack time.Duration
+	// ClockCheckInterval is how often the local clock is read, so that a suspend of the machine is noticed.
+	ClockCheckInterval time.Duration
+	// MinWorkTime is the least time for work that a deadline must leave after all margins.
+	MinWorkTime time.Duration
 }
 
 // Default returns the timings of the profile "default": a leader is replaced after 60 s, a node
@@ -119,7 +119,7 @@ func Default() Timing {
 		AcknowledgeTimeout: 30 * time.Second, DrainTimeout: 30 * time.Second,
 		StopTimeout: 5 * time.Second, LeaderStopTimeout: 5 * time.Second, SettleWindow: 5 * time.Second,
 		Wakeup: time.Second, ClockStep: 250 * time.Millisecond,
-		Watch: 250 * time.Millisecond, Slack: time.Second,
+		ClockCheckInterval: 250 * time.Millisecond, MinWorkTime: time.Second,
 	}
 }
 
@@ -131,7 +131,7 @@ func Fast() Timing {
 		AcknowledgeTimeout: 5 * time.Second, DrainTimeout: 10 * time.Second,
 		StopTimeout: time.Second, LeaderStopTimeout: time.Second, SettleWindow: 2 * time.Second,
 		Wakeup: 100 * time.Millisecond, ClockStep: 50 * time.Millisecond,
-		Watch: 50 * time.Millisecond, Slack: 100 * time.Millisecond,
+		ClockCheckInterval: 50 * time.Millisecond, MinWorkTime: 100 * time.Millisecond,
 	}
 }
 
@@ -157,12 +157,12 @@ func (t Timing) With(s node.Timing) Timing {
 
 // Margin returns margin(d) of the package comment: what a holder takes off a bound of length d.
 func (t Timing) Margin(d time.Duration) time.Duration {
-	return time.Duration(rate*float64(d)) + t.Wakeup + t.ClockStep
+	return time.Duration(maxRateDifference*float64(d)) + t.Wakeup + t.ClockStep
 }
 
-// TrustFor returns the validity of a fact that observers free after d: how long after the beginning
+// ValidFor returns the validity of a fact that observers free after d: how long after the beginning
 // of an answered call its holder may go on.
-func (t Timing) TrustFor(d time.Duration) time.Duration { return d - t.Margin(d) }
+func (t Timing) ValidFor(d time.Duration) time.Duration { return d - t.Margin(d) }
 
 // Late returns the age of a heartbeat from which on the leader marks its node late.
 func (t Timing) Late() time.Duration {
@@ -231,8 +231,8 @@ func (t Timing) Validate() error {
 	}{
 		{"lease_duration", t.LeaseDuration, beats + t.Margin(t.LeaseDuration), "two heartbeats and two query timeouts"},
 		{"node_registration_ttl", t.NodeRegistrationTTL, beats + t.Margin(t.NodeRegistrationTTL) + t.StopTimeout, "two heartbeats, two query timeouts and stop_timeout"},
-		{"acknowledge_timeout", t.AcknowledgeTimeout, once + t.StopTimeout + t.Margin(t.AcknowledgeTimeout) + t.Slack, "one heartbeat, one query timeout, stop_timeout and slack"},
-		{"drain_timeout", t.DrainTimeout, once + t.Margin(t.DrainTimeout) + t.Slack, "one heartbeat, one query timeout and slack"},
+		{"acknowledge_timeout", t.AcknowledgeTimeout, once + t.StopTimeout + t.Margin(t.AcknowledgeTimeout) + t.MinWorkTime, "one heartbeat, one query timeout, stop_timeout and slack"},
+		{"drain_timeout", t.DrainTimeout, once + t.Margin(t.DrainTimeout) + t.MinWorkTime, "one heartbeat, one query timeout and slack"},
 	} {
 		if f.value < f.need {
 			errs = append(errs, fmt.Errorf("%s %v is too short: with heartbeat_interval %v, query_timeout %v and stop_timeout %v it must be at least %v (%s, plus the margin)",

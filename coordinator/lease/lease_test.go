@@ -50,8 +50,8 @@ func TestHolderIsDoneBeforeTheJudgeFrees(t *testing.T) {
 	t.Parallel()
 	for _, timing := range []Timing{Default(), Fast()} {
 		for _, d := range []time.Duration{timing.LeaseDuration, timing.NodeRegistrationTTL, timing.AcknowledgeTimeout, timing.DrainTimeout} {
-			slow, quick := 1-rate/2, 1+rate/2
-			done := float64(timing.TrustFor(d))/slow + float64(timing.Wakeup)
+			slow, quick := 1-maxRateDifference/2, 1+maxRateDifference/2
+			done := float64(timing.ValidFor(d))/slow + float64(timing.Wakeup)
 			freed := float64(d-timing.ClockStep) / quick
 			if done > freed {
 				t.Errorf("%v: the holder may be done at %v, the judge frees at %v", d, time.Duration(done), time.Duration(freed))

@@ -49,7 +49,7 @@ func Example() {
 	defer held.Release(ctx)
 
 	fence := daemon.Fence{Unit: daemon.Unit{Daemon: "lock:nightly-report"}, Generation: held.Number()}
-	if err := store.Stamp(ctx, fence); err != nil { // stamp first, then read
+	if err := store.StampFence(ctx, fence); err != nil { // stamp first, then read
 		panic(err)
 	}
 	err = store.InTx(held.Context(), db, fence, func(tx *sql.Tx) error {

@@ -15,21 +15,21 @@ import (
 // goroutines: one watches the validity, the other renews. Both end with Release or when the lock is
 // lost.
 type Held struct {
-	locks *Locks
-	row   storage.Lock
-	ctx   context.Context
-	end   context.CancelCauseFunc
-	loops sync.WaitGroup
-	free  sync.Once
+	locks       *Locks
+	row         storage.Lock
+	ctx         context.Context
+	end         context.CancelCauseFunc
+	loops       sync.WaitGroup
+	releaseOnce sync.Once
 
-	mu      sync.Mutex
-	trusted time.Duration // end of the validity, by the local clock
-	moved   chan struct{} // closed when trusted changes
+	mu         sync.Mutex
+	validUntil time.Duration // end of the validity, by the local clock
+	extended   chan struct{} // closed when trusted changes
 }
 
 // newHeld returns a holding that is valid until trusted, and starts its goroutines.
 func newHeld(ctx context.Context, l *Locks, row storage.Lock, trusted time.Duration) *Held {
-	h := &Held{locks: l, row: row, trusted: trusted, moved: make(chan struct{})}
+	h := &Held{locks: l, row: row, validUntil: trusted, extended: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	h.loops.Go(h.watch)
 	if l.cfg.Renew > 0 {
@@ -77,10 +77,10 @@ func (h *Held) extend(ctx context.Context) error {
 	// and others wait for a TTL after the last write.
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if until := began + cfg.trust(); until > h.trusted {
-		h.trusted = until
-		close(h.moved)
-		h.moved = make(chan struct{})
+	if until := began + cfg.validity(); until > h.validUntil {
+		h.validUntil = until
+		close(h.extended)
+		h.extended = make(chan struct{})
 	}
 	if h.ctx.Err() != nil {
 		return context.Cause(h.ctx) // too late: what was lost stays lost
@@ -95,7 +95,7 @@ func (h *Held) extend(ctx context.Context) error {
 func (h *Held) Release(ctx context.Context) (err error) {
 	h.end(ErrReleased)
 	h.loops.Wait()
-	h.free.Do(func() {
+	h.releaseOnce.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, h.locks.cfg.QueryTimeout)
 		defer cancel()
 		if err = h.locks.store.Release(ctx, h.row); err != nil {
@@ -106,16 +106,16 @@ func (h *Held) Release(ctx context.Context) (err error) {
 }
 
 // watch ends the holding when its validity is over. It waits for no call, so a call that hangs
-// cannot delay it. It reads the clock at least every Watch, because a timer does not run while the
+// cannot delay it. It reads the clock at least every ClockCheckInterval, because a timer does not run while the
 // machine is suspended.
 func (h *Held) watch() {
 	for {
 		left, moved := h.left()
 		if left <= 0 {
-			h.end(ErrUntrusted)
+			h.end(ErrNotRenewed)
 			return
 		}
-		timer := time.NewTimer(min(left, h.locks.cfg.Watch))
+		timer := time.NewTimer(min(left, h.locks.cfg.ClockCheckInterval))
 		select {
 		case <-timer.C:
 		case <-moved:
@@ -131,7 +131,7 @@ func (h *Held) watch() {
 func (h *Held) left() (time.Duration, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.trusted - h.locks.cfg.Clock(), h.moved
+	return h.validUntil - h.locks.cfg.Clock(), h.extended
 }
 
 // renew extends the holding every Renew, and sooner after a failure, until the holding has ended.

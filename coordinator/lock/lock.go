@@ -86,8 +86,8 @@ import (
 var (
 	// ErrReleased reports that the holder released the lock.
 	ErrReleased = errors.New("the lock was released")
-	// ErrUntrusted reports that no renewal was answered in time. Others may soon have the lock.
-	ErrUntrusted = errors.New("the lock was not renewed in time")
+	// ErrNotRenewed reports that no renewal was answered in time. Others may soon have the lock.
+	ErrNotRenewed = errors.New("the lock was not renewed in time")
 )
 
 // Config configures locks. Its zero value is a good default.
@@ -106,9 +106,9 @@ type Config struct {
 	RetryMin, RetryMax time.Duration
 	// Wakeup (σ) is part of the margin; default the lower of 1 s and TTL/15.
 	Wakeup time.Duration
-	// Watch is how often the local clock is read, so that a suspend is noticed; default 250 ms,
+	// ClockCheckInterval is how often the local clock is read, so that a suspend is noticed; default 250 ms,
 	// less for a short TTL.
-	Watch time.Duration
+	ClockCheckInterval time.Duration
 	// Clock reads the local clock. It must never step and should count suspended time. The default
 	// is the system's clock (CLOCK_BOOTTIME on Linux). Tests in a testing/synctest bubble must set
 	// it, e.g. from time.Since.
@@ -125,7 +125,7 @@ func (c Config) withDefaults() Config {
 	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
 	c.RetryMax = cmp.Or(c.RetryMax, max(time.Second, c.RetryMin))
 	c.Wakeup = cmp.Or(c.Wakeup, min(time.Second, c.TTL/15))
-	c.Watch = cmp.Or(c.Watch, min(250*time.Millisecond, max(c.Wakeup/2, time.Millisecond)))
+	c.ClockCheckInterval = cmp.Or(c.ClockCheckInterval, min(250*time.Millisecond, max(c.Wakeup/2, time.Millisecond)))
 	if c.Clock == nil {
 		c.Clock = bootclock.Now
 	}
@@ -135,8 +135,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// trust returns the validity of a holding, counted from the beginning of an answered call.
-func (c Config) trust() time.Duration { return c.TTL - c.TTL/1000 - c.Wakeup }
+// validity returns the validity of a holding, counted from the beginning of an answered call.
+func (c Config) validity() time.Duration { return c.TTL - c.TTL/1000 - c.Wakeup }
 
 // validate returns an error that names fields and values that are invalid or conflict.
 func (c Config) validate() error {
@@ -148,7 +148,7 @@ func (c Config) validate() error {
 		{"QueryTimeout", c.QueryTimeout},
 		{"RetryMin", c.RetryMin},
 		{"Wakeup", c.Wakeup},
-		{"Watch", c.Watch},
+		{"ClockCheckInterval", c.ClockCheckInterval},
 	} {
 		if f.value <= 0 {
 			return fmt.Errorf("%s is %v, want more than 0", f.name, f.value)
@@ -161,11 +161,11 @@ func (c Config) validate() error {
 	switch {
 	case c.RetryMax < c.RetryMin:
 		return fmt.Errorf("the field RetryMax %v is below RetryMin %v", c.RetryMax, c.RetryMin)
-	case c.Watch > c.Wakeup:
-		return fmt.Errorf("the field Watch %v is above Wakeup %v: the end of a holder would be noticed too late", c.Watch, c.Wakeup)
-	case c.trust() < need:
+	case c.ClockCheckInterval > c.Wakeup:
+		return fmt.Errorf("the field ClockCheckInterval %v is above Wakeup %v: the end of a holder would be noticed too late", c.ClockCheckInterval, c.Wakeup)
+	case c.validity() < need:
 		return fmt.Errorf("the field TTL %v is too short: its validity is %v, but a renewal every %v that may take %v needs %v",
-			c.TTL, c.trust(), c.Renew, c.QueryTimeout, need)
+			c.TTL, c.validity(), c.Renew, c.QueryTimeout, need)
 	}
 	return nil
 }
@@ -175,20 +175,20 @@ type Locks struct {
 	store storage.Locker
 	cfg   Config
 
-	mu   sync.Mutex
-	seen map[string]sighting // other processes' holdings, by name of the lock
+	mu       sync.Mutex
+	observed map[string]observation // other processes' holdings, by name of the lock
 }
 
-// sighting is another process's holding, and since when it was observed unchanged, by the local
+// observation is another process's holding, and since when it was observed unchanged, by the local
 // clock.
-type sighting struct {
+type observation struct {
 	storage.Lock
 	since time.Duration
 }
 
-// maxSeen bounds the memory for locks that were asked for and never got. When it is reached, all
+// maxObserved bounds the memory for locks that were asked for and never got. When it is reached, all
 // sightings are dropped, and their holders must be watched for another TTL.
-const maxSeen = 10_000
+const maxObserved = 10_000
 
 // New returns the locks of a store. It starts no goroutine.
 func New(store storage.Locker, cfg Config) (*Locks, error) {
@@ -196,7 +196,7 @@ func New(store storage.Locker, cfg Config) (*Locks, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("locks: %w", err)
 	}
-	return &Locks{store: store, cfg: cfg, seen: map[string]sighting{}}, nil
+	return &Locks{store: store, cfg: cfg, observed: map[string]observation{}}, nil
 }
 
 // Acquire waits until it has the lock or ctx ends. Temporary failures (storage.ErrUnavailable, a
@@ -211,7 +211,7 @@ func (l *Locks) Acquire(ctx context.Context, name string) (*Held, error) {
 			return held, nil
 		case ctx.Err() != nil:
 			return nil, gaveUp(ctx, name, err)
-		case !passes(err):
+		case !isTemporary(err):
 			return nil, fmt.Errorf("acquire lock %q: %w", name, err)
 		}
 		wait = min(max(wait, l.cfg.RetryMin), pause)
@@ -237,20 +237,20 @@ func (l *Locks) TryAcquire(ctx context.Context, name string) (*Held, error) {
 	return held, nil
 }
 
-// attempt is one acquisition. All its calls carry the same owner, so if an earlier call was
+// acquisition is one acquisition. All its calls carry the same owner, so if an earlier call was
 // answered too late or not at all, the next one finds its holding.
-type attempt struct {
+type acquisition struct {
 	*Locks
 	name, owner string
 }
 
-func (l *Locks) attempt(name string) attempt { return attempt{l, name, uuid.NewString()} }
+func (l *Locks) attempt(name string) acquisition { return acquisition{l, name, uuid.NewString()} }
 
 // try makes one call. If another process holds the lock, it returns how long that may last.
 //
 // The call is bounded by QueryTimeout and does not end with ctx. A call that is broken off leaves
 // unknown whether this process holds the lock, which would then stay taken for a TTL.
-func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err error) {
+func (a acquisition) try(ctx context.Context) (held *Held, wait time.Duration, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
 	}
@@ -260,7 +260,7 @@ func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err e
 	row, err := a.store.Acquire(call, a.name, a.owner, a.cfg.TTL, a.expired(a.name))
 	switch {
 	case errors.Is(err, storage.ErrLocked):
-		return nil, a.note(row), err
+		return nil, a.observe(row), err
 	case err != nil:
 		return nil, 0, err
 	}
@@ -269,7 +269,7 @@ func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err e
 		// Nobody waits for the lock any more. If releasing fails, the TTL frees it.
 		return nil, 0, errors.Join(ctx.Err(), a.store.Release(call, row))
 	}
-	trusted := began + a.cfg.trust()
+	trusted := began + a.cfg.validity()
 	if a.cfg.Clock() >= trusted {
 		return nil, a.cfg.RetryMin, errLate // the next call finds the same holding
 	}
@@ -280,43 +280,43 @@ func (a attempt) try(ctx context.Context) (held *Held, wait time.Duration, err e
 func (l *Locks) expired(name string) storage.Lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s, ok := l.seen[name]; ok && s.left(l.cfg.Clock()) <= 0 {
+	if s, ok := l.observed[name]; ok && s.left(l.cfg.Clock()) <= 0 {
 		return s.Lock
 	}
 	return storage.Lock{}
 }
 
-// note records the holding that the store has just shown. It returns how much longer the holding
+// observe records the holding that the store has just shown. It returns how much longer the holding
 // must stay unchanged before it may be taken.
-func (l *Locks) note(row storage.Lock) time.Duration {
+func (l *Locks) observe(row storage.Lock) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.cfg.Clock() // after the answer: whatever was stamped before it is at least that old
-	s, ok := l.seen[row.Name]
+	s, ok := l.observed[row.Name]
 	if !ok || !s.SameRenewal(row) {
-		if len(l.seen) >= maxSeen {
-			clear(l.seen)
+		if len(l.observed) >= maxObserved {
+			clear(l.observed)
 		}
-		s = sighting{row, now}
-		l.seen[row.Name] = s
+		s = observation{row, now}
+		l.observed[row.Name] = s
 	}
 	return s.left(now)
 }
 
 // left returns how much longer the holding must stay unchanged.
-func (s sighting) left(now time.Duration) time.Duration { return s.since + s.TTL - now }
+func (s observation) left(now time.Duration) time.Duration { return s.since + s.TTL - now }
 
 // forget drops the sighting of a lock that this process now holds.
 func (l *Locks) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.seen, name)
+	delete(l.observed, name)
 }
 
 var errLate = fmt.Errorf("%w: the answer came after the lock's validity had ended", storage.ErrUnavailable)
 
-// passes reports whether the error is temporary, so that asking again may help.
-func passes(err error) bool {
+// isTemporary reports whether the error is temporary, so that asking again may help.
+func isTemporary(err error) bool {
 	return errors.Is(err, storage.ErrLocked) || errors.Is(err, storage.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 

@@ -210,11 +210,11 @@ func TestLossOfTheStoreEndsTheHoldingInTime(t *testing.T) {
 					next <- h
 				}()
 				at, why := w.ended(h)
-				w.refused(why, lock.ErrUntrusted)
+				w.refused(why, lock.ErrNotRenewed)
 				w.within("the end", at, trust, trust)
 				second := <-next
 				w.within("the next holding", w.clock(), ttl, ttl+2*time.Second)
-				w.refused(h.Extend(w.Context()), lock.ErrUntrusted)
+				w.refused(h.Extend(w.Context()), lock.ErrNotRenewed)
 				wire.set(nil, nil)
 				w.refused(h.Release(w.Context()), storage.ErrLockLost)
 				w.ok(second.Release(w.Context()))
@@ -229,7 +229,7 @@ func TestSlowAnswerShortensTheBelief(t *testing.T) {
 		wire := &line{after: func(context.Context, string) error { pass(4 * time.Second); return nil }}
 		h := w.acquire(w.process(wire, lock.Config{Renew: -1}))
 		at, why := w.ended(h)
-		w.refused(why, lock.ErrUntrusted)
+		w.refused(why, lock.ErrNotRenewed)
 		w.within("the end", at, trust, trust)
 		w.ok(h.Release(w.Context())) // the store still has it
 
@@ -341,7 +341,7 @@ func TestExtendByHand(t *testing.T) {
 			w.ok(h.Extend(w.Context()))
 		}
 		at, why := w.ended(h)
-		w.refused(why, lock.ErrUntrusted)
+		w.refused(why, lock.ErrNotRenewed)
 		w.within("the end", at, 80*time.Second+trust, 80*time.Second+trust)
 		w.ok(h.Release(w.Context()))
 	})
@@ -355,7 +355,7 @@ func TestSuspendIsNoticed(t *testing.T) {
 		pass(time.Second)
 		asleep.Store(int64(time.Hour))
 		at, why := w.ended(h)
-		w.refused(why, lock.ErrUntrusted)
+		w.refused(why, lock.ErrNotRenewed)
 		w.within("the end", at, time.Second, 1250*time.Millisecond)
 		w.ok(h.Release(w.Context()))
 	})
@@ -429,7 +429,7 @@ func TestValidate(t *testing.T) {
 	}{
 		"negative":        {lock.Config{TTL: -1}, "TTL is -1ns"},
 		"no time to wait": {lock.Config{RetryMin: time.Second, RetryMax: time.Millisecond}, "RetryMax 1ms is below RetryMin 1s"},
-		"blind":           {lock.Config{Watch: time.Minute}, "Watch 1m0s is above Wakeup 1s"},
+		"blind":           {lock.Config{ClockCheckInterval: time.Minute}, "ClockCheckInterval 1m0s is above Wakeup 1s"},
 		"too short":       {lock.Config{TTL: 2 * time.Second, Wakeup: time.Second}, "TTL 2s is too short"},
 		"rare renewals":   {lock.Config{Renew: 29 * time.Second}, "a renewal every 29s that may take 5s needs 34s"},
 	} {

@@ -21,16 +21,16 @@ import (
 type census struct {
 	g   *guard
 	all map[int]process // nil = the list was not read yet
-	of  map[*ward][]process
-	// blind is set if some processes could not be examined for want of descriptors or memory. No run is then known
+	of  map[*guardedRun][]process
+	// incomplete is set if some processes could not be examined for want of descriptors or memory. No run is then known
 	// to be gone.
-	blind bool
+	incomplete bool
 }
 
 func newCensus(g *guard) *census { return &census{g: g} }
 
 // members returns the living processes of a run without a control group.
-func (c *census) members(w *ward) []process {
+func (c *census) members(w *guardedRun) []process {
 	if c.all == nil {
 		c.take()
 	}
@@ -38,14 +38,14 @@ func (c *census) members(w *ward) []process {
 }
 
 func (c *census) take() {
-	c.of = map[*ward][]process{}
+	c.of = map[*guardedRun][]process{}
 	c.all = map[int]process{}
 	all, err := processes()
 	for _, p := range all {
 		c.all[p.pid] = p
 	}
-	c.blind = err != nil
-	leaders := map[int]*ward{}
+	c.incomplete = err != nil
+	leaders := map[int]*guardedRun{}
 	for _, w := range c.g.wards {
 		if w.pid != 0 && !w.target.reused() {
 			leaders[w.pid] = w
@@ -62,16 +62,16 @@ func (c *census) take() {
 }
 
 // owner returns the run of a process, or nil.
-func (c *census) owner(p process, leaders map[int]*ward) *ward {
+func (c *census) owner(p process, leaders map[int]*guardedRun) *guardedRun {
 	self := os.Getpid()
-	var found *ward
+	var found *guardedRun
 	for range len(c.all) { // bounded, because a list that changes while it is read may have a cycle
-		found = cmpWard(found, leaders[p.pgid], leaders[p.pid])
+		found = firstWard(found, leaders[p.pgid], leaders[p.pid])
 		parent, known := c.all[p.ppid]
 		switch {
 		case p.ppid == self:
 			if found == nil {
-				found = cmpWard(leaders[p.sid], c.g.marked(p))
+				found = firstWard(leaders[p.sid], c.g.marked(p))
 			}
 			return found
 		case !known || p.ppid <= 1:
@@ -85,8 +85,8 @@ func (c *census) owner(p process, leaders map[int]*ward) *ward {
 	return nil
 }
 
-// cmpWard returns the first that is not nil.
-func cmpWard(ws ...*ward) *ward {
+// firstWard returns the first that is not nil.
+func firstWard(ws ...*guardedRun) *guardedRun {
 	for _, w := range ws {
 		if w != nil {
 			return w
@@ -95,10 +95,10 @@ func cmpWard(ws ...*ward) *ward {
 	return nil
 }
 
-// killUnborn kills the process that the starter has forked and that has not executed the command yet. It recognises
+// killStarting kills the process that the starter has forked and that has not executed the command yet. It recognises
 // that process by its name, which is still that of the thread that forked it.
-func (c *census) killUnborn() {
-	self, name := os.Getpid(), nameOfUnborn()
+func (c *census) killStarting() {
+	self, name := os.Getpid(), startingName()
 	all, _ := processes()
 	for _, p := range all {
 		if p.ppid == self && p.name == name {
@@ -108,8 +108,8 @@ func (c *census) killUnborn() {
 }
 
 // signal sends a signal to all processes of the run.
-func (w *ward) signal(seen *census, s unix.Signal) {
-	strays := w.away(seen)
+func (w *guardedRun) signal(seen *census, s unix.Signal) {
+	strays := w.strayProcesses(seen)
 	w.target.signal(s)
 	for _, p := range strays {
 		p.signal(s)
@@ -119,8 +119,8 @@ func (w *ward) signal(seen *census, s unix.Signal) {
 	}
 }
 
-// away returns the processes of the run that have left its process group.
-func (w *ward) away(seen *census) []process {
+// strayProcesses returns the processes of the run that have left its process group.
+func (w *guardedRun) strayProcesses(seen *census) []process {
 	var all []process
 	if w.cgroup != nil {
 		all = w.cgroup.members()
@@ -137,7 +137,7 @@ func (w *ward) away(seen *census) []process {
 // runs reports whether a process of the run may execute something. The process list may miss a process that is
 // forked while the list is read. An empty list is therefore checked a second time, after a SIGKILL, which also
 // reaches processes that are being forked.
-func (w *ward) runs(seen *census) bool {
+func (w *guardedRun) runs(seen *census) bool {
 	switch {
 	case w.cgroup != nil:
 		return !w.exited || w.cgroup.populated()
@@ -145,13 +145,13 @@ func (w *ward) runs(seen *census) bool {
 		return true
 	case errors.Is(unix.Kill(-w.pid, 0), unix.ESRCH) && !seen.g.hasStrays(w):
 		return false // not even a zombie
-	case len(seen.members(w)) > 0 || seen.blind:
-		w.empty = false
+	case len(seen.members(w)) > 0 || seen.incomplete:
+		w.seenEmpty = false
 		return true
-	case w.empty:
+	case w.seenEmpty:
 		return false
 	}
-	w.empty = true
+	w.seenEmpty = true
 	w.target.kill()
 	return true
 }
@@ -173,7 +173,7 @@ func marksOf(env [][]byte) []string {
 }
 
 // marked returns the run that a process was started for, according to its environment.
-func (g *guard) marked(p process) *ward {
+func (g *guard) marked(p process) *guardedRun {
 	if p.name == roleGuardian { // a process that is being started, or the guardian itself
 		return nil
 	}

@@ -139,7 +139,7 @@ func endLeftCgroups(parent string) {
 		defer lock.Close()
 		c := &cgroup{dir: dir}
 		if n := len(c.members()); n > 0 {
-			tell("emit-guardian: killed %d processes of daemons that another guardian had left behind\n", n)
+			logf("emit-guardian: killed %d processes of daemons that another guardian had left behind\n", n)
 		}
 		c.kill()
 		left = append(left, c)

@@ -62,9 +62,9 @@ func valueOf(env []string, name string) string {
 	return ""
 }
 
-// Check reports why the command could not be started on this machine, or nil. It checks the
+// CheckHost reports why the command could not be started on this machine, or nil. It checks the
 // directory, the program and the user.
-func (c Config) Check() error {
+func (c Config) CheckHost() error {
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: c.ID}}, 0, "", nil)
 	_, err := c.command(os.Environ(), a)
 	return err

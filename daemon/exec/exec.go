@@ -209,9 +209,9 @@ type agent struct {
 
 var _ daemon.Agent = (*agent)(nil)
 
-// ErrGuardian marks the failure of a run whose guardian ended, did not answer or could not be
+// ErrGuardianGone marks the failure of a run whose guardian ended, did not answer or could not be
 // started. The command was killed.
-var ErrGuardian = errors.New("guardian is gone")
+var ErrGuardianGone = errors.New("guardian is gone")
 
 // exitRelease is the exit code (EX_TEMPFAIL) by which a command gives its unit back.
 const exitRelease = 75

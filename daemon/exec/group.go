@@ -56,7 +56,7 @@ func newGroup(log *slog.Logger, lost <-chan struct{}, progress func()) (g *group
 // begin handles the notice that the command runs.
 func (g *group) begin(a answer) {
 	g.pgid = a.PID
-	if t, err := aim(a.PID, a.Begin); err == nil {
+	if t, err := openTarget(a.PID, a.Begin); err == nil {
 		g.target = t
 	}
 	close(g.started)
@@ -68,12 +68,12 @@ func (g *group) end(a answer) {
 	close(g.gone)
 }
 
-// lastWords is how long output is still read from pipes that a process outside the run holds.
-const lastWords = 500 * time.Millisecond
+// outputGrace is how long output is still read from pipes that a process outside the run holds.
+const outputGrace = 500 * time.Millisecond
 
 // close reads the output to its end. It reports false if a process still holds it.
 func (g *group) close() bool {
-	end := time.Now().Add(lastWords)
+	end := time.Now().Add(outputGrace)
 	for _, p := range g.pipes {
 		_ = p.SetReadDeadline(end)
 	}

@@ -35,7 +35,7 @@ func newHand(t *testing.T) *hand {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(g.alarm.timer); _ = unix.Close(g.wake[0]); _ = unix.Close(g.wake[1]) })
-	g.starter = starter{jobs: make(chan *ward, 1), done: make(chan birth, 1)}
+	g.starter = starter{jobs: make(chan *guardedRun, 1), done: make(chan startResult, 1)}
 	return &hand{guard: g, conn: ours, answers: bufio.NewScanner(ours)}
 }
 
@@ -68,7 +68,7 @@ func (h *hand) born(t *testing.T, run uint64, deadline instant, cmd *osexec.Cmd)
 	h.says(t, answer{ID: run, Status: statusOK})
 	h.launch()
 	<-h.starter.jobs
-	h.starter.done <- birth{pid: cmd.Process.Pid}
+	h.starter.done <- startResult{pid: cmd.Process.Pid}
 	h.started()
 	p, err := lookup(cmd.Process.Pid)
 	if err != nil {
@@ -108,7 +108,7 @@ func TestAConversation(t *testing.T) {
 	if h.next() != never {
 		t.Errorf("next is %d", h.next())
 	}
-	h.expire(never - 1)
+	h.enforce(never - 1)
 	child.mustRun(t, "a group before its deadline")
 	now := readClock()
 	text, _ := line(request{Verb: verbExtend, ID: 3, Run: 2, Deadline: now + instant(time.Hour)})
@@ -119,7 +119,7 @@ func TestAConversation(t *testing.T) {
 		t.Errorf("next is %d", h.next())
 	}
 	h.told(t, request{Verb: verbExtend, ID: 4, Run: 2, Deadline: now}) // taken back
-	h.expire(readClock())
+	h.enforce(readClock())
 	h.says(t, answer{ID: 4, Status: statusOK})
 	h.says(t, answer{Run: 2, Status: statusKilled})
 	child.mustEnd(t, "a group whose deadline was taken back")
@@ -128,7 +128,7 @@ func TestAConversation(t *testing.T) {
 	_ = cmd.Wait()
 	h.wards[2].end(9)
 	for len(h.wards) > 0 {
-		h.expire(h.next())
+		h.enforce(h.next())
 	}
 	h.says(t, answer{Run: 2, Status: statusGone, Wait: 9})
 }
@@ -165,15 +165,15 @@ func TestNobodyReadsTheAnswers(t *testing.T) {
 			h.flush()
 		}
 	}
-	if h.deaf || len(h.out) == 0 {
-		t.Errorf("deaf is %v, %d bytes wait", h.deaf, len(h.out))
+	if h.dropAnswers || len(h.out) == 0 {
+		t.Errorf("deaf is %v, %d bytes wait", h.dropAnswers, len(h.out))
 	}
 	for i := range n {
 		h.says(t, answer{ID: uint64(i) + 1, Status: statusUnknown})
 	}
 	h.out = make([]byte, 2*maxOut)
 	h.flush()
-	if !h.deaf {
+	if !h.dropAnswers {
 		t.Error("a full socket was not noticed")
 	}
 }
@@ -196,15 +196,15 @@ func TestACommandThatIsSlowToStart(t *testing.T) {
 	if h.busy == nil || h.busy.run != 2 || len(h.queue) != 1 {
 		t.Fatalf("busy is %+v, queue is %v", h.busy, h.queue)
 	}
-	h.expire(7)
+	h.enforce(7)
 	h.launch()
 	h.says(t, answer{Run: 3, Status: statusLate})
 	h.told(t, request{Verb: verbExtend, ID: 4, Run: 1, Deadline: 8})
 	h.says(t, answer{ID: 4, Status: statusOK})
-	h.expire(8)
+	h.enforce(8)
 	h.says(t, answer{Run: 1, Status: statusKilled})
 	child.mustEnd(t, "another group at its deadline")
-	h.starter.done <- birth{err: errors.New("killed")}
+	h.starter.done <- startResult{err: errors.New("killed")}
 	h.started()
 	h.says(t, answer{Run: 2, Status: statusLate})
 }
@@ -238,7 +238,7 @@ func TestAGroupWhoseFirstProcessIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byHandle, err := aim(cmd.Process.Pid, p.start)
+	byHandle, err := openTarget(cmd.Process.Pid, p.start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,13 +288,13 @@ func TestKillWithoutAHandle(t *testing.T) {
 func TestAim(t *testing.T) {
 	t.Parallel()
 	cmd, p := sleeper(t)
-	if _, err := aim(cmd.Process.Pid, "1"); !errors.Is(err, errOther) {
+	if _, err := openTarget(cmd.Process.Pid, "1"); !errors.Is(err, errOther) {
 		t.Errorf("aim at another start: %v", err)
 	}
-	if _, err := aim(os.Getpid(), p.start); err == nil {
+	if _, err := openTarget(os.Getpid(), p.start); err == nil {
 		t.Error("aim at another process was accepted")
 	}
-	if _, err := aim(1<<22+1, p.start); err == nil {
+	if _, err := openTarget(1<<22+1, p.start); err == nil {
 		t.Error("aim at no process was accepted")
 	}
 }

@@ -35,8 +35,8 @@ func NewGuardian(cfg GuardianConfig) *Guardian {
 	return &Guardian{cfg: cfg}
 }
 
-// patience is how long Close waits for the process.
-const patience = 5 * time.Second
+// closeTimeout is how long Close waits for the process.
+const closeTimeout = 5 * time.Second
 
 // Close ends the guardian, which kills what it still runs. Call it after all runs have ended.
 func (g *Guardian) Close() error {
@@ -48,7 +48,7 @@ func (g *Guardian) Close() error {
 		return nil
 	}
 	l.close()
-	t := time.NewTimer(patience)
+	t := time.NewTimer(closeTimeout)
 	defer t.Stop()
 	select {
 	case <-l.gone:
@@ -219,7 +219,7 @@ func (l *link) listen() {
 			l.kill()
 			break
 		}
-		l.hear(a)
+		l.handleAnswer(a)
 	}
 	err := l.cmd.Wait()
 	l.mu.Lock()
@@ -227,9 +227,9 @@ func (l *link) listen() {
 	l.closing = true
 	l.mu.Unlock()
 	_ = l.conn.Close()
-	l.why = ErrGuardian
+	l.why = ErrGuardianGone
 	if err != nil {
-		l.why = fmt.Errorf("%w: %w", ErrGuardian, err)
+		l.why = fmt.Errorf("%w: %w", ErrGuardianGone, err)
 	}
 	if !expected {
 		l.log.Error("guardian has ended; its commands are killed", "error", l.why)
@@ -237,8 +237,8 @@ func (l *link) listen() {
 	close(l.gone)
 }
 
-// hear handles one answer or notice.
-func (l *link) hear(a answer) {
+// handleAnswer handles one answer or notice.
+func (l *link) handleAnswer(a answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a.ID != 0 {
@@ -326,7 +326,7 @@ func (l *link) start(g *group, c *program, deadline instant, files ...*os.File) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing {
-		return fmt.Errorf("%w: it was closed", ErrGuardian)
+		return fmt.Errorf("%w: it was closed", ErrGuardianGone)
 	}
 	text, err := line(request{Verb: verbStart, ID: l.last + 1, Deadline: deadline, Command: c})
 	if err != nil {

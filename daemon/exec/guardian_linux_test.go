@@ -48,18 +48,18 @@ func (c *credit) stop(left time.Duration) instant {
 func TestAPauseWhileAskingForTrustProlongsNothing(t *testing.T) {
 	t.Parallel()
 	end := readClock() + instant(time.Hour)
-	ctx := daemon.WithTrust(t.Context(), func() time.Duration {
+	ctx := daemon.WithValidity(t.Context(), func() time.Duration {
 		left := time.Duration(end - readClock())
 		wants(readClock() + instant(50*time.Millisecond)) // the process is stopped
 		return left
 	})
-	if got := trusted(ctx); got > end {
+	if got := validUntil(ctx); got > end {
 		t.Errorf("trusted %v longer than trust lasts", time.Duration(got-end))
 	}
-	if got := trusted(t.Context()); got != never {
+	if got := validUntil(t.Context()); got != never {
 		t.Errorf("without knowledge of trust: %d", got)
 	}
-	if got := trusted(daemon.WithTrust(t.Context(), func() time.Duration { return 1<<63 - 1 })); got != never {
+	if got := validUntil(daemon.WithValidity(t.Context(), func() time.Duration { return 1<<63 - 1 })); got != never {
 		t.Errorf("trust for ever: %d", got)
 	}
 }
@@ -256,7 +256,7 @@ func TestAGuardianThatDoesNotAnswer(t *testing.T) {
 	stopped.signal(t, unix.SIGSTOP)
 	marker := filepath.Join(t.TempDir(), "ran")
 	r := try(t, Config{Command: sh("touch " + marker)}, with(g))
-	if err := r.end(t); !errors.Is(err, ErrGuardian) {
+	if err := r.end(t); !errors.Is(err, ErrGuardianGone) {
 		t.Errorf("ended with %v", err)
 	}
 	if _, err := os.Stat(marker); err == nil {
@@ -275,7 +275,7 @@ func TestAGuardianThatStopsLater(t *testing.T) {
 	r := try(t, Config{Command: sh(forever)})
 	leader := r.pid(t, "stdout: up ")
 	r.guardian.process(t).signal(t, unix.SIGSTOP)
-	if err := r.end(t); !errors.Is(err, ErrGuardian) {
+	if err := r.end(t); !errors.Is(err, ErrGuardianGone) {
 		t.Errorf("ended with %v", err)
 	}
 	leader.mustEnd(t, "the command of a stopped guardian")
@@ -296,7 +296,7 @@ func TestKilledGuardian(t *testing.T) {
 	guardian.signal(t, unix.SIGKILL)
 	for i, r := range runs {
 		err := r.end(t)
-		if !errors.Is(err, ErrGuardian) || err.Error() != "run acme:ticker: the command was killed: guardian is gone: exit status 137" {
+		if !errors.Is(err, ErrGuardianGone) || err.Error() != "run acme:ticker: the command was killed: guardian is gone: exit status 137" {
 			t.Errorf("ended with %v", err)
 		}
 		leaders[i].mustEnd(t, "the command of a killed guardian")
@@ -354,7 +354,7 @@ func TestAllGuardsKilled(t *testing.T) {
 			guardian.signal(t, unix.SIGSTOP)
 			reaper.signal(t, unix.SIGKILL)
 			guardian.signal(t, unix.SIGKILL)
-			if err := r.end(t); !errors.Is(err, ErrGuardian) {
+			if err := r.end(t); !errors.Is(err, ErrGuardianGone) {
 				t.Errorf("ended with %v", err)
 			}
 			leader.mustEnd(t, "the command")
@@ -411,7 +411,7 @@ func TestCloseEndsTheGuardian(t *testing.T) {
 	}
 	guardian.mustEnd(t, "a closed guardian")
 	leader.mustEnd(t, "a command that still ran")
-	if err := r.end(t); !errors.Is(err, ErrGuardian) {
+	if err := r.end(t); !errors.Is(err, ErrGuardianGone) {
 		t.Errorf("ended with %v", err)
 	}
 }
@@ -444,7 +444,7 @@ func TestAGuardianThatTalksNonsense(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.listen()
-	if _, err := l.ask(context.Background(), request{Verb: verbExtend, Run: 2}); !errors.Is(err, ErrGuardian) {
+	if _, err := l.ask(context.Background(), request{Verb: verbExtend, Run: 2}); !errors.Is(err, ErrGuardianGone) {
 		t.Errorf("ask: %v", err)
 	}
 	log.after(t, "guardian sent a malformed answer")

@@ -34,26 +34,26 @@ type guard struct {
 	starter starter
 	cgroups *cgroups // nil = emitd may not create any
 
-	wards map[uint64]*ward        // by run
-	queue []*ward                 // runs that wait for the starter
-	busy  *ward                   // the run that the starter is starting
+	wards map[uint64]*guardedRun  // by run
+	queue []*guardedRun           // runs that wait for the starter
+	busy  *guardedRun             // the run that the starter is starting
 	early map[int]unix.WaitStatus // of ended processes, one of which may be the command being started
 	marks map[string][]string     // of adopted processes, by process.id
 
-	partial []byte            // the beginning of a line that has not arrived completely
-	files   []int             // descriptors received before their request
-	out     []byte            // answers not yet written
-	deaf    bool              // emitd does not read, or has ended: answers are dropped
-	garbage [1]metrics.Sample // bytes allocated
-	clean   uint64            // that number at the last garbage collection
+	partial     []byte            // the beginning of a line that has not arrived completely
+	files       []int             // descriptors received before their request
+	out         []byte            // answers not yet written
+	dropAnswers bool              // emitd does not read, or has ended: answers are dropped
+	garbage     [1]metrics.Sample // bytes allocated
+	clean       uint64            // that number at the last garbage collection
 
 	// orphaned is set once emitd has ended.
 	orphaned bool
 	killed   int
 }
 
-// ward is a run that the guardian watches.
-type ward struct {
+// guardedRun is a run that the guardian watches.
+type guardedRun struct {
 	run      uint64
 	command  *program
 	marks    []string // variables by which a process of this run is recognised
@@ -63,15 +63,15 @@ type ward struct {
 	killed   bool        // none of it may run: its deadline has passed, or it was cancelled
 	pending  unix.Signal // the signal to send next; 0 = none
 
-	pid    int     // of the first process; 0 = not started yet
-	target *target // the process group of that process
-	exited bool
-	status unix.WaitStatus
-	empty  bool         // the last look found no process of it
-	told   bool         // emitd has got the notice "exited"
-	strays map[int]bool // processes seen outside the group
-	check  instant      // when to check whether it is gone; never until the first process has ended
-	pause  time.Duration
+	pid        int     // of the first process; 0 = not started yet
+	target     *target // the process group of that process
+	exited     bool
+	status     unix.WaitStatus
+	seenEmpty  bool         // the last look found no process of it
+	exitedSent bool         // emitd has got the notice "exited"
+	strays     map[int]bool // processes seen outside the group
+	check      instant      // when to check whether it is gone; never until the first process has ended
+	pause      time.Duration
 }
 
 // guardianMain is the main function of the guardian process. The socket to emitd is its standard
@@ -87,7 +87,7 @@ func guardianMain(useCgroups bool) (code int) {
 	debug.SetGCPercent(-1)
 	g, err := newGuard(0)
 	if err != nil {
-		tell("emit-guardian: %v\n", err)
+		logf("emit-guardian: %v\n", err)
 		return 1
 	}
 	if adopts {
@@ -97,21 +97,21 @@ func guardianMain(useCgroups bool) (code int) {
 	if useCgroups {
 		g.cgroups = newCgroups()
 	}
-	g.starter = newStarter(g.ring)
+	g.starter = newStarter(g.wakeUp)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	go func() {
 		for range children {
-			g.ring()
+			g.wakeUp()
 		}
 	}()
 	g.run()
-	killRest() // processes that were adopted and belong to no known run
+	killChildren() // processes that were adopted and belong to no known run
 	if g.cgroups != nil {
 		g.cgroups.close()
 	}
 	if g.killed > 0 {
-		tell("emit-guardian: emitd has ended; process groups of its daemons killed: %d\n", g.killed)
+		logf("emit-guardian: emitd has ended; process groups of its daemons killed: %d\n", g.killed)
 	}
 	return 0
 }
@@ -121,7 +121,7 @@ func guardianMain(useCgroups bool) (code int) {
 func closeOnExec() {
 	all, err := os.ReadDir(ownDescriptors)
 	if err != nil {
-		tell("emit-guardian: commands inherit its descriptors: %v\n", err)
+		logf("emit-guardian: commands inherit its descriptors: %v\n", err)
 	}
 	for _, e := range all {
 		if fd, err := strconv.Atoi(e.Name()); err == nil && fd > 2 {
@@ -135,7 +135,7 @@ func newGuard(conn int) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{conn: conn, alarm: alarm, wards: map[uint64]*ward{}, early: map[int]unix.WaitStatus{}}
+	g := &guard{conn: conn, alarm: alarm, wards: map[uint64]*guardedRun{}, early: map[int]unix.WaitStatus{}}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -155,22 +155,22 @@ func newGuard(conn int) (*guard, error) {
 	return g, nil
 }
 
-// ring wakes the guardian up. If the pipe is full, the guardian wakes up anyway.
-func (g *guard) ring() { _, _ = unix.Write(g.wake[1], []byte{1}) }
+// wakeUp wakes the guardian up. If the pipe is full, the guardian wakes up anyway.
+func (g *guard) wakeUp() { _, _ = unix.Write(g.wake[1], []byte{1}) }
 
 // run returns when emitd has ended and no process of its runs is left.
 func (g *guard) run() {
 	for !g.orphaned || len(g.wards) > 0 {
 		if err := g.wait(); err != nil {
-			g.abandon() // without a clock no run may go on
+			g.killAll() // without a clock no run may go on
 		}
 		g.read()
 		g.started()
 		g.reap()
-		g.expire(readClock())
+		g.enforce(readClock())
 		g.launch()
 		g.flush()
-		g.tidy()
+		g.collectGarbage()
 	}
 }
 
@@ -188,7 +188,7 @@ func (g *guard) wait() error {
 	}
 	err := g.alarm.wait(g.next(), fds)
 	if g.reaper != 0 && !g.orphaned && fds[len(fds)-1].Revents != 0 {
-		g.abandon() // if this process were killed as well, nothing would end the commands
+		g.killAll() // if this process were killed as well, nothing would end the commands
 	}
 	var buf [512]byte
 	for {
@@ -223,7 +223,7 @@ func (g *guard) read() {
 		case errors.Is(err, unix.EAGAIN):
 			return
 		case err != nil || n == 0:
-			g.abandon()
+			g.killAll()
 			return
 		}
 		g.take(buf[:n])
@@ -240,21 +240,21 @@ func (g *guard) take(input []byte) {
 		}
 		req, err := parseRequest(text)
 		if err != nil {
-			g.abandon() // a peer that breaks the protocol cannot be trusted with deadlines
+			g.killAll() // a peer that breaks the protocol cannot be trusted with deadlines
 			return
 		}
-		g.say(answer{ID: req.ID, Status: g.handle(req)})
+		g.queueAnswer(answer{ID: req.ID, Status: g.handle(req)})
 		g.partial = rest
 	}
 	g.partial = append([]byte(nil), g.partial...)
 	if len(g.partial) > maxLine {
-		g.abandon()
+		g.killAll()
 	}
 }
 
 func (g *guard) handle(req request) status {
 	if req.Verb == verbStart {
-		w := &ward{run: req.ID, command: req.Command, deadline: req.Deadline, check: never, strays: map[int]bool{}}
+		w := &guardedRun{run: req.ID, command: req.Command, deadline: req.Deadline, check: never, strays: map[int]bool{}}
 		w.marks = marksOf(req.Command.Env)
 		n := min(2, len(g.files))
 		w.files, g.files = g.files[:n:n], g.files[n:]
@@ -271,7 +271,7 @@ func (g *guard) handle(req request) status {
 	case req.Verb == verbSignal && w.pid == 0: // a run that is cancelled before it began is not started
 		w.killed = true
 		if w == g.busy {
-			newCensus(g).killUnborn()
+			newCensus(g).killStarting()
 		}
 	case req.Verb == verbSignal:
 		w.pending = unix.Signal(req.Signal)
@@ -285,19 +285,19 @@ func (g *guard) handle(req request) status {
 }
 
 // kill sends SIGKILL to all processes of the run, and makes sure that none is started.
-func (g *guard) kill(seen *census, w *ward) {
+func (g *guard) kill(seen *census, w *guardedRun) {
 	w.killed = true
 	switch {
 	case w.pid != 0:
 		w.signal(seen, unix.SIGKILL)
 	case w == g.busy:
-		seen.killUnborn()
+		seen.killStarting()
 	}
 }
 
 // launch gives the next command to the starter, if that is idle.
 func (g *guard) launch() {
-	g.queue = slices.DeleteFunc(g.queue, func(w *ward) bool {
+	g.queue = slices.DeleteFunc(g.queue, func(w *guardedRun) bool {
 		if w.killed || g.orphaned {
 			g.drop(w, answer{Status: statusLate})
 		}
@@ -315,9 +315,9 @@ func (g *guard) launch() {
 }
 
 // drop removes a run and tells emitd why it ended.
-func (g *guard) drop(w *ward, last answer) {
+func (g *guard) drop(w *guardedRun, last answer) {
 	last.Run = w.run
-	g.say(last)
+	g.queueAnswer(last)
 	if w.target != nil {
 		w.target.close()
 	}
@@ -332,7 +332,7 @@ func (g *guard) drop(w *ward, last answer) {
 
 // started handles the result of the starter.
 func (g *guard) started() {
-	var done birth
+	var done startResult
 	select {
 	case done = <-g.starter.done:
 	default:
@@ -365,7 +365,7 @@ func (g *guard) started() {
 		w.end(s)
 	}
 	g.early = map[int]unix.WaitStatus{}
-	g.say(answer{Run: w.run, Status: statusStarted, PID: w.pid, Begin: w.target.start})
+	g.queueAnswer(answer{Run: w.run, Status: statusStarted, PID: w.pid, Begin: w.target.start})
 	if w.killed {
 		w.signal(newCensus(g), unix.SIGKILL)
 	}
@@ -374,14 +374,14 @@ func (g *guard) started() {
 // identify returns the process group of the first process. That process still exists, because it
 // was not reaped yet. If it cannot be identified, it could not be told from others later and never
 // be ended. So it is killed now.
-func (w *ward) identify(p process, err error) *target {
+func (w *guardedRun) identify(p process, err error) *target {
 	if err == nil {
 		var t *target
-		if t, err = aim(w.pid, p.start); err == nil {
+		if t, err = openTarget(w.pid, p.start); err == nil {
 			return t
 		}
 	}
-	tell("emit-guardian: a command that cannot be watched is killed: %v\n", err)
+	logf("emit-guardian: a command that cannot be watched is killed: %v\n", err)
 	_ = unix.Kill(-w.pid, unix.SIGKILL)
 	w.killed = true
 	return noTarget(w.pid)
@@ -406,7 +406,7 @@ func (g *guard) reap() {
 	}
 }
 
-func (g *guard) leader(pid int) *ward {
+func (g *guard) leader(pid int) *guardedRun {
 	for _, w := range g.wards {
 		if w.pid == pid && !w.exited {
 			return w
@@ -416,15 +416,15 @@ func (g *guard) leader(pid int) *ward {
 }
 
 // end records that the first process has ended.
-func (w *ward) end(s unix.WaitStatus) {
+func (w *guardedRun) end(s unix.WaitStatus) {
 	w.exited, w.status = true, s
 	w.check, w.pause = 0, time.Millisecond
 }
 
-// expire sends the requested signals, then enforces the deadlines, then checks runs that may be
+// enforce sends the requested signals, then enforces the deadlines, then checks runs that may be
 // gone.
-func (g *guard) expire(now instant) {
-	var asked, late, ended []*ward
+func (g *guard) enforce(now instant) {
+	var asked, late, ended []*guardedRun
 	for _, w := range g.wards {
 		if w.pending != 0 {
 			asked = append(asked, w)
@@ -439,7 +439,7 @@ func (g *guard) expire(now instant) {
 	if len(asked)+len(late)+len(ended) == 0 {
 		return
 	}
-	slices.SortFunc(ended, func(a, b *ward) int { return cmp.Compare(a.run, b.run) })
+	slices.SortFunc(ended, func(a, b *guardedRun) int { return cmp.Compare(a.run, b.run) })
 	seen := newCensus(g) // one process list for all of them
 	for _, w := range asked {
 		if w.killed {
@@ -451,27 +451,27 @@ func (g *guard) expire(now instant) {
 	for _, w := range late {
 		g.kill(seen, w)
 		if w.pid != 0 {
-			g.say(answer{Run: w.run, Status: statusKilled})
+			g.queueAnswer(answer{Run: w.run, Status: statusKilled})
 		}
 	}
 	for _, w := range ended {
-		g.look(seen, w, now)
+		g.checkGone(seen, w, now)
 	}
 }
 
 // maxPause is the longest pause between two checks whether a run is gone.
 const maxPause = 250 * time.Millisecond
 
-// look removes a run of which no process is left, or checks again later. A process in an
+// checkGone removes a run of which no process is left, or checks again later. A process in an
 // uninterruptible system call dies only when that call returns.
-func (g *guard) look(seen *census, w *ward, now instant) {
+func (g *guard) checkGone(seen *census, w *guardedRun, now instant) {
 	if w.runs(seen) {
 		if w.killed {
 			w.signal(seen, unix.SIGKILL)
 		}
-		if !w.told && !w.empty {
-			w.told = true
-			g.say(answer{Run: w.run, Status: statusExited})
+		if !w.exitedSent && !w.seenEmpty {
+			w.exitedSent = true
+			g.queueAnswer(answer{Run: w.run, Status: statusExited})
 		}
 		w.check = (now/instant(w.pause) + 1) * instant(w.pause) // aligned with other runs, because each check reads the whole process list
 		w.pause = min(2*w.pause, maxPause)
@@ -480,13 +480,13 @@ func (g *guard) look(seen *census, w *ward, now instant) {
 	g.drop(w, answer{Status: statusGone, Wait: int(w.status), Strays: len(w.strays)})
 }
 
-// abandon kills everything at once, because emitd has ended.
-func (g *guard) abandon() {
+// killAll kills everything at once, because emitd has ended.
+func (g *guard) killAll() {
 	if g.orphaned {
 		return
 	}
-	g.orphaned, g.deaf = true, true
-	var all []*ward
+	g.orphaned, g.dropAnswers = true, true
+	var all []*guardedRun
 	for _, w := range g.wards {
 		all = append(all, w)
 	}
@@ -503,24 +503,24 @@ func (g *guard) abandon() {
 // notices about a thousand runs meanwhile take a hundredth of this.
 const maxOut = 16 << 20
 
-func (g *guard) say(a answer) {
-	if !g.deaf {
+func (g *guard) queueAnswer(a answer) {
+	if !g.dropAnswers {
 		g.out = append(g.out, a.line()...)
 	}
 }
 
 // flush writes as much as the socket takes. The guardian never waits for emitd.
 func (g *guard) flush() {
-	for len(g.out) > 0 && !g.deaf {
+	for len(g.out) > 0 && !g.dropAnswers {
 		n, err := unix.Write(g.conn, g.out)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
-			g.deaf = len(g.out) > maxOut
+			g.dropAnswers = len(g.out) > maxOut
 			return
 		case err != nil:
-			g.deaf = true
+			g.dropAnswers = true
 			return
 		}
 		g.out = g.out[n:]
@@ -531,8 +531,8 @@ func (g *guard) flush() {
 // maxGarbage is how much garbage may accumulate. (Reading the amount does not stop the starter.)
 const maxGarbage = 4 << 20
 
-// tidy collects garbage, but not while a command is being started. It reports whether it did.
-func (g *guard) tidy() bool {
+// collectGarbage collects garbage, but not while a command is being started. It reports whether it did.
+func (g *guard) collectGarbage() bool {
 	g.garbage[0].Name = "/gc/heap/allocs:bytes"
 	metrics.Read(g.garbage[:])
 	made := g.garbage[0].Value.Uint64()
@@ -544,8 +544,8 @@ func (g *guard) tidy() bool {
 	return true
 }
 
-// tell writes to standard error, if that is possible without waiting.
-func tell(format string, args ...any) {
+// logf writes to standard error, if that is possible without waiting.
+func logf(format string, args ...any) {
 	fds := []unix.PollFd{{Fd: 2, Events: unix.POLLOUT}}
 	if n, err := unix.Poll(fds, 0); err == nil && n == 1 && fds[0].Revents&unix.POLLOUT != 0 {
 		fmt.Fprintf(os.Stderr, format, args...)

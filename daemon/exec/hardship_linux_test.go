@@ -74,11 +74,11 @@ func TestACommandThatHangsBeforeItBeginsIsKilled(t *testing.T) {
 func TestTheGuardianCollectsItsGarbage(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
-	w := &ward{run: 1, target: noTarget(1 << 22), pid: 1 << 22, exited: true, strays: map[int]bool{}}
+	w := &guardedRun{run: 1, target: noTarget(1 << 22), pid: 1 << 22, exited: true, strays: map[int]bool{}}
 	h.wards[1] = w
 	for range 20_000 {
 		newCensus(h.guard).members(w)
-		if h.tidy() {
+		if h.collectGarbage() {
 			return
 		}
 	}
@@ -95,11 +95,11 @@ func TestLooksAreTakenTogether(t *testing.T) {
 		h.born(t, run+1, never, cmd)
 	}
 	for run, w := range h.wards { // the first processes end one after the other, others go on
-		w.exited, w.told, w.check, w.pause = true, true, instant(run)*instant(7*time.Millisecond), time.Millisecond
+		w.exited, w.exitedSent, w.check, w.pause = true, true, instant(run)*instant(7*time.Millisecond), time.Millisecond
 	}
 	for range 300 {
 		now := h.next()
-		h.expire(now)
+		h.enforce(now)
 	}
 	at := map[instant]bool{}
 	for _, w := range h.wards {
@@ -159,7 +159,7 @@ func (l *link) groupOf(run uint64) *group {
 func TestMarksAreLookedForAgain(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
-	h.wards[1] = &ward{run: 1, marks: []string{"EMITD_UNIT=u", "EMITD_GENERATION=7"}}
+	h.wards[1] = &guardedRun{run: 1, marks: []string{"EMITD_UNIT=u", "EMITD_GENERATION=7"}}
 	go1 := fifo(t)
 	cmd := osexec.Command("/bin/sh", "-c", `read x <`+go1+`; echo; EMITD_UNIT=u EMITD_GENERATION=7 exec sleep 1000`)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
@@ -193,7 +193,7 @@ func TestMarksAreLookedForAgain(t *testing.T) {
 // A lack of processes says nothing about control groups.
 func TestAShortageIsNoReasonToDoWithoutControlGroups(t *testing.T) {
 	t.Parallel()
-	for err, want := range map[error]birth{
+	for err, want := range map[error]startResult{
 		&os.PathError{Err: unix.EAGAIN}: {err: unix.EAGAIN},
 		&os.PathError{Err: unix.ENOMEM}: {err: unix.ENOMEM},
 		&os.PathError{Err: unix.EPERM}:  {pid: 7, noCgroup: true},
@@ -215,7 +215,7 @@ func TestACommandThatCannotBeWatchedIsKilled(t *testing.T) {
 	t.Parallel()
 	cmd, _ := sleeper(t)
 	child := hold(t, cmd.Process.Pid)
-	w := &ward{run: 1, pid: cmd.Process.Pid}
+	w := &guardedRun{run: 1, pid: cmd.Process.Pid}
 	if w.target = w.identify(process{}, unix.ENOMEM); !w.killed {
 		t.Error("the run goes on")
 	}

@@ -253,7 +253,7 @@ func try(t *testing.T, cfg Config, change ...func(*trial)) *trial {
 	cfg.ID, cfg.Logger = fence.Unit.Daemon, slog.New(r.journal)
 	ctx := context.Background()
 	if r.trust != nil {
-		ctx = daemon.WithTrust(ctx, r.trust)
+		ctx = daemon.WithValidity(ctx, r.trust)
 	}
 	ctx, r.cancel = context.WithCancelCause(ctx)
 	agent := New(cfg, r.guardian)
@@ -468,7 +468,7 @@ func nodeMain() int {
 	ctx := context.Background()
 	if cfg.Trust > 0 {
 		asked := 0
-		ctx = daemon.WithTrust(ctx, func() time.Duration {
+		ctx = daemon.WithValidity(ctx, func() time.Duration {
 			if asked++; cfg.Tell {
 				fmt.Println("asked", asked)
 			}
@@ -506,7 +506,7 @@ func bareMain() int {
 func (l *link) ask(ctx context.Context, req request) (answer, error) {
 	sent := l.send(req)
 	if sent == nil {
-		return answer{}, fmt.Errorf("%w: it was closed", ErrGuardian)
+		return answer{}, fmt.Errorf("%w: it was closed", ErrGuardianGone)
 	}
 	select {
 	case a := <-sent:

@@ -63,11 +63,11 @@ func (a *alarm) wait(until instant, fds []unix.PollFd) error {
 func setName(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0o600) }
 
 // nameThread names the calling thread. The processes that it forks have this name until they
-// execute their command: see census.killUnborn.
+// execute their command: see census.killStarting.
 func nameThread(name string) { _ = os.WriteFile("/proc/thread-self/comm", []byte(name), 0o600) }
 
-// nameOfUnborn is the name of a process that does not execute its command yet.
-func nameOfUnborn() string { return roleGuardian }
+// startingName is the name of a process that does not execute its command yet.
+func startingName() string { return roleGuardian }
 
 // adopts says whether processes whose parents have ended become children of the guardian.
 const adopts = true
@@ -75,7 +75,7 @@ const adopts = true
 // adopt makes this process adopt them.
 func adopt() {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		tell("emit-guardian: processes that leave their session cannot be found: %v\n", err) // not supported before Linux 3.4
+		logf("emit-guardian: processes that leave their session cannot be found: %v\n", err) // not supported before Linux 3.4
 	}
 }
 
@@ -195,7 +195,7 @@ func processes() ([]process, error) {
 		switch p, lost := lookup(pid); {
 		case lost == nil:
 			out = append(out, p)
-		case scarce(lost): // it still exists and is not hidden
+		case isResourceError(lost): // it still exists and is not hidden
 			err = lost
 		}
 	}
@@ -205,7 +205,7 @@ func processes() ([]process, error) {
 // hasStrays reports whether the run may have processes outside its group. It is quick in the usual
 // case: once the first process has ended, such processes have been adopted, and the kernel lists
 // the guardian's children.
-func (g *guard) hasStrays(w *ward) bool {
+func (g *guard) hasStrays(w *guardedRun) bool {
 	if w.pid != 0 && !w.exited {
 		return true
 	}
@@ -262,8 +262,8 @@ type target struct {
 	pidfd int // of the first process; -1 where there is none
 }
 
-// aim returns the group whose first process has that number and start time.
-func aim(pgid int, start string) (*target, error) {
+// openTarget returns the group whose first process has that number and start time.
+func openTarget(pgid int, start string) (*target, error) {
 	fd, err := unix.PidfdOpen(pgid, 0)
 	if err != nil {
 		fd = -1 // before Linux 5.3, or forbidden by a container

@@ -32,12 +32,12 @@ func reaperMain(args []string) (code int) {
 	adopt()
 	path, err := self()
 	if err != nil {
-		tell("emit-reaper: %v\n", err)
+		logf("emit-reaper: %v\n", err)
 		return 1
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		tell("emit-reaper: %v\n", err)
+		logf("emit-reaper: %v\n", err)
 		return 1
 	}
 	files := []*os.File{os.Stdin, os.Stdout, os.Stderr, r}
@@ -48,21 +48,21 @@ func reaperMain(args []string) (code int) {
 	}
 	guardian, err := os.StartProcess(path, append([]string{roleGuardian}, args...), &os.ProcAttr{Env: os.Environ(), Files: files})
 	if err != nil {
-		tell("emit-reaper: start guardian: %v\n", err)
+		logf("emit-reaper: start guardian: %v\n", err)
 		return 1
 	}
 	_ = r.Close()
 	defer w.Close()
 	go endStopped(guardian)
 	state, err := guardian.Wait()
-	if n := killRest(); n > 0 {
-		tell("emit-reaper: the guardian has ended; killed %d processes of daemons that it left behind\n", n)
+	if n := killChildren(); n > 0 {
+		logf("emit-reaper: the guardian has ended; killed %d processes of daemons that it left behind\n", n)
 	}
 	if !slices.Contains(args, argNoCgroup) {
 		sweepCgroups()
 	}
 	if err != nil {
-		tell("emit-reaper: wait for guardian: %v\n", err)
+		logf("emit-reaper: wait for guardian: %v\n", err)
 		return 1
 	}
 	if s, ok := state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
@@ -79,7 +79,7 @@ func endStopped(guardian *os.Process) {
 	go func() {
 		defer close(ended)
 		awaitHangup(0)
-		time.Sleep(patience)
+		time.Sleep(closeTimeout)
 	}()
 	for {
 		select {
@@ -101,9 +101,9 @@ func awaitHangup(conn int32) {
 	}
 }
 
-// killRest kills all children, including adopted ones, until none is left. It returns how many
+// killChildren kills all children, including adopted ones, until none is left. It returns how many
 // there were. A child keeps its number until it is waited for here, so no other process can be hit.
-func killRest() int {
+func killChildren() int {
 	seen := map[int]bool{}
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		for {

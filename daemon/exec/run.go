@@ -24,14 +24,14 @@ func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
 	}
 	if err := r.begin(ctx, g.guardian); err != nil {
 		if errors.Is(err, errUntrusted) {
-			err = r.untrusted(ctx)
+			err = r.awaitCancel(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("start %s: %w", g.cfg.ID, err)
 		}
 		return context.Cause(ctx) // nil if it was drained
 	}
-	r.accompany(ctx)
+	r.supervise(ctx)
 	return r.end(ctx)
 }
 
@@ -43,11 +43,11 @@ type run struct {
 	link  *link
 	group *group
 
-	deadline  instant       // the deadline that the guardian has
-	extending <-chan answer // the answer that is still to come, or nil
-	missed    bool          // a renewal was skipped because an answer was still to come
-	lost      error         // why the group has no guardian
-	signalled bool          // SIGTERM or SIGKILL was sent
+	deadline    instant       // the deadline that the guardian has
+	extending   <-chan answer // the answer that is still to come, or nil
+	missed      bool          // a renewal was skipped because an answer was still to come
+	guardianErr error         // why the group has no guardian
+	signalled   bool          // SIGTERM or SIGKILL was sent
 }
 
 // begin asks the guardian to run the command.
@@ -60,7 +60,7 @@ func (r *run) begin(ctx context.Context, guardian *Guardian) error {
 	if err != nil {
 		return err
 	}
-	if r.deadline = trusted(ctx); r.deadline <= readClock() {
+	if r.deadline = validUntil(ctx); r.deadline <= readClock() {
 		return errUntrusted
 	}
 	g, theirs, err := newGroup(r.log, r.link.gone, func() { r.a.Progress(1) })
@@ -78,9 +78,9 @@ func (r *run) begin(ctx context.Context, guardian *Guardian) error {
 // errUntrusted is the failure of a run whose validity ended before the run was cancelled.
 var errUntrusted = errors.New("the validity of the assignment has ended")
 
-// untrusted waits up to a second for the cancellation that must come when the validity has ended. A
+// awaitCancel waits up to a second for the cancellation that must come when the validity has ended. A
 // process that was stopped may continue here before it has checked its own deadlines.
-func (r *run) untrusted(ctx context.Context) error {
+func (r *run) awaitCancel(ctx context.Context) error {
 	t := time.NewTimer(time.Second)
 	defer t.Stop()
 	select {
@@ -93,11 +93,11 @@ func (r *run) untrusted(ctx context.Context) error {
 	}
 }
 
-// trusted returns until when the assignment is valid. It reads the clock first, so a pause before
+// validUntil returns until when the assignment is valid. It reads the clock first, so a pause before
 // the answer shortens the result.
-func trusted(ctx context.Context) instant {
+func validUntil(ctx context.Context) instant {
 	now := readClock()
-	left, ok := daemon.Trust(ctx)
+	left, ok := daemon.Validity(ctx)
 	if !ok || left > time.Duration(never-now) {
 		return never
 	}
@@ -106,14 +106,14 @@ func trusted(ctx context.Context) instant {
 
 // Pauses of the loop.
 const (
-	grace    = 2 * time.Second        // for the other processes, after the first one has ended by itself
-	answered = 250 * time.Millisecond // for the guardian to kill a group; after that emitd kills it
-	shortest = 2 * time.Millisecond
-	longer   = 100 * time.Millisecond
+	grace       = 2 * time.Second        // for the other processes, after the first one has ended by itself
+	killTimeout = 250 * time.Millisecond // for the guardian to kill a group; after that emitd kills it
+	shortest    = 2 * time.Millisecond
+	longer      = 100 * time.Millisecond
 )
 
-// accompany returns when no process of the run is left.
-func (r *run) accompany(ctx context.Context) {
+// supervise returns when no process of the run is left.
+func (r *run) supervise(ctx context.Context) {
 	var (
 		started, exited     = r.group.started, r.group.exited
 		draining, cancelled = r.a.Draining(), ctx.Done()
@@ -138,7 +138,7 @@ func (r *run) accompany(ctx context.Context) {
 		case <-cancelled:
 			cancelled = nil
 			r.signal(unix.SIGKILL)
-			kill.Reset(answered)
+			kill.Reset(killTimeout)
 		case <-renew.C:
 			r.renew(ctx)
 			renew.Reset(r.interval())
@@ -205,7 +205,7 @@ func (r *run) unguarded() {
 	if r.isGone() {
 		return // the guardian reported the end before it ended itself
 	}
-	r.lost = r.link.why
+	r.guardianErr = r.link.why
 	r.killGroup()
 	select {
 	case <-r.group.started:
@@ -228,7 +228,7 @@ func (r *run) interval() time.Duration {
 func (r *run) extended(ctx context.Context, a answer) {
 	r.extending = nil
 	if a.Status == statusUnknown && !r.isGone() {
-		r.lost = fmt.Errorf("%w: the group is unknown to it", ErrGuardian)
+		r.guardianErr = fmt.Errorf("%w: the group is unknown to it", ErrGuardianGone)
 		r.signal(unix.SIGKILL)
 	}
 	if r.missed {
@@ -238,7 +238,7 @@ func (r *run) extended(ctx context.Context, a answer) {
 
 // renew sends the guardian a deadline that has changed.
 func (r *run) renew(ctx context.Context) {
-	deadline := trusted(ctx)
+	deadline := validUntil(ctx)
 	if r.missed = r.extending != nil; r.missed {
 		return
 	}
@@ -254,7 +254,7 @@ func (r *run) renew(ctx context.Context) {
 func (r *run) end(ctx context.Context) error {
 	complete := r.group.close()
 	switch last := r.group.last; {
-	case r.lost != nil:
+	case r.guardianErr != nil:
 	case last.Strays > 0:
 		r.log.Warn("killed processes that had left the command's process group", "processes", last.Strays)
 	case !complete:
@@ -262,17 +262,17 @@ func (r *run) end(ctx context.Context) error {
 	}
 	status := syscall.WaitStatus(r.group.last.Wait) // 16 bits
 	killed := status.Signaled() && status.Signal() == syscall.SIGKILL
-	if r.lost == nil && !r.signalled && killed && r.link.isClosing() {
-		r.lost = ErrGuardian // the guardian killed the group when it was closed
+	if r.guardianErr == nil && !r.signalled && killed && r.link.isClosing() {
+		r.guardianErr = ErrGuardianGone // the guardian killed the group when it was closed
 	}
 	ended := r.explain(status)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case r.lost != nil && r.group.pgid == 0 && r.isDraining():
+	case r.guardianErr != nil && r.group.pgid == 0 && r.isDraining():
 		return nil // drained before it began
-	case r.lost != nil:
-		return fmt.Errorf("run %s: the command was killed: %w", r.cfg.ID, r.lost)
+	case r.guardianErr != nil:
+		return fmt.Errorf("run %s: the command was killed: %w", r.cfg.ID, r.guardianErr)
 	case r.group.last.Status == statusFailed:
 		return fmt.Errorf("start %s: %s", r.cfg.ID, r.group.last.Text)
 	case r.group.last.Status == statusLate:
@@ -281,8 +281,8 @@ func (r *run) end(ctx context.Context) error {
 		return nil
 	case r.signalled && (status.Signaled() && status.Signal() == syscall.SIGTERM || status.ExitStatus() == 128+int(syscall.SIGTERM)):
 		return nil // it ended by the signal that it was sent
-	case killed && trusted(ctx) <= readClock():
-		if err := r.untrusted(ctx); err != nil { // the guardian killed it
+	case killed && validUntil(ctx) <= readClock():
+		if err := r.awaitCancel(ctx); err != nil { // the guardian killed it
 			return err
 		}
 		return context.Cause(ctx)
@@ -292,7 +292,7 @@ func (r *run) end(ctx context.Context) error {
 
 // late ends a run that never began: it was drained meanwhile, or its validity had ended.
 func (r *run) late(ctx context.Context) error {
-	if err := r.untrusted(ctx); err != nil {
+	if err := r.awaitCancel(ctx); err != nil {
 		return fmt.Errorf("start %s: %w", r.cfg.ID, err)
 	}
 	return context.Cause(ctx)

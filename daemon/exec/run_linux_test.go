@@ -38,7 +38,7 @@ func TestOutputAndEnvironment(t *testing.T) {
 		t.Error("output is no progress")
 	}
 	select {
-	case <-r.a.IsReady():
+	case <-r.a.ReadyDone():
 	default:
 		t.Error("a command that runs is not ready")
 	}

@@ -16,12 +16,12 @@ import (
 // until the new process executes the command, which may take arbitrarily long on a slow file
 // system.
 type starter struct {
-	jobs chan *ward
-	done chan birth
+	jobs chan *guardedRun
+	done chan startResult
 }
 
-// birth is the result of starting a command.
-type birth struct {
+// startResult is the result of starting a command.
+type startResult struct {
 	pid      int
 	err      error
 	noCgroup bool // it could be started only outside its control group
@@ -29,14 +29,14 @@ type birth struct {
 
 // newStarter starts the starter. ring is called after each command.
 func newStarter(ring func()) starter {
-	s := starter{jobs: make(chan *ward, 1), done: make(chan birth, 1)}
+	s := starter{jobs: make(chan *guardedRun, 1), done: make(chan startResult, 1)}
 	go func() {
 		runtime.LockOSThread() // the commands die with this thread (on Linux), so it never ends
 		nameThread(roleGuardian)
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 		for w := range s.jobs {
 			if err != nil {
-				s.done <- birth{err: err}
+				s.done <- startResult{err: err}
 			} else {
 				s.done <- start(w.cgroup, func(c *cgroup) (int, error) { return fork(w, null, c) })
 			}
@@ -47,26 +47,26 @@ func newStarter(ring func()) starter {
 }
 
 // start starts a command. It returns when the process executes it. fork makes the process.
-func start(c *cgroup, fork func(*cgroup) (int, error)) birth {
+func start(c *cgroup, fork func(*cgroup) (int, error)) startResult {
 	pid, err := fork(c)
-	if err == nil || c == nil || scarce(err) {
-		return birth{pid: pid, err: err}
+	if err == nil || c == nil || isResourceError(err) {
+		return startResult{pid: pid, err: err}
 	}
 	// Was the control group the reason, or the command? A start without the group shows it.
 	pid, again := fork(nil)
 	if again != nil {
-		return birth{err: err}
+		return startResult{err: err}
 	}
-	return birth{pid: pid, noCgroup: true}
+	return startResult{pid: pid, noCgroup: true}
 }
 
-// scarce reports whether something failed for want of processes, descriptors or memory. It may
+// isResourceError reports whether something failed for want of processes, descriptors or memory. It may
 // succeed at another time, and the failure says nothing about what was requested.
-func scarce(err error) bool {
+func isResourceError(err error) bool {
 	return slices.ContainsFunc([]error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.EINTR}, func(e error) bool { return errors.Is(err, e) })
 }
 
-func fork(w *ward, null *os.File, c *cgroup) (int, error) {
+func fork(w *guardedRun, null *os.File, c *cgroup) (int, error) {
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
 	for i, fd := range w.files {
 		files[i+1] = uintptr(fd) // descriptors are small

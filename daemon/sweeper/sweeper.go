@@ -98,7 +98,7 @@ func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
 	a.Ready()
 	var wg sync.WaitGroup
 	for _, t := range g.tasks {
-		b := &broom{
+		b := &taskRunner{
 			task: t, cfg: g.cfg, a: a, batch: g.cfg.Limit,
 			log: g.cfg.Logger.With("task", t.Name, "unit", a.Unit.String(), "generation", a.Generation),
 		}
@@ -126,8 +126,8 @@ func wait(ctx context.Context, a *daemon.Assignment, c <-chan time.Time) bool {
 	return false
 }
 
-// broom executes one task in one run.
-type broom struct {
+// taskRunner executes one task in one run.
+type taskRunner struct {
 	task Task
 	cfg  Config
 	a    *daemon.Assignment
@@ -141,7 +141,7 @@ type broom struct {
 
 // sweep repeats the task. It returns nil when the run drains or ctx ends, and daemon.ErrStale when
 // the fence refuses.
-func (b *broom) sweep(ctx context.Context) error {
+func (b *taskRunner) sweep(ctx context.Context) error {
 	pause := rand.N(min(b.task.Every, time.Minute))
 	t := time.NewTimer(pause)
 	defer t.Stop()
@@ -160,7 +160,7 @@ func (b *broom) sweep(ctx context.Context) error {
 }
 
 // step runs one bounded step; a panic becomes its error.
-func (b *broom) step(ctx context.Context) (n int, err error) {
+func (b *taskRunner) step(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.StepTimeout)
 	defer cancel()
 	defer func() {
@@ -176,15 +176,15 @@ func (b *broom) step(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// Batches are halved after breakAfter timeouts in a row, and doubled after mendAfter full batches
+// Batches are halved after shrinkAfter timeouts in a row, and doubled after growAfter full batches
 // in time.
 const (
-	breakAfter = 2
-	mendAfter  = 10
+	shrinkAfter = 2
+	growAfter   = 10
 )
 
 // next handles the outcome of a step and returns the pause before the next one.
-func (b *broom) next(n int, err error) time.Duration {
+func (b *taskRunner) next(n int, err error) time.Duration {
 	if err != nil {
 		return b.failed(err)
 	}
@@ -192,18 +192,18 @@ func (b *broom) next(n int, err error) time.Duration {
 	if n < b.batch {
 		return b.jitter(b.task.Every)
 	}
-	if b.fits++; b.fits >= mendAfter && b.batch < b.cfg.Limit {
+	if b.fits++; b.fits >= growAfter && b.batch < b.cfg.Limit {
 		b.fits, b.batch = 0, min(2*b.batch, b.cfg.Limit)
 	}
 	return b.cfg.Pause
 }
 
-func (b *broom) failed(err error) time.Duration {
+func (b *taskRunner) failed(err error) time.Duration {
 	b.failures++
 	b.fits = 0
 	if !errors.Is(err, context.DeadlineExceeded) {
 		b.timeouts = 0
-	} else if b.timeouts++; b.timeouts >= breakAfter && b.batch > 1 {
+	} else if b.timeouts++; b.timeouts >= shrinkAfter && b.batch > 1 {
 		b.timeouts, b.batch = 0, b.batch/2
 	}
 	pause := b.jitter(min(time.Second<<min(b.failures-1, 10), b.task.Every))
@@ -212,6 +212,6 @@ func (b *broom) failed(err error) time.Duration {
 }
 
 // jitter returns d ±10 %.
-func (b *broom) jitter(d time.Duration) time.Duration {
+func (b *taskRunner) jitter(d time.Duration) time.Duration {
 	return d*9/10 + rand.N(d/5+1)
 }

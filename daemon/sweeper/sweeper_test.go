@@ -234,12 +234,12 @@ func TestAFailedStepIsRetriedSoon(t *testing.T) {
 
 func TestARefusalEndsTheRun(t *testing.T) {
 	story(t, func(t *testing.T) {
-		h := &heap{fail: func(int) error { return &daemon.StaleError{Fence: fence, Holds: 9} }}
+		h := &heap{fail: func(int) error { return &daemon.StaleError{Fence: fence, HeldGeneration: 9} }}
 		other := &heap{}
 		r := start(t, Config{}, h.task("events", time.Hour), other.task("nodes", time.Hour))
 		err := <-r.end
 		var stale *daemon.StaleError
-		if !errors.Is(err, daemon.ErrStale) || !errors.As(err, &stale) || stale.Holds != 9 || !strings.HasPrefix(err.Error(), "sweep events: ") {
+		if !errors.Is(err, daemon.ErrStale) || !errors.As(err, &stale) || stale.HeldGeneration != 9 || !strings.HasPrefix(err.Error(), "sweep events: ") {
 			t.Errorf("ended with %v", err)
 		}
 		if len(h.steps) != 1 {
@@ -389,7 +389,7 @@ func TestProgressAndReady(t *testing.T) {
 		r := start(t, Config{}, h.task("events", time.Hour))
 		synctest.Wait()
 		select {
-		case <-r.a.IsReady():
+		case <-r.a.ReadyDone():
 		default:
 			t.Error("not ready")
 		}

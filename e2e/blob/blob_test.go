@@ -94,11 +94,11 @@ func TestKilled(t *testing.T) {
 			}
 		}
 	}()
-	storm := blobtest.Storm{Steps: 150, Timeout: 10 * time.Second, Judge: s.Open(t, "storm")}
+	storm := blobtest.StressConfig{Steps: 150, Timeout: 10 * time.Second, Verifier: s.Open(t, "storm")}
 	for range 4 {
 		storm.Buckets = append(storm.Buckets, s.Open(t, "storm"))
 	}
-	chain, slots := blobtest.Chain(t, storm), blobtest.Slots(t, storm)
+	chain, slots := blobtest.StressAppend(t, storm), blobtest.StressCreate(t, storm)
 	close(done)
 	kills := <-ended
 	t.Logf("%d kills; chain %+v, slots %+v", kills, chain, slots)
@@ -115,14 +115,14 @@ func TestTroubledNetwork(t *testing.T) {
 			t.Parallel()
 			s := Start(t, kind)
 			network := &blobtest.Network{}
-			network.Shake(1, 4, blobtest.LostRequest, blobtest.LostReply, blobtest.Late, blobtest.InternalYet, blobtest.Unavailable, blobtest.Conflict)
-			storm := blobtest.Storm{Steps: 80, Timeout: 10 * time.Second, Judge: s.Open(t, "storm"), Settle: func() { network.Land() }}
+			network.RandomFaults(1, 4, blobtest.LostRequest, blobtest.LostReply, blobtest.Late, blobtest.InternalApplied, blobtest.Unavailable, blobtest.Conflict)
+			storm := blobtest.StressConfig{Steps: 80, Timeout: 10 * time.Second, Verifier: s.Open(t, "storm"), DeliverLate: func() { network.DeliverLate() }}
 			for range 4 {
 				storm.Buckets = append(storm.Buckets, s.OpenOver(t, "storm", &http.Client{Transport: network}))
 			}
-			chain, slots := blobtest.Chain(t, storm), blobtest.Slots(t, storm)
-			t.Logf("%v; chain %+v, slots %+v", network.Met(), chain, slots)
-			if chain.Acknowledged == 0 || slots.Acknowledged == 0 || network.Met()[blobtest.LostReply] < 20 {
+			chain, slots := blobtest.StressAppend(t, storm), blobtest.StressCreate(t, storm)
+			t.Logf("%v; chain %+v, slots %+v", network.FaultCounts(), chain, slots)
+			if chain.Acknowledged == 0 || slots.Acknowledged == 0 || network.FaultCounts()[blobtest.LostReply] < 20 {
 				t.Errorf("too little has happened to prove anything")
 			}
 		})

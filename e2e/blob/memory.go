@@ -77,7 +77,7 @@ func refuse(w http.ResponseWriter, err error) {
 		status int
 		code   string
 	}{
-		{blob.ErrUnchanged, http.StatusNotModified, "NotModified"},
+		{blob.ErrNotModified, http.StatusNotModified, "NotModified"},
 		{blob.ErrNotFound, http.StatusNotFound, "NoSuchKey"},
 		{blob.ErrNoBucket, http.StatusNotFound, "NoSuchBucket"},
 		{blob.ErrExists, http.StatusPreconditionFailed, "PreconditionFailed"},

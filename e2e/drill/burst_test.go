@@ -87,7 +87,7 @@ func burst(t *testing.T, store string, c *Cluster, units int, busy time.Duration
 	count(what+", embargoed", countUnits(s, func(u daemon.Record) bool { return len(u.Embargoes) > 0 }))
 	count(what+", abandoned", abandoned)
 	Measure(t, what+", all active after the burners end", Bound{Max: time.Minute}, []time.Duration{took})
-	c.Judge()
+	c.Check()
 }
 
 // countUnits counts the units of the drill's commands for which is returns true.

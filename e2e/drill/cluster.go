@@ -400,9 +400,9 @@ func (c *Cluster) active() bool {
 	return n == c.Instances
 }
 
-// Judge checks everything written so far, history and tickers' records, against the promises, given what
+// Check checks everything written so far, history and tickers' records, against the promises, given what
 // the drill did.
-func (c *Cluster) Judge() {
+func (c *Cluster) Check() {
 	c.T.Helper()
 	runs, err := ReadRuns(c.log)
 	if err != nil {
@@ -412,9 +412,9 @@ func (c *Cluster) Judge() {
 	if err != nil {
 		c.T.Fatal(err)
 	}
-	bad := append(JudgeRuns(runs), JudgeEvents(events, c.Timing())...)
+	bad := append(CheckRuns(runs), CheckEvents(events, c.Timing())...)
 	if !c.steps {
-		bad = append(bad, JudgeTrust(runs, events, c.boot())...)
+		bad = append(bad, CheckValidity(runs, events, c.boot())...)
 	}
 	dead := JudgeDeaths(events, func(e daemon.Event) bool {
 		return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.is(e) && !n.harmed })

@@ -142,7 +142,7 @@ func life(t *testing.T, c *Cluster) {
 	all := took + c.Until(patience, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
 	t.Logf("a new leader after %v, its units elsewhere after %v", took, all)
 	l.Ended(began)
-	c.Judge()
+	c.Check()
 }
 
 // Ended waits for a node that was asked to stop.
@@ -196,11 +196,11 @@ func TestDrillDatabase(t *testing.T) {
 
 	t.Log("answers swallowed: what was asked happens, nobody hears of it")
 	for range 5 {
-		proxy.Swallow(true)
+		proxy.DropAnswers(true)
 		before := proxy.Swallowed.Load()
 		c.Until(time.Minute, "answers are swallowed", func() bool { return proxy.Swallowed.Load() > before+2000 })
 		proxy.Cut()
-		proxy.Swallow(false)
+		proxy.DropAnswers(false)
 		c.Settled("a", "b", "c")
 	}
 
@@ -211,7 +211,7 @@ func TestDrillDatabase(t *testing.T) {
 		}
 		c.Settled("a", "b", "c")
 	}
-	c.Judge()
+	c.Check()
 }
 
 // terminate kills every connection except its own.
@@ -237,11 +237,11 @@ func TestJudgesBite(t *testing.T) {
 		"repeated":      {{Unit: "u/0", Generation: 1, Node: "a", Start: 0, End: 10}, {Unit: "u/0", Generation: 1, Node: "b", Start: 11, End: 20}},
 		"inside itself": {{Unit: "u/0", Generation: 1, Node: "a", Start: 0, End: 30}, {Unit: "u/0", Generation: 1, Node: "a", Start: 11, End: 20}},
 	} {
-		if len(JudgeRuns(runs)) == 0 {
+		if len(CheckRuns(runs)) == 0 {
 			t.Errorf("%s: not found", name)
 		}
 	}
-	if bad := JudgeRuns([]Run{{Unit: "u/0", Generation: 1, Node: "a", Start: 0, End: 10}, {Unit: "u/0", Generation: 2, Node: "b", Start: 11, End: 20}}); len(bad) != 0 {
+	if bad := CheckRuns([]Run{{Unit: "u/0", Generation: 1, Node: "a", Start: 0, End: 10}, {Unit: "u/0", Generation: 2, Node: "b", Start: 11, End: 20}}); len(bad) != 0 {
 		t.Errorf("a clean hand-over: %v", bad)
 	}
 	if os.Getenv(tickerEnv) != "" {

@@ -17,10 +17,10 @@ import (
 
 // TestDrillHandOver stops leaders cleanly, again and again, and then kills leaders.
 func TestDrillHandOver(t *testing.T) {
-	Aside(t)
+	ParallelUnlessMeasured(t)
 	for name, open := range stores {
 		t.Run(name, func(t *testing.T) {
-			Aside(t)
+			ParallelUnlessMeasured(t)
 			handOver(t, name, open(t))
 		})
 	}
@@ -67,7 +67,7 @@ func handOver(t *testing.T, store string, c *Cluster) {
 	Measure(t, store+": clean stop, its units run elsewhere", cleanRun, stopRun)
 	Measure(t, store+": kill -9, fast, new leader", Bound{Max: 2 * time.Second}, killLead)
 	Measure(t, store+": kill -9, fast, its units run elsewhere", Bound{Max: 2 * time.Second}, killRun)
-	c.Judge()
+	c.Check()
 }
 
 // TestDrillPartition cuts off all nodes for less than a lease, and measures how soon the lease is renewed
@@ -83,15 +83,15 @@ func TestDrillPartition(t *testing.T) {
 	for range Times(20) {
 		c.Settled("a", "b", "c")
 		term := c.Term()
-		proxy.Swallow(true)
+		proxy.DropAnswers(true)
 		c.Until(time.Minute, "answers are swallowed", func() bool { return c.sinceRenewal() > 2500*time.Millisecond })
 		renewals := c.renewals()
 		proxy.Cut()
-		proxy.Swallow(false)
+		proxy.DropAnswers(false)
 		healed = append(healed, c.Until(time.Minute, "the lease is renewed", func() bool { return c.renewals() > renewals || c.Term() > term }))
 	}
 	Measure(t, "postgres: partition healed, lease renewed", Bound{Max: time.Second}, healed)
-	c.Judge()
+	c.Check()
 }
 
 // elections returns how many terms began after a term.
@@ -192,7 +192,7 @@ func TestDrillDatabaseClock(t *testing.T) {
 	c.Until(time.Minute, "its units run elsewhere", func() bool { return c.Running(c.Others(l)...) })
 	w.stop()
 	w.verdict().report(t, "postgres: steps of the database's clock, writers killed 2 times")
-	c.Judge()
+	c.Check()
 }
 
 // TestDrillFailover promotes an asynchronous standby that lost the newest rows, under a running cluster.
@@ -253,12 +253,12 @@ func TestDrillFailover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := JudgeFailover(before, now)
+	bad := CheckFailover(before, now)
 	for _, b := range bad {
 		t.Log(b)
 	}
 	Never(t, "postgres: asynchronous failover that loses the newest rows, numbers of terms and generations that repeat", len(bad))
-	c.Judge()
+	c.Check()
 }
 
 func streaming(t *testing.T, url string) (on bool) {

@@ -11,9 +11,9 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// JudgeRuns returns how the tickers' runs break a promise: two runs of one unit at the same time, or runs
+// CheckRuns returns how the tickers' runs break a promise: two runs of one unit at the same time, or runs
 // out of the order of their generations.
-func JudgeRuns(runs []Run) (bad []string) {
+func CheckRuns(runs []Run) (bad []string) {
 	byUnit := map[string][]Run{}
 	for _, r := range runs {
 		byUnit[r.Unit] = append(byUnit[r.Unit], r)
@@ -35,11 +35,11 @@ func JudgeRuns(runs []Run) (bad []string) {
 	return bad
 }
 
-// JudgeEvents returns how a complete history breaks a promise: gaps in its numbers, terms that repeat or
+// CheckEvents returns how a complete history breaks a promise: gaps in its numbers, terms that repeat or
 // go back, assignments by a term other than the newest, generations issued twice, transitions that the
 // lifecycle does not have, nodes that were declared dead too soon, and actions of dead nodes.
-func JudgeEvents(events []daemon.Event, t lease.Timing) (bad []string) {
-	j := eventJudge{
+func CheckEvents(events []daemon.Event, t lease.Timing) (bad []string) {
+	j := eventChecker{
 		timing: t, issued: map[daemon.Unit]int64{}, state: map[daemon.Unit]daemon.State{},
 		beats: map[node.Incarnation]time.Time{}, gone: map[node.Incarnation]string{},
 	}
@@ -53,8 +53,8 @@ func JudgeEvents(events []daemon.Event, t lease.Timing) (bad []string) {
 	return bad
 }
 
-// eventJudge is the state after the events so far.
-type eventJudge struct {
+// eventChecker is the state after the events so far.
+type eventChecker struct {
 	timing lease.Timing
 	seq    int64
 	term   int64
@@ -65,7 +65,7 @@ type eventJudge struct {
 	gone   map[node.Incarnation]string    // dead nodes, with the reason
 }
 
-func (j *eventJudge) number(e daemon.Event) (err error) {
+func (j *eventChecker) number(e daemon.Event) (err error) {
 	if e.Seq != j.seq+1 {
 		err = fmt.Errorf("follows event %d", j.seq)
 	}
@@ -74,7 +74,7 @@ func (j *eventJudge) number(e daemon.Event) (err error) {
 }
 
 // lead checks what events say about terms, including the terms of assignments.
-func (j *eventJudge) lead(e daemon.Event) error {
+func (j *eventChecker) lead(e daemon.Event) error {
 	switch e.Kind {
 	case daemon.LeaderElected:
 		was := j.term
@@ -95,7 +95,7 @@ func (j *eventJudge) lead(e daemon.Event) error {
 // live checks what events say about the lives of nodes. A node that was declared dead because of silence
 // may come back. A node that has left, or whose process has ended, may not. Timestamps of a clock that
 // was stepped back are not checked.
-func (j *eventJudge) live(e daemon.Event) error {
+func (j *eventChecker) live(e daemon.Event) error {
 	reason, gone := j.gone[e.Incarnation]
 	switch e.Kind {
 	case daemon.NodeRemoved:
@@ -127,7 +127,7 @@ func (j *eventJudge) live(e daemon.Event) error {
 func silent(reason string) bool { return strings.HasPrefix(reason, "no heartbeat") }
 
 // assign checks a transition of an assignment.
-func (j *eventJudge) assign(e daemon.Event) error {
+func (j *eventChecker) assign(e daemon.Event) error {
 	next, from, ok := leadsTo(e.Kind)
 	if !ok {
 		return nil
@@ -187,9 +187,9 @@ func JudgeDeaths(events []daemon.Event, unharmed func(removed daemon.Event) bool
 // blur is the uncertainty of an event's time on the host's boot clock.
 const blur = 50 * time.Millisecond
 
-// JudgeTrust returns the tickers' runs that continued after the store had recorded their end: their unit
+// CheckValidity returns the tickers' runs that continued after the store had recorded their end: their unit
 // was unassigned, or another run had it. boot converts timestamps of events to the boot clock.
-func JudgeTrust(runs []Run, events []daemon.Event, boot func(time.Time) int64) (bad []string) {
+func CheckValidity(runs []Run, events []daemon.Event, boot func(time.Time) int64) (bad []string) {
 	byUnit := map[string][]daemon.Event{}
 	for _, e := range events {
 		byUnit[e.Unit.String()] = append(byUnit[e.Unit.String()], e)
@@ -220,9 +220,9 @@ func ends(e daemon.Event, generation int64) bool {
 	return false
 }
 
-// JudgeFailover compares the history of a store with that of a copy that replaced it and lost the newest
+// CheckFailover compares the history of a store with that of a copy that replaced it and lost the newest
 // events. It returns the numbers of terms and generations that the copy issued again.
-func JudgeFailover(before, after []daemon.Event) (bad []string) {
+func CheckFailover(before, after []daemon.Event) (bad []string) {
 	same := func(a, b daemon.Event) bool {
 		return a.Seq == b.Seq && a.Kind == b.Kind && a.At.Equal(b.At) && a.Unit == b.Unit && a.Term == b.Term && a.Generation == b.Generation
 	}

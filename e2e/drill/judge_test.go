@@ -42,7 +42,7 @@ func removed(reason string) daemon.Event {
 	return daemon.Event{Kind: daemon.NodeRemoved, Node: "a", Incarnation: "a1", Reason: reason}
 }
 
-// TestEventJudgeBites checks that JudgeEvents finds violations, and nothing else.
+// TestEventJudgeBites checks that CheckEvents finds violations, and nothing else.
 func TestEventJudgeBites(t *testing.T) {
 	t.Parallel()
 	assigned, active := step(daemon.AssignmentAssigned, 5, 7), step(daemon.AssignmentActive, 5, 7)
@@ -81,7 +81,7 @@ func TestEventJudgeBites(t *testing.T) {
 		"another of its name":   {history(join, removed("process has ended"), daemon.Event{Kind: daemon.NodeRegistered, Node: "a", Incarnation: "a2"}), ""},
 		"freed after its death": {history(join, elected(7), assigned, active, removed("process has ended"), step(daemon.AssignmentForced, 5, 7)), ""},
 	} {
-		found(t, name, JudgeEvents(c.events, lease.Fast()), c.want)
+		found(t, name, CheckEvents(c.events, lease.Fast()), c.want)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestTrustJudgeBites(t *testing.T) {
 		"abandoned":           {step(daemon.AssignmentAbandoned, 5, 7), run(5, 3*time.Second), ""},
 		"taken from the next": {step(daemon.AssignmentForced, 5, 7), run(6, 3*time.Second), ""},
 	} {
-		found(t, name, JudgeTrust(c.runs, history(assigned, active, c.last), boot), c.want)
+		found(t, name, CheckValidity(c.runs, history(assigned, active, c.last), boot), c.want)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestFailoverJudgeBites(t *testing.T) {
 		for i := len(kept); i < len(after); i++ {
 			after[i].At = after[i].At.Add(time.Minute)
 		}
-		found(t, name, JudgeFailover(before, after), c.want)
+		found(t, name, CheckFailover(before, after), c.want)
 	}
 }
 

@@ -69,5 +69,5 @@ func lostHost(t *testing.T, c *Cluster, what string, times int, leader, elsewher
 	}
 	Measure(t, what+", new leader", Bound{Max: leader}, lead)
 	Measure(t, what+", its units run elsewhere", Bound{Max: elsewhere}, run)
-	c.Judge()
+	c.Check()
 }

@@ -22,8 +22,8 @@ func Times(n int) int {
 	return 1
 }
 
-// Aside lets drills run in parallel, unless their figures are recorded: other load would falsify them.
-func Aside(t *testing.T) {
+// ParallelUnlessMeasured lets drills run in parallel, unless their figures are recorded: other load would falsify them.
+func ParallelUnlessMeasured(t *testing.T) {
 	if !Full() {
 		t.Parallel()
 	}

@@ -50,8 +50,8 @@ func (p *Proxy) Address() string { return p.l.Addr().String() }
 // Switch sends new connections to another server.
 func (p *Proxy) Switch(target string) { p.target.Store(&target) }
 
-// Swallow starts or stops dropping answers.
-func (p *Proxy) Swallow(on bool) { p.swallow.Store(on) }
+// DropAnswers starts or stops dropping answers.
+func (p *Proxy) DropAnswers(on bool) { p.swallow.Store(on) }
 
 // Cut closes every connection.
 func (p *Proxy) Cut() {

@@ -47,13 +47,13 @@ func restarted(t *testing.T, c *Cluster, what string) {
 		took = append(took, time.Since(began))
 	}
 	Measure(t, fmt.Sprintf("%s, all units run again", what), Bound{Max: 2 * time.Second}, took)
-	c.Judge()
+	c.Check()
 }
 
 // TestDrillDatabaseAwayForTwoSeconds stops the database for two of the five seconds of a lease, again and
 // again. The leader's passes fail meanwhile, and it must keep its term.
 func TestDrillDatabaseAwayForTwoSeconds(t *testing.T) {
-	Aside(t)
+	ParallelUnlessMeasured(t)
 	server, err := pgtest.Start(pgtest.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -94,5 +94,5 @@ func TestDrillDatabaseAwayForTwoSeconds(t *testing.T) {
 		gaveUp += strings.Count(l.Output(), "passes_failed")
 	}
 	Never(t, "postgres: database away for 2 s of a lease of 5 s, terms given up for failed passes", gaveUp)
-	c.Judge()
+	c.Check()
 }

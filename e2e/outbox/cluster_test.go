@@ -37,13 +37,13 @@ type cluster struct {
 	db        *database
 	to        receiver
 	instances int
-	valves    map[*drill.Node]*valve // on each node's connections to the receiver
+	valves    map[*drill.Node]*holdback // on each node's connections to the receiver
 }
 
 // relays starts three nodes whose relays share the shards.
 func relays(t *testing.T, db *database, to receiver, instances int) *cluster {
 	t.Helper()
-	c := &cluster{Cluster: drill.New(t, db.url, db.store), t: t, db: db, to: to, instances: instances, valves: map[*drill.Node]*valve{}}
+	c := &cluster{Cluster: drill.New(t, db.url, db.store), t: t, db: db, to: to, instances: instances, valves: map[*drill.Node]*holdback{}}
 	c.Instances, c.Args = 0, to.args
 	for range 3 {
 		c.join()
@@ -56,7 +56,7 @@ func (c *cluster) join() {
 	v, address := c.to.valve, ""
 	if c.to.address != "" {
 		g := newGate(c.t, c.to.address)
-		v, address = &g.valve, g.address()
+		v, address = &g.holdback, g.address()
 	}
 	// Set by the environment, because it differs from node to node.
 	c.Env = []string{fmt.Sprintf("EMITD_OUTBOX_SUBSCRIPTIONS=[{name: %s, instances: %d, sink: %s}]", subscription, c.instances, c.to.sink(address))}

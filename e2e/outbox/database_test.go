@@ -21,10 +21,10 @@ type database struct {
 	log   outbox.Operator
 	// inTx runs fn in a transaction of a caller. It commits if fn returns nil.
 	inTx func(ctx context.Context, fn func(transaction) error) error
-	// stranger opens a transaction that writes and publishes, holds it for 4 s and until enough is closed,
+	// openTransaction opens a transaction that writes and publishes, holds it for 4 s and until enough is closed,
 	// and commits it. No relay may wait for it. It is nil if the database allows only one write transaction
 	// at a time.
-	stranger func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error
+	openTransaction func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error
 }
 
 // transaction is a transaction of a writer.

@@ -21,13 +21,13 @@ import (
 // What is on the new server must be delivered, in order. What was lost with the old one may have been
 // delivered before.
 func TestDrillOtherServer(t *testing.T) {
-	drill.Aside(t)
+	drill.ParallelUnlessMeasured(t)
 	for name, move := range map[string]func(t *testing.T, from *pgtest.Server) (prepare func(), finish func() *pgtest.Server){
 		"promotion": promotion,
 		"restore":   restore,
 	} {
 		t.Run(name, func(t *testing.T) {
-			drill.Aside(t)
+			drill.ParallelUnlessMeasured(t)
 			otherServer(t, name, move)
 		})
 	}
@@ -77,7 +77,7 @@ func otherServer(t *testing.T, name string, move func(*testing.T, *pgtest.Server
 			seen = append(seen, a)
 		}
 	}
-	v := after.ledger.judge(seen)
+	v := after.ledger.check(seen)
 	what := "postgres, " + name + " under living relays"
 	t.Logf("%s: %d committed messages are not on the new server, %d of them were delivered before", what, len(gone), early)
 	if len(gone) == 0 {
@@ -87,7 +87,7 @@ func otherServer(t *testing.T, name string, move func(*testing.T, *pgtest.Server
 }
 
 // keep removes the messages that are not on the new server, and returns them.
-func (l *ledger) keep(kept map[uuid.UUID]bool) (gone map[uuid.UUID]bool) {
+func (l *writtenRecord) keep(kept map[uuid.UUID]bool) (gone map[uuid.UUID]bool) {
 	gone = map[uuid.UUID]bool{}
 	for id := range l.place {
 		if !kept[id] {
@@ -99,7 +99,7 @@ func (l *ledger) keep(kept map[uuid.UUID]bool) (gone map[uuid.UUID]bool) {
 }
 
 // follow puts another ledger before this one.
-func (l *ledger) follow(first *ledger) {
+func (l *writtenRecord) follow(first *writtenRecord) {
 	for id, place := range l.place {
 		l.place[id] = place + first.length[l.key[id]]
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// valve can delay what some connections send, as a network with late packets does.
-type valve struct {
+// holdback can delay what some connections send, as a network with late packets does.
+type holdback struct {
 	held atomic.Int64 // bytes that were delayed
 
 	mu   sync.Mutex
@@ -24,7 +24,7 @@ type tap struct{ open chan struct{} } // closed while bytes pass
 var passing = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // tap returns a function that each write of a connection must call; it blocks while the valve holds.
-func (v *valve) tap() (pass func(n int)) {
+func (v *holdback) tap() (pass func(n int)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	t := &tap{passing}
@@ -43,7 +43,7 @@ func (v *valve) tap() (pass func(n int)) {
 }
 
 // hold delays what the existing connections send. New connections are not affected.
-func (v *valve) hold() {
+func (v *holdback) hold() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.open = make(chan struct{})
@@ -53,7 +53,7 @@ func (v *valve) hold() {
 }
 
 // release lets the delayed bytes pass.
-func (v *valve) release() {
+func (v *holdback) release() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.open != nil {
@@ -66,7 +66,7 @@ func (v *valve) release() {
 // tapped is a receiver's own listener with a valve.
 type tapped struct {
 	net.Listener
-	valve *valve
+	valve *holdback
 }
 
 func (l tapped) Accept() (net.Conn, error) {
@@ -90,7 +90,7 @@ func (c tappedConn) Read(b []byte) (int, error) {
 
 // gate is a proxy between a node and the receiver, with a valve.
 type gate struct {
-	valve
+	holdback
 	l net.Listener
 
 	mu    sync.Mutex

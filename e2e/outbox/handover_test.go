@@ -44,7 +44,7 @@ func (c *cluster) handOvers(end func(*drill.Node) func()) (h handOvers) {
 		h.took = append(h.took, c.handOver(w, i%2, end))
 	}
 	c.drained()
-	h.verdict = w.ledger.judge(c.to.arrivals(c)[before:])
+	h.verdict = w.ledger.check(c.to.arrivals(c)[before:])
 	return h
 }
 
@@ -99,12 +99,12 @@ func (c *cluster) handOver(w *writers, index int, end func(*drill.Node) func()) 
 // the receiver fences, readers must see nothing of it. The webhook has no fence, so there the drill must
 // see its messages.
 func TestDrillZombie(t *testing.T) {
-	drill.Aside(t)
+	drill.ParallelUnlessMeasured(t)
 	for _, s := range []struct{ database, receiver string }{
 		{"sqlite", "webhook"}, {"sqlite", "nats, forgetful"}, {"postgres", "postgres"}, {"postgres", "kafka"},
 	} {
 		t.Run(s.database+" to "+s.receiver, func(t *testing.T) {
-			drill.Aside(t)
+			drill.ParallelUnlessMeasured(t)
 			zombie(t, databases[s.database](t), receivers[s.receiver](t), s.receiver)
 		})
 	}
@@ -137,7 +137,7 @@ func zombie(t *testing.T, db *database, to receiver, name string) {
 	}
 	w.end()
 	c.drained()
-	v := w.ledger.judge(to.arrivals(c))
+	v := w.ledger.check(to.arrivals(c))
 	what := fmt.Sprintf("%s to %s, relay stopped beyond its registration %d times and continued", db.name, name, rounds)
 	v.report(t, what, to.again)
 	what += ", seen after its successor's"

@@ -18,14 +18,14 @@ import (
 // without these messages, in alternating runs. Two sets of runs without them show the machine's own
 // variation. While those differ by more than a tenth there are more runs, up to twice as many.
 func TestDrillHeadOfLine(t *testing.T) {
-	drill.Aside(t)
+	drill.ParallelUnlessMeasured(t)
 	stuck, bad, good, turns := 1000, 100, 200, 1
 	if drill.Full() {
 		stuck, bad, good, turns = 10_000, 1_000, 2_000, 5
 	}
 	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
-			drill.Aside(t)
+			drill.ParallelUnlessMeasured(t)
 			var without, again, with, behind []time.Duration
 			same := func() float64 { return float64(at(0.5, again)) / float64(at(0.5, without)) }
 			for len(with) < turns || drill.Full() && len(with) < 2*turns && max(same(), 1/same()) > 1.1 {
@@ -95,7 +95,7 @@ func latency(t *testing.T, db *database, refused []outbox.Message, n int) (took 
 	}
 	until(t, time.Minute, "they are parked", func() bool {
 		s, ok := db.stats(context.Background())
-		return ok && s.Lanes == int64(len(lanes))
+		return ok && s.ParkedKeys == int64(len(lanes))
 	})
 	committed := make([]time.Time, n)
 	messages := make([]outbox.Message, n)

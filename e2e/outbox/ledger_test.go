@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// ledger records what the writers committed and what they rolled back.
-type ledger struct {
+// writtenRecord records what the writers committed and what they rolled back.
+type writtenRecord struct {
 	mu sync.Mutex
 	// place is the index of a committed message among those of its key, in the order of the key's lock.
 	place  map[uuid.UUID]int
@@ -21,13 +21,13 @@ type ledger struct {
 	undone map[uuid.UUID]bool
 }
 
-func newLedger() *ledger {
-	return &ledger{place: map[uuid.UUID]int{}, key: map[uuid.UUID]string{}, length: map[string]int{}, undone: map[uuid.UUID]bool{}}
+func newLedger() *writtenRecord {
+	return &writtenRecord{place: map[uuid.UUID]int{}, key: map[uuid.UUID]string{}, length: map[string]int{}, undone: map[uuid.UUID]bool{}}
 }
 
 // note records what a transaction is about to commit and what it has undone. The writer calls it last,
 // while it holds the lock of the key, so that places are in the order of the locks.
-func (l *ledger) note(kept, gone []outbox.Message) {
+func (l *writtenRecord) note(kept, gone []outbox.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range kept {
@@ -40,7 +40,7 @@ func (l *ledger) note(kept, gone []outbox.Message) {
 }
 
 // committed returns the number of committed messages.
-func (l *ledger) committed() int {
+func (l *writtenRecord) committed() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.place)
@@ -68,9 +68,9 @@ type verdict struct {
 	backwards int
 }
 
-// judge compares the arrivals with the ledger. They are in the order in which readers see them; between
+// check compares the arrivals with the ledger. They are in the order in which readers see them; between
 // different keys any order is valid.
-func (l *ledger) judge(arrivals []arrival) verdict {
+func (l *writtenRecord) check(arrivals []arrival) verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := verdict{committed: len(l.place), undone: len(l.undone)}
@@ -166,7 +166,7 @@ func TestJudgeBites(t *testing.T) {
 		"again, out of turn": {append(at(2, 0, 1, 2, 3), at(1, 3)...), verdict{repeated: 1, backwards: 1}},
 	} {
 		c.want.committed, c.want.undone = 4, 1
-		if got := l.judge(c.arrivals); got != c.want {
+		if got := l.check(c.arrivals); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

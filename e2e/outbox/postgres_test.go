@@ -81,7 +81,7 @@ func reach(t *testing.T, server *pgtest.Server) *database {
 		inTx: func(ctx context.Context, fn func(transaction) error) error {
 			return pub.InTx(ctx, pool, func(tx *outboxpg.Tx) error { return fn(&postgresTx{tx, pub}) })
 		},
-		stranger: func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error {
+		openTransaction: func(ctx context.Context, m outbox.Message, enough <-chan struct{}, note func()) error {
 			return pub.InTx(ctx, pool, func(tx *outboxpg.Tx) error {
 				if err := pub.Publish(ctx, tx, m); err != nil {
 					return err

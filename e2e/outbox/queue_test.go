@@ -77,7 +77,7 @@ func inQueue(t *testing.T, q queue.Consumer) (seen []arrival) {
 func TestQueueSink(t *testing.T) {
 	t.Parallel()
 	sinktest.Suite{
-		Atomic: true, Dedup: true, Without: []sinktest.Fault{sinktest.Falter, sinktest.Hang},
+		Atomic: true, Dedup: true, Unsupported: []sinktest.Fault{sinktest.Falter, sinktest.Hang},
 		New: func(t *testing.T) *sinktest.Harness {
 			c := brokerNode(t)
 			q := dial(t, c)

@@ -28,9 +28,9 @@ import (
 type receiver struct {
 	// sink returns the YAML of the subscription's sink for an address of the receiver.
 	sink    func(address string) string
-	address string   // host and port of the receiver; "" if no proxy can be put in front of it
-	valve   *valve   // of the receiver itself, in that case; may be nil
-	args    []string // of the nodes
+	address string    // host and port of the receiver; "" if no proxy can be put in front of it
+	valve   *holdback // of the receiver itself, in that case; may be nil
+	args    []string  // of the nodes
 	// arrivals returns what readers see, in their order. It is read once, when everything is delivered.
 	arrivals func(c *cluster) []arrival
 	// arrived reports whether a message has been seen; nil if that is expensive.
@@ -258,7 +258,7 @@ func parse(t *testing.T, id, generation string) arrival {
 // repeats messages: readers see them twice, but none of a replaced relay.
 func toKafka(t *testing.T) receiver {
 	t.Helper()
-	v := &valve{}
+	v := &holdback{}
 	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(4, topic), kfake.ListenFn(func(network, address string) (net.Listener, error) {
 		l, err := net.Listen(network, address)
 		return tapped{l, v}, err

@@ -13,7 +13,7 @@ import (
 // savepoints, rollbacks, commits in any order, and on Postgres another transaction that stays open for 4
 // s, for which no relay may wait.
 func TestDrillStorm(t *testing.T) {
-	drill.Aside(t)
+	drill.ParallelUnlessMeasured(t)
 	for _, s := range []struct{ database, receiver string }{
 		{"sqlite", "webhook"},
 		{"sqlite", "nats"},
@@ -23,7 +23,7 @@ func TestDrillStorm(t *testing.T) {
 		{"postgres", "kafka"},
 	} {
 		t.Run(s.database+" to "+s.receiver, func(t *testing.T) {
-			drill.Aside(t)
+			drill.ParallelUnlessMeasured(t)
 			storm(t, databases[s.database](t), receivers[s.receiver](t), s.receiver)
 		})
 	}
@@ -44,8 +44,8 @@ func storm(t *testing.T, db *database, to receiver, name string) {
 		c.join()
 		c.moved(victim)
 	}
-	if db.stranger != nil {
-		c.stranger(w, to)
+	if db.openTransaction != nil {
+		c.holdTransaction(w, to)
 	}
 	w.more(500)
 	leaver := c.relaying()[kills%2]
@@ -55,18 +55,18 @@ func storm(t *testing.T, db *database, to receiver, name string) {
 	w.more(500)
 	w.end()
 	c.drained()
-	w.ledger.judge(to.arrivals(c)).report(t, fmt.Sprintf("%s to %s, relays killed %d times", db.name, name, kills), to.again)
+	w.ledger.check(to.arrivals(c)).report(t, fmt.Sprintf("%s to %s, relays killed %d times", db.name, name, kills), to.again)
 }
 
-// stranger holds a transaction open for 4 s and until three messages of others have been delivered. The
+// holdTransaction holds a transaction open for 4 s and until three messages of others have been delivered. The
 // transaction publishes a message at its beginning. If the relays waited for it, none of the three would
 // be delivered.
-func (c *cluster) stranger(w *writers, to receiver) {
+func (c *cluster) holdTransaction(w *writers, to receiver) {
 	c.t.Helper()
 	done, enough := make(chan error, 1), make(chan struct{})
 	m := message("key-of-a-stranger")
 	go func() {
-		done <- c.db.stranger(c.t.Context(), m, enough, func() { w.ledger.note([]outbox.Message{m}, nil) })
+		done <- c.db.openTransaction(c.t.Context(), m, enough, func() { w.ledger.note([]outbox.Message{m}, nil) })
 	}()
 	if to.arrived == nil { // the final check shows that the message is not lost
 		close(enough)

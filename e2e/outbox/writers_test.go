@@ -33,7 +33,7 @@ var errUndo = errors.New("undone")
 type writers struct {
 	t      testing.TB
 	db     *database
-	ledger *ledger
+	ledger *writtenRecord
 	ctx    context.Context
 	stop   context.CancelFunc
 	all    sync.WaitGroup

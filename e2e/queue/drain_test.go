@@ -84,10 +84,10 @@ func (p place) latency(t *testing.T) time.Duration {
 // TestDrillDrain submits many jobs, and two workers work them off while the broker's node is killed again
 // and again. Every acknowledged job must be completed exactly once.
 func TestDrillDrain(t *testing.T) {
-	drill.Aside(t)
+	drill.ParallelUnlessMeasured(t)
 	for _, name := range slices.Sorted(maps.Keys(buckets)) {
 		t.Run(name, func(t *testing.T) {
-			drill.Aside(t)
+			drill.ParallelUnlessMeasured(t)
 			drain(t, name)
 		})
 	}

@@ -16,10 +16,10 @@ import (
 // TestDrillHandOver measures for how long the queue accepts no job when its broker stops cleanly, and
 // when it is killed.
 func TestDrillHandOver(t *testing.T) {
-	drill.Aside(t)
+	drill.ParallelUnlessMeasured(t)
 	for _, name := range slices.Sorted(maps.Keys(buckets)) {
 		t.Run(name, func(t *testing.T) {
-			drill.Aside(t)
+			drill.ParallelUnlessMeasured(t)
 			handOver(t, name)
 		})
 	}
@@ -112,7 +112,7 @@ func (h *handover) gap(end func(n *drill.Node), slow time.Duration) (longest tim
 
 // TestDrillHandOverLoaded does the same with many waiting jobs, all of which the successor must read.
 func TestDrillHandOverLoaded(t *testing.T) {
-	drill.Aside(t)
+	drill.ParallelUnlessMeasured(t)
 	jobs := 20_000
 	if drill.Full() {
 		jobs = 1_000_000

@@ -69,7 +69,7 @@ func TestKafkaWorkersShareAProducer(t *testing.T) {
 			if n := inits.Load(); n != refused+1 || down.Load() != refused {
 				t.Errorf("initialised %d times, %d workers were told that the sink is down; want %d and %d", n, down.Load(), refused+1, refused)
 			}
-			judge(t, k.received(t), rows, true)
+			checkArrivals(t, k.received(t), rows, true)
 		})
 	}
 }
@@ -129,7 +129,7 @@ func TestKafkaWaitsForTheTransactionBefore(t *testing.T) {
 	close(release)
 	all(t, <-first, nil)
 	all(t, deliver(t, s, "0-63", 5, rows[10:]), nil)
-	judge(t, k.received(t), rows, true)
+	checkArrivals(t, k.received(t), rows, true)
 }
 
 // TestKafkaFirstBrokerVanishes loses the broker that the client asks for the others: the sink must find

@@ -125,10 +125,10 @@ func (o *office) empty(t *testing.T) {
 		all, err := o.log.Stats(t.Context(), "billing")
 		must(t, err)
 		s := all[0]
-		if s.Dead > 0 || s.HeldLanes > 0 {
+		if s.Dead > 0 || s.HeldKeys > 0 {
 			t.Fatalf("given up: %+v", s)
 		}
-		return s.Pending == 0 && s.Lanes == 0
+		return s.Pending == 0 && s.ParkedKeys == 0
 	})
 }
 
@@ -178,7 +178,7 @@ func relayOutlives(t *testing.T, transactional bool, how loss) {
 	}
 	var failed [3][]failure // by the phase in which a message was published; complete when the relay has ended
 	a, ended := o.relay(t, 1, outbox.Config{
-		Sink: sink, DeliverTimeout: 2 * time.Second, Patience: time.Second,
+		Sink: sink, DeliverTimeout: 2 * time.Second, PageTimeout: time.Second,
 		Retry: outbox.Retry{Backoff: 100 * time.Millisecond, MaxBackoff: time.Second, MaxAttempts: -1},
 		Hooks: outbox.Hooks{OnFailed: func(_ string, row outbox.Row, err error) {
 			n, _ := strconv.Atoi(string(row.Payload))

@@ -158,7 +158,7 @@ func vanish(t *testing.T, transactional, busy bool, how loss) {
 			return errs[0] == nil
 		})
 	}
-	judge(t, k.received(t), rows, transactional)
+	checkArrivals(t, k.received(t), rows, transactional)
 }
 
 // part returns the rows of a worker, which has its own keys.
@@ -171,8 +171,8 @@ func part(rows []outbox.Row, worker, of int) (mine []outbox.Row) {
 	return mine
 }
 
-// judge fails the test if a message was lost, overtaken, or repeated too often.
-func judge(t *testing.T, got []sinktest.Taken, rows []outbox.Row, once bool) {
+// checkArrivals fails the test if a message was lost, overtaken, or repeated too often.
+func checkArrivals(t *testing.T, got []sinktest.Taken, rows []outbox.Row, once bool) {
 	t.Helper()
 	at := map[string]int{}
 	for i, r := range rows {
@@ -259,8 +259,8 @@ func oneVanishes(t *testing.T, transactional bool, how loss) {
 	}
 	must(t, k.MoveTopicPartition("lost", 0, (gone+1)%3))
 	all(t, deliver(t, s, "0-63", 5, lost[10:]), nil)
-	judge(t, k.taken(t, "lost"), lost, transactional)
+	checkArrivals(t, k.taken(t, "lost"), lost, transactional)
 	if !transactional {
-		judge(t, k.taken(t, "good"), good, true)
+		checkArrivals(t, k.taken(t, "good"), good, true)
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 // The errors of an address.
 var (
-	ErrForm   = errors.New("does not parse (special characters in a user or password must be percent-encoded: @ is %40, / is %2F, # is %23, ? is %3F)")
-	ErrEncode = errors.New("seems to have a part of a login behind its host: percent-encode special characters in a user or password (@ is %40, / is %2F, # is %23, ? is %3F)")
+	ErrMalformed      = errors.New("does not parse (special characters in a user or password must be percent-encoded: @ is %40, / is %2F, # is %23, ? is %3F)")
+	ErrUnencodedLogin = errors.New("seems to have a part of a login behind its host: percent-encode special characters in a user or password (@ is %40, / is %2F, # is %23, ? is %3F)")
 )
 
 // host matches the text between a login and a path: names and numbers, several with commas.
@@ -25,7 +25,7 @@ var host = regexp.MustCompile(`^[\pL\pN._,:%\[\]-]*$`)
 func URL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return nil, ErrForm
+		return nil, ErrMalformed
 	}
 	_, rest, _ := strings.Cut(text, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -37,18 +37,18 @@ func URL(text string) (*url.URL, error) {
 	web := u.Scheme == "http" || u.Scheme == "https" || u.Scheme == "s3" || u.Scheme == "gs"
 	switch {
 	case !host.MatchString(u.Host) || !port(u.Port()):
-		return nil, ErrEncode
+		return nil, ErrUnencodedLogin
 	case strings.Count(authority, "@") > 1: // parsers differ in which @ ends the login
-		return nil, ErrEncode
+		return nil, ErrUnencodedLogin
 	case u.Opaque != "" && strings.Contains(u.Opaque, "@"):
-		return nil, ErrEncode
+		return nil, ErrUnencodedLogin
 	case !strings.Contains(behind, "@"):
 	case web && (login || !strings.Contains(authority, ":")): // a path may contain an @, as in e-mail addresses
 	case u.Host != "":
-		return nil, ErrEncode
+		return nil, ErrUnencodedLogin
 	}
 	if u.Host != "" && !web && strings.Contains(behind, "#") {
-		return nil, ErrEncode
+		return nil, ErrUnencodedLogin
 	}
 	return u, nil
 }
@@ -64,7 +64,7 @@ func List(text string) error {
 		one = strings.TrimSpace(one)
 		if !strings.Contains(one, "://") {
 			if i > 0 && strings.Contains(one, "@") { // the rest of a password that contains a comma
-				return ErrEncode
+				return ErrUnencodedLogin
 			}
 			one = "any://" + one
 		}

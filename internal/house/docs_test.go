@@ -130,7 +130,7 @@ func TestEventsAreDocumented(t *testing.T) {
 		constants(t, "node/node.go", "LossReason"),
 		constants(t, "internal/coordinator/plan/why.go", "Rule"),
 		constants(t, "internal/coordinator/member/api.go", "CancelCause"),
-		constants(t, "storage/sqlite/sqlite.go", "Rebooted"),
+		constants(t, "storage/sqlite/sqlite.go", "ReasonRebooted"),
 		// Evidence and reports: all texts of these files except the names of phases.
 		texts(parse(t, "internal/coordinator/member/judge.go")),
 		texts(without(parse(t, "internal/coordinator/member/runs.go"), "phase")),

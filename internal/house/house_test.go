@@ -129,7 +129,7 @@ var clocks = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer",
 // somebody who changes the store directly, such as an operator who removes a living node's row.
 func TestSimulatorDecidesNothing(t *testing.T) {
 	t.Parallel()
-	requests := []string{"Heartbeat", "Claim", "Report", "UnitReport", "Leave", "Commit", "Change", "NodeChange"}
+	requests := []string{"Heartbeat", "TermRequest", "Report", "UnitReport", "Leave", "Commit", "Change", "NodeChange"}
 	inspect(t, list(t)["internal/coordinator/sim"], func(at token.Position, n ast.Node) {
 		lit, ok := n.(*ast.CompositeLit)
 		if !ok || filepath.Base(at.Filename) == "faults.go" {

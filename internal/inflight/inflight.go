@@ -2,10 +2,10 @@
 //
 // All calls of a process share a [Budget]. Each [Call] takes bytes from it before it holds them: the body as it is
 // read and decoded, and the payloads that are loaded for its answer. A call gives everything back when it ends. The
-// first [Free] bytes of a call need only its place among the calls, so that large calls cannot keep small ones out.
+// first [FreeBytes] bytes of a call need only its place among the calls, so that large calls cannot keep small ones out.
 //
 // The call travels in the context, because the code that is about to hold many bytes is far from the code that
-// knows the connection: see [With] and [Of].
+// knows the connection: see [NewContext] and [FromContext].
 package inflight
 
 import (
@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// Free is how many bytes of a call are not taken from the budget.
-	Free = 16 << 10
+	// FreeBytes is how many bytes of a call are not taken from the budget.
+	FreeBytes = 16 << 10
 	// step is how many bytes a call takes at a time, so that reading a body does not take each piece separately.
 	step = 64 << 10
 )
@@ -81,7 +81,7 @@ func (c *Call) Take(n int64) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if missing := c.used + n - Free - c.held; missing > 0 && !c.ended {
+	if missing := c.used + n - FreeBytes - c.held; missing > 0 && !c.ended {
 		more := (missing + step - 1) / step * step
 		if !acquire(&c.budget.heldBytes, more, c.budget.bytes) {
 			if more = missing; !acquire(&c.budget.heldBytes, more, c.budget.bytes) {
@@ -109,11 +109,13 @@ func (c *Call) End() {
 
 type key struct{}
 
-// With returns a context that carries the call.
-func With(ctx context.Context, c *Call) context.Context { return context.WithValue(ctx, key{}, c) }
+// NewContext returns a context that carries the call.
+func NewContext(ctx context.Context, c *Call) context.Context {
+	return context.WithValue(ctx, key{}, c)
+}
 
-// Of returns the call that a context carries, or nil.
-func Of(ctx context.Context) *Call {
+// FromContext returns the call that a context carries, or nil.
+func FromContext(ctx context.Context) *Call {
 	c, _ := ctx.Value(key{}).(*Call)
 	return c
 }

@@ -22,13 +22,13 @@ func TestBudget(t *testing.T) {
 	if _, ok := b.Begin(); ok {
 		t.Error("a fourth call began")
 	}
-	if !large.Take(1<<20 + inflight.Free) {
+	if !large.Take(1<<20 + inflight.FreeBytes) {
 		t.Error("one call may hold the whole budget")
 	}
-	if large.Take(1) || third.Take(inflight.Free+1) {
+	if large.Take(1) || third.Take(inflight.FreeBytes+1) {
 		t.Error("more than the budget was taken")
 	}
-	if !small.Take(inflight.Free) {
+	if !small.Take(inflight.FreeBytes) {
 		t.Error("a small call was kept out")
 	}
 	large.End()
@@ -74,10 +74,10 @@ func TestBudgetConcurrently(t *testing.T) {
 func TestContext(t *testing.T) {
 	t.Parallel()
 	c, _ := inflight.New(0, 1).Begin()
-	if inflight.Of(inflight.With(context.Background(), c)) != c {
+	if inflight.FromContext(inflight.NewContext(context.Background(), c)) != c {
 		t.Error("the context lost its call")
 	}
-	if none := inflight.Of(context.Background()); none != nil || !none.Take(1<<40) || none.Budget() != nil {
+	if none := inflight.FromContext(context.Background()); none != nil || !none.Take(1<<40) || none.Budget() != nil {
 		t.Error("no call has a bound")
 	}
 }

@@ -23,18 +23,18 @@ func Code(err error) string {
 	return ""
 }
 
-// bare is an error without secrets. It still wraps the server's code, the end of a context, a network that cannot
+// stripped is an error without secrets. It still wraps the server's code, the end of a context, a network that cannot
 // be reached, a connection that broke, and a server of the wrong kind.
-type bare struct {
+type stripped struct {
 	text   string
 	causes []error
 }
 
-func (e *bare) Error() string   { return e.text }
-func (e *bare) Unwrap() []error { return e.causes }
+func (e *stripped) Error() string   { return e.text }
+func (e *stripped) Unwrap() []error { return e.causes }
 
-// asked are the errors without data of their own that callers compare with.
-var asked = []error{
+// keptCauses are the errors without data of their own that callers compare with.
+var keptCauses = []error{
 	context.DeadlineExceeded, context.Canceled, io.EOF, io.ErrUnexpectedEOF,
 	pgconn.ErrReadOnlyConnection, pgconn.ErrStandbyConnection,
 }
@@ -42,7 +42,7 @@ var asked = []error{
 // Strip copies what callers may ask of an error and drops its chain. Its text contains no secret of the connection
 // string.
 func Strip(err error, connection string) error {
-	b := &bare{text: Redact(err.Error(), connection)}
+	b := &stripped{text: Redact(err.Error(), connection)}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		b.causes = append(b.causes, pg)
 	}
@@ -52,7 +52,7 @@ func Strip(err error, connection string) error {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		b.causes = append(b.causes, dns)
 	}
-	for _, cause := range asked {
+	for _, cause := range keptCauses {
 		if errors.Is(err, cause) {
 			b.causes = append(b.causes, cause)
 		}

@@ -39,8 +39,8 @@ import (
 // Install says how to get a missing Postgres.
 const Install = "make deps, or apt-get install postgresql"
 
-// shared is the server of this test binary.
-var shared struct {
+// sharedServer is the server of this test binary.
+var sharedServer struct {
 	sync.Mutex
 	server    *Server
 	err       error
@@ -53,14 +53,14 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 // Run is Main for a TestMain that has more to clean up: it returns the exit code.
 func Run(m *testing.M) int {
 	code := m.Run()
-	shared.Lock()
-	if shared.server != nil {
-		if err := shared.server.Close(); err != nil {
+	sharedServer.Lock()
+	if sharedServer.server != nil {
+		if err := sharedServer.server.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, "pgtest:", err)
 			code = max(code, 1)
 		}
 	}
-	shared.Unlock()
+	sharedServer.Unlock()
 	return code
 }
 
@@ -75,9 +75,9 @@ func Database(t testing.TB) string {
 // every further call copies its result.
 func Template(t testing.TB, key string, prepare func(url string) error) string {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	name, ok := shared.templates[key]
+	sharedServer.Lock()
+	defer sharedServer.Unlock()
+	name, ok := sharedServer.templates[key]
 	if !ok {
 		base := adminURL(t)
 		name = unique("template")
@@ -85,18 +85,18 @@ func Template(t testing.TB, key string, prepare func(url string) error) string {
 		if err := prepare(with(base, name)); err != nil {
 			t.Fatalf("pgtest: prepare the template %s: %v", key, err)
 		}
-		if shared.templates == nil {
-			shared.templates = map[string]string{}
+		if sharedServer.templates == nil {
+			sharedServer.templates = map[string]string{}
 		}
-		shared.templates[key] = name
+		sharedServer.templates[key] = name
 	}
 	return createLocked(t, name)
 }
 
 func create(t testing.TB, template string) string {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
+	sharedServer.Lock()
+	defer sharedServer.Unlock()
 	return createLocked(t, template)
 }
 
@@ -117,13 +117,13 @@ func adminURL(t testing.TB) string {
 	if given := os.Getenv("EMITD_TEST_POSTGRES_URL"); given != "" {
 		return given
 	}
-	if shared.server == nil && shared.err == nil {
-		shared.server, shared.err = Start(Config{})
+	if sharedServer.server == nil && sharedServer.err == nil {
+		sharedServer.server, sharedServer.err = Start(Config{})
 	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
+	if sharedServer.err != nil {
+		t.Fatal(sharedServer.err)
 	}
-	return shared.server.URL("postgres")
+	return sharedServer.server.URL("postgres")
 }
 
 // admin runs one statement.
@@ -151,8 +151,8 @@ func with(base, database string) string {
 	return u.String()
 }
 
-// As returns the URL with another user and password.
-func As(base, user, password string) string {
+// WithUser returns the URL with another user and password.
+func WithUser(base, user, password string) string {
 	u, err := url.Parse(base)
 	if err != nil {
 		panic("pgtest: " + err.Error())

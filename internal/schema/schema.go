@@ -19,9 +19,9 @@ type Step struct {
 	Down    string // empty where there is no way back
 }
 
-// Steps reads files named migrations/NNN_name.up.sql, and the .down.sql files beside them. They
+// Load reads files named migrations/NNN_name.up.sql, and the .down.sql files beside them. They
 // must be numbered from 1 to newest.
-func Steps(files fs.FS, newest int) []Step {
+func Load(files fs.FS, newest int) []Step {
 	up, err := fs.Glob(files, "migrations/*.up.sql")
 	if err != nil || len(up) != newest {
 		panic(fmt.Sprintf("schema: %d migrations are embedded, want %d", len(up), newest))

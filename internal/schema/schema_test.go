@@ -19,7 +19,7 @@ func files(names ...string) fstest.MapFS {
 // Steps are read in order, with or without a way back. Other files are ignored.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	got := schema.Steps(files("002_more_columns.up.sql", "001_first.up.sql", "001_first.down.sql", "001_part.sql"), 2)
+	got := schema.Load(files("002_more_columns.up.sql", "001_first.up.sql", "001_first.down.sql", "001_part.sql"), 2)
 	want := []schema.Step{
 		{Version: 1, Name: "first", Up: "text of 001_first.up.sql", Down: "text of 001_first.down.sql"},
 		{Version: 2, Name: "more_columns", Up: "text of 002_more_columns.up.sql"},
@@ -45,7 +45,7 @@ func TestStepsThatAreNot(t *testing.T) {
 					t.Errorf("%v were read", bad)
 				}
 			}()
-			schema.Steps(files(bad...), 2)
+			schema.Load(files(bad...), 2)
 		}()
 	}
 }

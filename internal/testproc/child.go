@@ -1,5 +1,5 @@
 // Package testproc has what tests need of processes: children that must not outlive the test
-// ([Start]), and the processor time that this process has used ([Used]).
+// ([Start]), and the processor time that this process has used ([ProcessTime]).
 //
 // On Linux, the kernel sends the death signal of a child (SysProcAttr.Pdeathsig) when the thread
 // that started it ends, not when the process does. A thread of a Go program ends with the goroutine

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Used returns the processor time of this process so far, 0 if it is unknown. On a machine that also does
+// ProcessTime returns the processor time of this process so far, 0 if it is unknown. On a machine that also does
 // other things, it says more than the elapsed time.
-func Used() time.Duration {
+func ProcessTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

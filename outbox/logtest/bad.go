@@ -9,7 +9,7 @@ import (
 
 // Mistakes of callers, operators and relays.
 var badInputs = []story{
-	{"a message that is not valid is refused, and its transaction can go on without", func(w *world) {
+	{"a message that is not valid is refused, and its transaction can go on without", func(w *suite) {
 		bad := []outbox.Message{
 			{},
 			{Topic: strings.Repeat("t", outbox.MaxTopic+1)},
@@ -31,13 +31,13 @@ var badInputs = []story{
 		w.ok(tx.Commit(w.ctx))
 		w.same("messages", texts(w.reader(claim(1)).drain()), []string{"k:after"})
 	}},
-	{"a subscription that nobody knows", func(w *world) {
+	{"a subscription that nobody knows", func(w *suite) {
 		_, err := w.Operator.Retry(w.ctx, "nobody")
 		w.is(err, outbox.ErrNotFound)
 		_, err = w.Operator.Replay(w.ctx, "nobody", outbox.Position{})
 		w.is(err, outbox.ErrNotFound)
 		w.is(w.Operator.Pause(w.ctx, "nobody", true), outbox.ErrNotFound)
-		w.is(w.Operator.Forget(w.ctx, "nobody"), outbox.ErrNotFound)
+		w.is(w.Operator.Delete(w.ctx, "nobody"), outbox.ErrNotFound)
 		w.is(w.Operator.Skip(w.ctx, "nobody", 1), outbox.ErrNotFound)
 		for _, name := range []string{"", "nobody"} {
 			all, err := w.Operator.Stats(w.ctx, name)
@@ -46,23 +46,23 @@ var badInputs = []story{
 			w.same("entries", len(w.list(outbox.Filter{Subscription: name})), 0)
 		}
 	}},
-	{"a message that is not there cannot be skipped, nor those named with it", func(w *world) {
+	{"a message that is not there cannot be skipped, nor those named with it", func(w *suite) {
 		w.send("a:1", "b:1")
 		r := w.reader(claim(1))
-		r.deal(failing(fails(outbox.Held, 1, 0), "a:1"))
+		r.advanceAll(failing(fails(outbox.Held, 1, 0), "a:1"))
 		w.is(w.Operator.Skip(w.ctx, sub, seqOf(w, "a:1"), 4711), outbox.ErrNotFound)
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held"})
 	}},
-	{"a retry of nothing", func(w *world) {
+	{"a retry of nothing", func(w *suite) {
 		w.send("a:1")
-		w.reader(claim(1)).deal(failing(fails(outbox.Waiting, 2, time.Hour), "a:1"))
+		w.reader(claim(1)).advanceAll(failing(fails(outbox.Waiting, 2, time.Hour), "a:1"))
 		_, err := w.Operator.Retry(w.ctx, sub, 4711)
 		w.is(err, outbox.ErrNotFound)
 		n, err := w.Operator.Retry(w.ctx, sub)
 		w.ok(err)
 		w.same("of all that is held or dead", n, 0)
 	}},
-	{"a mark of another kind", func(w *world) {
+	{"a mark of another kind", func(w *suite) {
 		w.send("a:1")
 		r := w.reader(claim(1))
 		for _, mark := range []outbox.Mark{nil, 7, "x"} {
@@ -72,7 +72,7 @@ var badInputs = []story{
 		}
 		w.same("messages", texts(r.drain()), []string{"a:1"})
 	}},
-	{"names that are SQL", func(w *world) {
+	{"names that are SQL", func(w *suite) {
 		name := `x'; DROP TABLE emitd_outbox; --"`
 		m := msg("a:1")
 		m.Key, m.Topic, m.Type, m.Headers = name, name, name, map[string]string{"'": name}
@@ -80,9 +80,9 @@ var badInputs = []story{
 		c := claim(1)
 		c.Subscription, c.Node = name, name
 		r := w.reader(c)
-		r.deal(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Held, Attempts: 1, Cause: name} })
+		r.advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Held, Attempts: 1, Cause: name} })
 		e := w.entry(outbox.Filter{Subscription: name, Key: name})
 		w.same("fields", []string{e.Key, e.Cause, e.Subscription}, []string{name, name, name})
-		w.ok(w.Operator.Forget(w.ctx, name))
+		w.ok(w.Operator.Delete(w.ctx, name))
 	}},
 }

@@ -30,7 +30,7 @@ func (r *reader) promote(limit int) (n int) {
 
 // Messages that are not due when they are published.
 var delayed = []story{
-	{"a delayed message is not there before its time", func(w *world) {
+	{"a delayed message is not there before its time", func(w *suite) {
 		w.publish(later("a:late", time.Hour), msg("a:now"))
 		r := w.reader(claim(1))
 		w.same("messages", texts(r.drain()), []string{"a:now"})
@@ -38,7 +38,7 @@ var delayed = []story{
 		w.same("page", r.page(full).Delayed, false)
 		w.same("messages", len(r.drain()), 0)
 	}},
-	{"what is held back is counted, and when it is due", func(w *world) {
+	{"what is held back is counted, and when it is due", func(w *suite) {
 		r := w.reader(claim(1))
 		delayed := func() []any {
 			all, err := w.Operator.Stats(w.ctx, "")
@@ -54,7 +54,7 @@ var delayed = []story{
 		w.same("the next", all[0].NextAt.Sub(first.NotBefore).Abs() < time.Millisecond, true)
 		w.same("messages", texts(r.drain()), []string{"a:now"})
 	}},
-	{"a delayed message comes when its time has come", func(w *world) {
+	{"a delayed message comes when its time has come", func(w *suite) {
 		w.publish(later("a:late", soon))
 		r := w.reader(claim(1))
 		w.eventually("the page says that a message is due", func() bool { return r.page(full).Delayed })
@@ -63,7 +63,7 @@ var delayed = []story{
 		w.same("messages", texts(r.drain()), []string{"a:late"})
 		w.same("once", []any{r.promote(10), len(r.drain()), r.page(full).Delayed}, []any{0, 0, false})
 	}},
-	{"a past time is none", func(w *world) {
+	{"a past time is none", func(w *suite) {
 		m := msg("a:past")
 		m.NotBefore = time.Now().Add(-time.Hour)
 		ancient := msg("a:ancient")
@@ -71,14 +71,14 @@ var delayed = []story{
 		w.publish(m, ancient)
 		w.same("messages", texts(w.reader(claim(1)).drain()), []string{"a:past", "a:ancient"})
 	}},
-	{"a time beyond all measure never comes", func(w *world) {
+	{"a time beyond all measure never comes", func(w *suite) {
 		m := msg("a:never")
 		m.NotBefore = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 		w.publish(m)
 		r := w.reader(claim(1))
 		w.same("messages", len(r.drain())+r.promote(10), 0)
 	}},
-	{"delayed messages come in the order of their times", func(w *world) {
+	{"delayed messages come in the order of their times", func(w *suite) {
 		base := soon
 		w.publish(later("a:3", base+30*time.Millisecond), later("a:1", base+10*time.Millisecond), later("b:2", base+20*time.Millisecond), later("a:1b", base+11*time.Millisecond))
 		r := w.reader(claim(1))
@@ -89,7 +89,7 @@ var delayed = []story{
 		})
 		w.same("messages", texts(r.drain()), []string{"a:1", "a:1b", "b:2", "a:3"})
 	}},
-	{"a rolled back delay is none", func(w *world) {
+	{"a rolled back delay is none", func(w *suite) {
 		tx := w.begin()
 		w.ok(tx.Publish(w.ctx, later("a:gone", soon)))
 		w.ok(tx.Rollback(w.ctx))
@@ -98,7 +98,7 @@ var delayed = []story{
 		w.eventually("one is promoted", func() bool { return r.promote(10) == 1 })
 		w.same("messages", texts(r.drain()), []string{"a:there"})
 	}},
-	{"each range promotes its own, with every field", func(w *world) {
+	{"each range promotes its own, with every field", func(w *suite) {
 		left, right := keyIn(outbox.RangeOf(0, 2), 1), keyIn(outbox.RangeOf(1, 2), 2)
 		m := later(left+":1", soon)
 		m.Headers, m.Type, m.TraceParent = map[string]string{"a": "b"}, "type", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -112,8 +112,8 @@ var delayed = []story{
 		w.eventually("the other is promoted", func() bool { return b.promote(10) == 1 })
 		w.same("messages", texts(b.drain()), []string{right + ":1"})
 	}},
-	{"a promoted message is for all subscriptions", func(w *world) {
-		other := w.reader(outbox.Claim{Subscription: "other", Instances: 1, Epoch: 1})
+	{"a promoted message is for all subscriptions", func(w *suite) {
+		other := w.reader(outbox.ClaimRequest{Subscription: "other", Instances: 1, Epoch: 1})
 		w.publish(later("a:1", soon))
 		r := w.reader(claim(1))
 		w.eventually("one is promoted", func() bool { return r.promote(10) == 1 })

@@ -7,10 +7,10 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Free is a log that costs nothing: it returns the same page again and again and stores nothing. So the
+// EndlessLog is a log that costs nothing: it returns the same page again and again and stores nothing. So the
 // rate at which its messages are delivered measures the relay and the sink alone. It serves one run of
 // one unit of one subscription.
-type Free struct {
+type EndlessLog struct {
 	page  []outbox.Row
 	pages int
 	done  chan struct{}
@@ -18,23 +18,23 @@ type Free struct {
 }
 
 // NewFree returns a log with a number of pages; each holds rows.
-func NewFree(rows []outbox.Row, pages int) *Free {
-	return &Free{page: rows, pages: pages, done: make(chan struct{})}
+func NewFree(rows []outbox.Row, pages int) *EndlessLog {
+	return &EndlessLog{page: rows, pages: pages, done: make(chan struct{})}
 }
 
 // Done returns a channel that is closed when the position after the last page was stored.
-func (f *Free) Done() <-chan struct{} { return f.done }
+func (f *EndlessLog) Done() <-chan struct{} { return f.done }
 
 // Claim implements [outbox.Log].
-func (f *Free) Claim(context.Context, outbox.Claim) (outbox.Cursor, error) {
-	return &freeCursor{Free: f}, nil
+func (f *EndlessLog) Claim(context.Context, outbox.ClaimRequest) (outbox.Cursor, error) {
+	return &freeCursor{EndlessLog: f}, nil
 }
 
-// Wake implements [outbox.Log].
-func (f *Free) Wake(context.Context) <-chan struct{} { return nil }
+// WakeUps implements [outbox.Log].
+func (f *EndlessLog) WakeUps(context.Context) <-chan struct{} { return nil }
 
 type freeCursor struct {
-	*Free
+	*EndlessLog
 	next int
 }
 
@@ -53,9 +53,11 @@ func (c *freeCursor) Advance(_ context.Context, to outbox.Mark, _ []outbox.Outco
 	return nil
 }
 
-func (c *freeCursor) Parked() []string                                           { return nil }
-func (c *freeCursor) Due(context.Context, int) ([][]outbox.Row, error)           { return nil, nil }
-func (c *freeCursor) Promote(context.Context, int) (int, error)                  { return 0, nil }
-func (c *freeCursor) Trouble(context.Context, string) error                      { return nil }
-func (c *freeCursor) Close()                                                     {}
-func (c *freeCursor) Settle(context.Context, []outbox.Outcome) ([]string, error) { return nil, nil }
+func (c *freeCursor) Parked() []string                                 { return nil }
+func (c *freeCursor) Due(context.Context, int) ([][]outbox.Row, error) { return nil, nil }
+func (c *freeCursor) Promote(context.Context, int) (int, error)        { return 0, nil }
+func (c *freeCursor) SetProblem(context.Context, string) error         { return nil }
+func (c *freeCursor) Close()                                           {}
+func (c *freeCursor) StoreParked(context.Context, []outbox.Outcome) ([]string, error) {
+	return nil, nil
+}

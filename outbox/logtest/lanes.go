@@ -11,26 +11,26 @@ import (
 
 // Outcomes of messages that were not delivered.
 var lanes = []story{
-	{"a failed message waits, its key behind it, others go on", func(w *world) {
+	{"a failed message waits, its key behind it, others go on", func(w *suite) {
 		w.send("a:1", "b:1", "a:2")
 		r := w.reader(claim(1))
-		r.deal(failing(fails(outbox.Waiting, 3, time.Hour), "a:1", "a:2"))
+		r.advanceAll(failing(fails(outbox.Waiting, 3, time.Hour), "a:1", "a:2"))
 		w.same("due an hour too early", len(r.due()), 0)
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 waiting", "a:2 behind"})
 		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
 		w.same("pages", len(w.reader(claim(1)).drain()), 0)
 	}},
-	{"a lane that failed comes with its first message when its time has come, then in log order", func(w *world) {
+	{"a lane that failed comes with its first message when its time has come, then in log order", func(w *suite) {
 		w.send("a:1", "a:2", "b:1", "a:3")
 		r := w.reader(claim(1))
-		r.deal(failing(fails(outbox.Waiting, 3, 30*time.Millisecond), "a:1", "a:2", "a:3"))
+		r.advanceAll(failing(fails(outbox.Waiting, 3, 30*time.Millisecond), "a:1", "a:2", "a:3"))
 		w.eventually("the page says that a lane is due", func() bool { return r.page(full).Due })
 		w.same("due", r.due(), [][]string{{"a:1"}})
 		w.same("attempt", r.dueLane()[0].Attempt, 4)
 		r.settle(r.dueLane()[0], outbox.Outcome{Kind: outbox.Delivered})
 		w.same("due after that", r.due(), [][]string{{"a:2", "a:3"}})
 	}},
-	{"a lane that is delivered is gone, and says so", func(w *world) {
+	{"a lane that is delivered is gone, and says so", func(w *suite) {
 		w.send("a:1", "a:2")
 		r := parkedDue(w, "a:1", "a:2")
 		rows := r.dueLane()
@@ -43,7 +43,7 @@ var lanes = []story{
 		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
 	}},
 	{"one settlement may hold all kinds", allKinds},
-	{"a retry that fails waits again", func(w *world) {
+	{"a retry that fails waits again", func(w *suite) {
 		w.send("a:1", "a:2")
 		r := parkedDue(w, "a:1", "a:2")
 		r.settle(r.dueLane()[0], fails(outbox.Waiting, 7, time.Hour))
@@ -54,19 +54,19 @@ var lanes = []story{
 			w.Errorf("the next attempt is in %v, want an hour", wait)
 		}
 	}},
-	{"a held key waits for an operator", func(w *world) {
+	{"a held key waits for an operator", func(w *suite) {
 		w.send("a:1", "a:2")
 		r := w.reader(claim(1))
-		r.deal(failing(fails(outbox.Held, 10, 0), "a:1", "a:2"))
+		r.advanceAll(failing(fails(outbox.Held, 10, 0), "a:1", "a:2"))
 		w.same("due", len(r.due()), 0)
 		w.same("page", r.page(full).Due, false)
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held", "a:2 behind"})
 		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
 	}},
-	{"messages without key are a lane each", func(w *world) {
+	{"messages without key are a lane each", func(w *suite) {
 		w.send(":1", ":2", ":3")
 		r := w.reader(claim(1))
-		r.deal(func(text string) outbox.Outcome {
+		r.advanceAll(func(text string) outbox.Outcome {
 			if text == ":2" {
 				return fails(outbox.Waiting, 1, time.Hour)
 			}
@@ -81,10 +81,10 @@ var lanes = []story{
 		}
 		w.same("listed", w.list(outbox.Filter{}), []string{":2 waiting"})
 	}},
-	{"a dead message is kept with its cause, a dropped one is not, their keys go on", func(w *world) {
+	{"a dead message is kept with its cause, a dropped one is not, their keys go on", func(w *suite) {
 		w.send("a:1", "b:1", "a:2")
 		r := w.reader(claim(1))
-		r.deal(func(text string) outbox.Outcome {
+		r.advanceAll(func(text string) outbox.Outcome {
 			switch text {
 			case "a:1":
 				return outbox.Outcome{Kind: outbox.Dead, Attempts: 10, Cause: "no such \x00 \xff table"}
@@ -100,52 +100,52 @@ var lanes = []story{
 		}
 		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
 	}},
-	{"outcomes are stored with the position, or neither", func(w *world) {
+	{"outcomes are stored with the position, or neither", func(w *suite) {
 		w.send("a:1", "b:1", "c:1")
 		old := w.reader(claim(1))
 		p := old.page(full)
 		taker := w.reader(claim(2))
 		w.fencedBy(old.Advance(w.ctx, p.Mark, outcomes(p.Rows, failing(fails(outbox.Held, 1, 0), "a:1"))), 2)
 		w.same("listed", len(w.list(outbox.Filter{})), 0)
-		taker.deal(failing(fails(outbox.Held, 1, 0), "b:1"))
+		taker.advanceAll(failing(fails(outbox.Held, 1, 0), "b:1"))
 		w.same("listed", w.list(outbox.Filter{}), []string{"b:1 held"})
 		w.same("read again", len(w.reader(claim(3)).drain()), 0)
 	}},
-	{"later messages of a parked key get behind it", func(w *world) {
+	{"later messages of a parked key get behind it", func(w *suite) {
 		w.send("a:1")
-		w.reader(claim(1)).deal(failing(fails(outbox.Held, 1, 0), "a:1"))
+		w.reader(claim(1)).advanceAll(failing(fails(outbox.Held, 1, 0), "a:1"))
 		w.send("a:2", "a:3")
-		w.reader(claim(1)).deal(failing(fails(outbox.Behind, 0, 0), "a:2", "a:3"))
+		w.reader(claim(1)).advanceAll(failing(fails(outbox.Behind, 0, 0), "a:2", "a:3"))
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held", "a:2 behind", "a:3 behind"})
 		_, err := w.Operator.Retry(w.ctx, sub)
 		w.ok(err)
 		w.same("due", w.reader(claim(1)).due(), [][]string{{"a:1", "a:2", "a:3"}})
 	}},
-	{"a message behind a lane that is gone is due at once", func(w *world) {
+	{"a message behind a lane that is gone is due at once", func(w *suite) {
 		w.send("a:1")
 		r := w.reader(claim(1))
-		r.deal(failing(fails(outbox.Behind, 0, 0), "", "a:1"))
+		r.advanceAll(failing(fails(outbox.Behind, 0, 0), "", "a:1"))
 		w.same("due", r.due(), [][]string{{"a:1"}})
 		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
 	}},
-	{"so is one of no key, which is a lane by itself", func(w *world) {
+	{"so is one of no key, which is a lane by itself", func(w *suite) {
 		w.send(":1", "a:1")
 		r := w.reader(claim(1))
-		r.deal(failing(outbox.Outcome{Kind: outbox.Behind}, ":1"))
+		r.advanceAll(failing(outbox.Outcome{Kind: outbox.Behind}, ":1"))
 		w.same("due", r.due(), [][]string{{":1"}})
 		w.same("attempt", r.dueLane()[0].Attempt, 1)
 		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
 	}},
-	{"what waits behind in a settlement stays as it is", func(w *world) {
+	{"what waits behind in a settlement stays as it is", func(w *suite) {
 		w.send("a:1", "a:2", "a:3")
 		r := parkedDue(w, "a:1", "a:2", "a:3")
 		rows := r.dueLane()
 		w.same("attempt", []int{rows[0].Attempt, rows[1].Attempt, rows[2].Attempt}, []int{1, 1, 1})
-		_, err := r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} }))
+		_, err := r.StoreParked(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} }))
 		w.ok(err)
 		w.same("due", r.due(), [][]string{{"a:1", "a:2", "a:3"}})
 		w.same("attempt", r.dueLane()[0].Attempt, 1)
-		_, err = r.Settle(w.ctx, outcomes(rows, func(text string) outbox.Outcome {
+		_, err = r.StoreParked(w.ctx, outcomes(rows, func(text string) outbox.Outcome {
 			if text == "a:1" {
 				return fails(outbox.Waiting, 4, 0)
 			}
@@ -155,7 +155,7 @@ var lanes = []story{
 		w.eventually("the lane is due", func() bool { return len(r.due()) == 1 })
 		w.same("due", r.due(), [][]string{{"a:1"}})
 		w.same("attempt", r.dueLane()[0].Attempt, 5)
-		_, err = r.Settle(w.ctx, outcomes(rows, func(text string) outbox.Outcome {
+		_, err = r.StoreParked(w.ctx, outcomes(rows, func(text string) outbox.Outcome {
 			if text == "a:1" {
 				return outbox.Outcome{Kind: outbox.Dead, Attempts: 5, Cause: "bad"}
 			}
@@ -165,10 +165,10 @@ var lanes = []story{
 		w.same("due", r.due(), [][]string{{"a:2", "a:3"}})
 		w.same("attempt", r.dueLane()[0].Attempt, 1)
 	}},
-	{"lanes that are due longest come first", func(w *world) {
+	{"lanes that are due longest come first", func(w *suite) {
 		w.send("a:1", "b:1", "c:1")
 		r := w.reader(claim(1))
-		r.deal(func(text string) outbox.Outcome {
+		r.advanceAll(func(text string) outbox.Outcome {
 			return fails(outbox.Waiting, 1, map[string]time.Duration{"a:1": 40, "b:1": 20, "c:1": 60}[text]*time.Millisecond)
 		})
 		w.eventually("lanes are due", func() bool { return len(r.due()) == 3 })
@@ -177,22 +177,22 @@ var lanes = []story{
 		w.same("first", texts(one[0]), []string{"b:1"})
 	}},
 	{"a long lane comes in pieces", longLane},
-	{"a lane of large messages comes in pieces of a mebibyte", func(w *world) {
+	{"a lane of large messages comes in pieces of a mebibyte", func(w *suite) {
 		big := strings.Repeat("x", 400<<10)
 		r := w.reader(claim(1))
 		for i := range 4 {
 			w.send(fmt.Sprint("a:", i, big))
 		}
-		r.deal(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
+		r.advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
 		w.eventually("the lane is due", func() bool { return len(r.dueRows()) == 1 })
 		if n := len(r.dueLane()); n < 1 || n > 2 {
 			w.Errorf("%d messages of 400 KiB came at once", n)
 		}
 	}},
-	{"lanes are asked for in numbers", func(w *world) {
+	{"lanes are asked for in numbers", func(w *suite) {
 		w.send("a:1", "b:1", "c:1")
 		r := w.reader(claim(1))
-		r.deal(func(string) outbox.Outcome { return fails(outbox.Waiting, 1, 0) })
+		r.advanceAll(func(string) outbox.Outcome { return fails(outbox.Waiting, 1, 0) })
 		w.eventually("lanes are due", func() bool { return len(r.due()) == 3 })
 		two, err := r.Due(w.ctx, 2)
 		w.ok(err)
@@ -201,19 +201,19 @@ var lanes = []story{
 }
 
 // parkedDue parks messages of a key without an attempt, and waits until they are due.
-func parkedDue(w *world, texts ...string) *reader {
+func parkedDue(w *suite, texts ...string) *reader {
 	w.Helper()
 	r := w.reader(claim(1))
-	r.deal(failing(outbox.Outcome{Kind: outbox.Behind}, texts...))
+	r.advanceAll(failing(outbox.Outcome{Kind: outbox.Behind}, texts...))
 	w.eventually("the lane is due", func() bool { return len(r.due()) == 1 })
 	return r
 }
 
 // allKinds settles four messages of one key and one of another, each with another kind of outcome.
-func allKinds(w *world) {
+func allKinds(w *suite) {
 	w.send("a:1", "a:2", "a:3", "a:4", "b:1", "c:1")
 	r := w.reader(claim(1))
-	r.deal(func(text string) outbox.Outcome {
+	r.advanceAll(func(text string) outbox.Outcome {
 		switch text {
 		case "a:1", "a:2", "a:3", "a:4":
 			return outbox.Outcome{Kind: outbox.Behind}
@@ -237,7 +237,7 @@ func allKinds(w *world) {
 			return outbox.Outcome{} // a:1, c:1
 		})...)
 	}
-	emptied, err := r.Settle(w.ctx, all)
+	emptied, err := r.StoreParked(w.ctx, all)
 	w.ok(err)
 	w.same("emptied", emptied, []string{"c"})
 	w.same("listed", w.list(outbox.Filter{}), []string{"a:2 dead", "a:4 held", "b:1 waiting"})
@@ -245,7 +245,7 @@ func allKinds(w *world) {
 }
 
 // longLane parks more messages than one call of Due returns.
-func longLane(w *world) {
+func longLane(w *suite) {
 	all := numbered("a", 150)
 	var messages []outbox.Message
 	for _, text := range all {
@@ -253,16 +253,16 @@ func longLane(w *world) {
 	}
 	w.publish(messages...)
 	r := w.reader(claim(1))
-	r.deal(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
+	r.advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
 	w.eventually("the lane is due", func() bool { return len(r.due()) == 1 })
 	rows := r.dueLane()
 	w.same("the first piece", texts(rows), all[:100])
-	emptied, err := r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{} }))
+	emptied, err := r.StoreParked(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{} }))
 	w.ok(err)
 	w.same("emptied", len(emptied), 0)
 	rows = r.dueLane()
 	w.same("the second piece", texts(rows), all[100:])
-	emptied, err = r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{} }))
+	emptied, err = r.StoreParked(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{} }))
 	w.ok(err)
 	w.same("emptied", emptied, []string{"a"})
 }

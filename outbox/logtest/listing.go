@@ -13,45 +13,45 @@ import (
 // What operators see.
 var listings = []story{
 	{"statistics of a subscription", statistics},
-	{"trouble of an owner", func(w *world) {
+	{"trouble of an owner", func(w *suite) {
 		spread(w, 40)
 		left, right := w.claimed(unit(0, 2, 1)), w.claimed(unit(1, 2, 1))
 		want := func(what string, want ...string) {
 			w.Helper()
 			var got []string
 			for _, c := range w.stats().Cursors {
-				got = append(got, c.Trouble)
+				got = append(got, c.Problem)
 			}
 			w.same(what, got, want)
 		}
 		want("at first", "", "")
-		w.ok(left.Trouble(w.ctx, "connection\x00refused \xff"+strings.Repeat("x", 100_000)))
-		if got := w.stats().Cursors[0].Trouble; !strings.HasPrefix(got, "connection") || !utf8.ValidString(got) || len(got) > 10_000 {
+		w.ok(left.SetProblem(w.ctx, "connection\x00refused \xff"+strings.Repeat("x", 100_000)))
+		if got := w.stats().Cursors[0].Problem; !strings.HasPrefix(got, "connection") || !utf8.ValidString(got) || len(got) > 10_000 {
 			w.Errorf("%d bytes are kept: %.40q", len(got), got)
 		}
-		w.ok(left.Trouble(w.ctx, "no route"))
+		w.ok(left.SetProblem(w.ctx, "no route"))
 		p, err := left.Next(w.ctx, outbox.Limit{})
 		w.ok(err)
 		w.ok(left.Advance(w.ctx, p.Mark, nil))
 		want("after a page", "no route", "")
 		next := w.claimed(unit(1, 2, 2))
-		w.ok(right.Trouble(w.ctx, "of who was deposed"))
+		w.ok(right.SetProblem(w.ctx, "of who was deposed"))
 		want("after a claim of the other part", "no route", "")
-		w.ok(next.Trouble(w.ctx, "no login"))
+		w.ok(next.SetProblem(w.ctx, "no login"))
 		want("of both", "no route", "no login")
-		w.ok(next.Trouble(w.ctx, ""))
+		w.ok(next.SetProblem(w.ctx, ""))
 		want("of the left", "no route", "")
-		w.ok(next.Trouble(w.ctx, "no login"))
+		w.ok(next.SetProblem(w.ctx, "no login"))
 		w.claimed(unit(2, 3, 3))
 		want("beside a part that went to another owner", "no route", "no login", "")
 		w.claimed(claim(4))
-		if all := w.stats().Cursors; slices.ContainsFunc(all, func(c outbox.CursorStats) bool { return c.Trouble != "" }) {
+		if all := w.stats().Cursors; slices.ContainsFunc(all, func(c outbox.CursorStats) bool { return c.Problem != "" }) {
 			w.Errorf("of a new owner of all: %+v", all)
 		}
 	}},
-	{"statistics of all subscriptions, or one", func(w *world) {
+	{"statistics of all subscriptions, or one", func(w *suite) {
 		for _, name := range []string{"b", "a", "c"} {
-			w.reader(outbox.Claim{Subscription: name, Instances: 2, Index: 1, Epoch: 3})
+			w.reader(outbox.ClaimRequest{Subscription: name, Instances: 2, Index: 1, Epoch: 3})
 		}
 		all, err := w.Operator.Stats(w.ctx, "")
 		w.ok(err)
@@ -64,7 +64,7 @@ var listings = []story{
 		w.ok(err)
 		w.same("one", []any{len(one), one[0].Subscription, one[0].Instances}, []any{1, "c", 2})
 	}},
-	{"counting stops", func(w *world) {
+	{"counting stops", func(w *suite) {
 		batch := make([]outbox.Message, 1050)
 		for i := range batch {
 			batch[i] = outbox.Message{Topic: "t"}
@@ -74,16 +74,16 @@ var listings = []story{
 			w.publish(batch...)
 		}
 		s := w.stats()
-		w.same("below the bound", []any{s.Pending, s.Exact}, []any{9450, true})
+		w.same("below the bound", []any{s.Pending, s.PendingExact}, []any{9450, true})
 		w.publish(batch...)
-		if s := w.stats(); s.Exact || s.Pending < 10_000 {
-			w.Errorf("%d messages are counted as %d, exact %v", 10_500, s.Pending, s.Exact)
+		if s := w.stats(); s.PendingExact || s.Pending < 10_000 {
+			w.Errorf("%d messages are counted as %d, exact %v", 10_500, s.Pending, s.PendingExact)
 		}
 	}},
 	{"entries are filtered", filters},
-	{"entries come in pages", func(w *world) {
+	{"entries come in pages", func(w *suite) {
 		w.send(numbered("a", 7)...)
-		w.reader(claim(1)).deal(failing(fails(outbox.Held, 1, 0), numbered("a", 7)...))
+		w.reader(claim(1)).advanceAll(failing(fails(outbox.Held, 1, 0), numbered("a", 7)...))
 		var got []string
 		after := int64(0)
 		for {
@@ -98,12 +98,12 @@ var listings = []story{
 		}
 		w.same("messages", got, numbered("a", 7))
 	}},
-	{"an entry is whole", func(w *world) {
+	{"an entry is whole", func(w *suite) {
 		m := msg("a:1")
 		m.Headers, m.Type = map[string]string{"a": "b"}, "order.placed"
 		w.publish(m)
 		began := time.Now()
-		w.reader(claim(1)).deal(failing(fails(outbox.Waiting, 2, time.Hour), "a:1"))
+		w.reader(claim(1)).advanceAll(failing(fails(outbox.Waiting, 2, time.Hour), "a:1"))
 		e := w.entry(outbox.Filter{})
 		w.same("entry", fmt.Sprint(e.Topic, e.Type, e.Headers, e.Key, e.Shard), fmt.Sprint(m.Topic, m.Type, m.Headers, m.Key, outbox.ShardOf("a")))
 		if d := e.ParkedAt.Sub(began).Abs(); d > time.Hour {
@@ -112,10 +112,10 @@ var listings = []story{
 	}},
 }
 
-func statistics(w *world) {
+func statistics(w *suite) {
 	r := w.reader(claim(4))
 	s := w.stats()
-	w.same("empty", []any{s.Pending, s.Exact, s.OldestAt.IsZero(), s.Lanes, s.HeldLanes, s.Dead, s.Paused, s.Instances}, []any{0, true, true, 0, 0, 0, false, 1})
+	w.same("empty", []any{s.Pending, s.PendingExact, s.OldestAt.IsZero(), s.ParkedKeys, s.HeldKeys, s.Dead, s.Paused, s.Instances}, []any{0, true, true, 0, 0, 0, false, 1})
 	if d := time.Since(s.Now).Abs(); d > time.Hour {
 		w.Errorf("the log's clock is %v away from ours", d)
 	}
@@ -125,7 +125,7 @@ func statistics(w *world) {
 
 	w.send("a:1", "a:2", "b:1", "c:1", "d:1")
 	w.same("pending", w.stats().Pending, 5)
-	r.deal(func(text string) outbox.Outcome {
+	r.advanceAll(func(text string) outbox.Outcome {
 		switch text {
 		case "a:1":
 			return fails(outbox.Held, 1, 0)
@@ -140,7 +140,7 @@ func statistics(w *world) {
 	})
 	w.send("e:1", "f:1")
 	s = w.stats()
-	w.same("pending, lanes, held, dead", []any{s.Pending, s.Lanes, s.HeldLanes, s.Dead}, []any{5, 2, 1, 1})
+	w.same("pending, lanes, held, dead", []any{s.Pending, s.ParkedKeys, s.HeldKeys, s.Dead}, []any{5, 2, 1, 1})
 	if age := s.Now.Sub(s.OldestAt); age < 0 || age > time.Hour || s.OldestAt.IsZero() {
 		w.Errorf("the oldest message is %v old", age)
 	}
@@ -150,12 +150,12 @@ func statistics(w *world) {
 }
 
 // filters lists with every field of a filter.
-func filters(w *world) {
+func filters(w *suite) {
 	w.send("a:1", "a:2", "b:1", "c:1")
 	for _, name := range []string{sub, "other"} {
 		c := claim(1)
 		c.Subscription = name
-		w.reader(c).deal(func(text string) outbox.Outcome {
+		w.reader(c).advanceAll(func(text string) outbox.Outcome {
 			switch text {
 			case "a:1":
 				return fails(outbox.Held, 1, 0)

@@ -27,7 +27,7 @@ type Backend struct {
 	// Concurrent says that several transactions can publish at the same time. Otherwise Begin or Publish
 	// waits until the previous one has ended.
 	Concurrent bool
-	// Wakes says that a commit reaches the channel of [outbox.Log.Wake] within a few seconds.
+	// Wakes says that a commit reaches the channel of [outbox.Log.WakeUps] within a few seconds.
 	Wakes bool
 }
 
@@ -80,5 +80,5 @@ func Run(t *testing.T, open Factory) {
 // story is one test.
 type story struct {
 	name string
-	run  func(w *world)
+	run  func(w *suite)
 }

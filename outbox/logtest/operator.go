@@ -8,10 +8,10 @@ import (
 
 // Commands of operators, which relays must notice without a restart.
 var operators = []story{
-	{"a held key is retried from its first message, attempts counted anew", func(w *world) {
+	{"a held key is retried from its first message, attempts counted anew", func(w *suite) {
 		w.send("a:1", "a:2", "b:1")
 		r := w.reader(claim(1))
-		r.deal(failing(fails(outbox.Held, 10, 0), "a:1", "a:2"))
+		r.advanceAll(failing(fails(outbox.Held, 10, 0), "a:1", "a:2"))
 		n, err := w.Operator.Retry(w.ctx, sub)
 		w.ok(err)
 		w.same("retried", n, 1)
@@ -19,10 +19,10 @@ var operators = []story{
 		w.same("due", r.due(), [][]string{{"a:1", "a:2"}})
 		w.same("attempt", r.dueLane()[0].Attempt, 1)
 	}},
-	{"a waiting message is retried before its time, by its number", func(w *world) {
+	{"a waiting message is retried before its time, by its number", func(w *suite) {
 		w.send("a:1", "b:1")
 		r := w.reader(claim(1))
-		r.deal(func(string) outbox.Outcome { return fails(outbox.Waiting, 3, time.Hour) })
+		r.advanceAll(func(string) outbox.Outcome { return fails(outbox.Waiting, 3, time.Hour) })
 		n, err := w.Operator.Retry(w.ctx, sub, seqOf(w, "a:1"))
 		w.ok(err)
 		w.same("retried", n, 1)
@@ -31,10 +31,10 @@ var operators = []story{
 		w.ok(err)
 		w.same("of all that is held or dead", n, 0)
 	}},
-	{"a dead message is put back as a lane of its own", func(w *world) {
+	{"a dead message is put back as a lane of its own", func(w *suite) {
 		w.send("a:1", "a:2", ":3")
 		r := w.reader(claim(1))
-		r.deal(func(text string) outbox.Outcome {
+		r.advanceAll(func(text string) outbox.Outcome {
 			if text == "a:2" {
 				return fails(outbox.Held, 1, 0)
 			}
@@ -54,10 +54,10 @@ var operators = []story{
 		}
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:2 held"})
 	}},
-	{"nothing waits behind a dead message that was put back", func(w *world) {
+	{"nothing waits behind a dead message that was put back", func(w *suite) {
 		w.send("a:1", "a:2")
 		r := w.reader(claim(1))
-		r.deal(failing(outbox.Outcome{Kind: outbox.Dead, Attempts: 4, Cause: "bad"}, "a:1"))
+		r.advanceAll(failing(outbox.Outcome{Kind: outbox.Dead, Attempts: 4, Cause: "bad"}, "a:1"))
 		_, err := w.Operator.Retry(w.ctx, sub, seqOf(w, "a:1"))
 		w.ok(err)
 		w.same("parked", len(w.reader(claim(1)).Parked()), 0)
@@ -68,10 +68,10 @@ var operators = []story{
 		w.same("messages", texts(w.reader(claim(1)).drain()), []string{"a:3"})
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 waiting"})
 	}},
-	{"everything held or dead is retried", func(w *world) {
+	{"everything held or dead is retried", func(w *suite) {
 		w.send("a:1", "b:1", "c:1", "d:1")
 		r := w.reader(claim(1))
-		r.deal(func(text string) outbox.Outcome {
+		r.advanceAll(func(text string) outbox.Outcome {
 			switch text {
 			case "a:1":
 				return fails(outbox.Held, 1, 0)
@@ -86,31 +86,31 @@ var operators = []story{
 		w.same("due", r.due(), [][]string{{"a:1"}, {"b:1"}})
 		w.same("dead", w.stats().Dead, 0)
 	}},
-	{"a skipped message is dead, its key goes on", func(w *world) {
+	{"a skipped message is dead, its key goes on", func(w *suite) {
 		w.send("a:1", "a:2", "a:3")
 		r := w.reader(claim(1))
-		r.deal(failing(fails(outbox.Held, 10, 0), "a:1", "a:2", "a:3"))
+		r.advanceAll(failing(fails(outbox.Held, 10, 0), "a:1", "a:2", "a:3"))
 		w.ok(w.Operator.Skip(w.ctx, sub, seqOf(w, "a:1")))
 		w.same("due", r.due(), [][]string{{"a:2", "a:3"}})
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 dead", "a:2 waiting", "a:3 behind"})
 		w.same("attempt", r.dueLane()[0].Attempt, 1)
 	}},
-	{"the last message of a lane may be skipped, and its relay may not know yet", func(w *world) {
+	{"the last message of a lane may be skipped, and its relay may not know yet", func(w *suite) {
 		w.send("a:1")
 		r := parkedDue(w, "a:1")
 		rows := r.dueLane()
 		w.ok(w.Operator.Skip(w.ctx, sub, rows[0].Seq))
 		w.same("due", len(r.due()), 0)
 		r.again(func() error {
-			_, err := r.Settle(w.ctx, outcomes(rows, func(string) outbox.Outcome { return fails(outbox.Waiting, 2, 0) }))
+			_, err := r.StoreParked(w.ctx, outcomes(rows, func(string) outbox.Outcome { return fails(outbox.Waiting, 2, 0) }))
 			return err
 		})
 		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 dead"})
 		w.send("a:2") // in the relay's memory the key is still parked
-		r.deal(failing(outbox.Outcome{Kind: outbox.Behind}, "a:2"))
+		r.advanceAll(failing(outbox.Outcome{Kind: outbox.Behind}, "a:2"))
 		w.same("due", r.due(), [][]string{{"a:2"}})
 	}},
-	{"a replay delivers again what is in the log, then what follows", func(w *world) {
+	{"a replay delivers again what is in the log, then what follows", func(w *suite) {
 		w.send(numbered("a", 5)...)
 		r := w.reader(claim(1))
 		rows := r.drain()
@@ -124,7 +124,7 @@ var operators = []story{
 		w.same("messages", texts(r.drain()), append(numbered("a", 5)[2:], "a:new"))
 		w.same("once", len(r.drain()), 0)
 	}},
-	{"a replay passes over nothing that is not delivered", func(w *world) {
+	{"a replay passes over nothing that is not delivered", func(w *suite) {
 		w.send(numbered("a", 5)...)
 		r := w.reader(claim(1))
 		p := r.page(outbox.Limit{Rows: 2, Bytes: 1 << 20})
@@ -134,7 +134,7 @@ var operators = []story{
 		w.ok(err)
 		w.same("messages", texts(w.reader(claim(2)).drain()), numbered("a", 5)[2:])
 	}},
-	{"a replay since a time", func(w *world) {
+	{"a replay since a time", func(w *suite) {
 		w.send(numbered("a", 3)...)
 		r := w.reader(claim(1))
 		rows := r.drain()
@@ -145,9 +145,9 @@ var operators = []story{
 		w.ok(err)
 		w.same("none", len(r.drain()), 0)
 	}},
-	{"a replay is of one subscription, whatever its ranges", func(w *world) {
+	{"a replay is of one subscription, whatever its ranges", func(w *suite) {
 		all := spread(w, 60)
-		other := w.reader(outbox.Claim{Subscription: "other", Instances: 1, Epoch: 1})
+		other := w.reader(outbox.ClaimRequest{Subscription: "other", Instances: 1, Epoch: 1})
 		other.drain()
 		units := []*reader{w.reader(unit(0, 2, 1)), w.reader(unit(1, 2, 1))}
 		for _, u := range units {
@@ -162,7 +162,7 @@ var operators = []story{
 		sameSet(w, got, all)
 		w.same("other", len(other.drain()), 0)
 	}},
-	{"a replay by an owner that is in the middle of a page loses nothing", func(w *world) {
+	{"a replay by an owner that is in the middle of a page loses nothing", func(w *suite) {
 		w.send(numbered("a", 6)...)
 		r := w.reader(claim(1))
 		p := r.page(outbox.Limit{Rows: 4, Bytes: 1 << 20})
@@ -176,7 +176,7 @@ var operators = []story{
 			}
 		}
 	}},
-	{"a paused subscription has empty pages that say so", func(w *world) {
+	{"a paused subscription has empty pages that say so", func(w *suite) {
 		w.send("a:1")
 		r := w.reader(claim(1))
 		w.ok(w.Operator.Pause(w.ctx, sub, true))
@@ -187,7 +187,7 @@ var operators = []story{
 		w.ok(w.Operator.Pause(w.ctx, sub, false))
 		w.same("resumed", texts(r.drain()), []string{"a:1"})
 	}},
-	{"what is under way at a pause is finished", func(w *world) {
+	{"what is under way at a pause is finished", func(w *suite) {
 		w.send("a:1")
 		r := w.reader(claim(1))
 		p := r.page(full)
@@ -210,7 +210,7 @@ func contains(all []string, text string) bool {
 }
 
 // seqOf returns the seq of a listed message.
-func seqOf(w *world, text string) int64 {
+func seqOf(w *suite, text string) int64 {
 	w.Helper()
 	entries, err := w.Operator.List(w.ctx, outbox.Filter{Subscription: sub})
 	w.ok(err)
@@ -223,18 +223,18 @@ func seqOf(w *world, text string) int64 {
 	return 0
 }
 
-func forget(w *world) {
+func forget(w *suite) {
 	w.send("a:1", "b:1", "c:1")
 	r := w.reader(claim(5))
-	other := w.reader(outbox.Claim{Subscription: "other", Instances: 1, Epoch: 5})
-	other.deal(failing(fails(outbox.Held, 1, 0), "a:1"))
+	other := w.reader(outbox.ClaimRequest{Subscription: "other", Instances: 1, Epoch: 5})
+	other.advanceAll(failing(fails(outbox.Held, 1, 0), "a:1"))
 	p := r.page(full)
 	w.ok(r.Advance(w.ctx, p.Mark, []outbox.Outcome{
 		{Row: p.Rows[0], Kind: outbox.Held, Attempts: 1}, {Row: p.Rows[1], Kind: outbox.Dead, Attempts: 1},
 	}))
 	w.send("d:1")
 	p = r.page(full)
-	w.ok(w.Operator.Forget(w.ctx, sub))
+	w.ok(w.Operator.Delete(w.ctx, sub))
 	if err := r.Advance(w.ctx, p.Mark, nil); err == nil {
 		w.Error("a cursor of a forgotten subscription advanced")
 	}

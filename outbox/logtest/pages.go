@@ -14,13 +14,13 @@ import (
 
 // What pages contain.
 var pages = []story{
-	{"an empty log has nothing", func(w *world) {
+	{"an empty log has nothing", func(w *suite) {
 		p := w.reader(claim(1)).page(full)
 		w.same("rows", len(p.Rows), 0)
 		w.same("more, paused, due, delayed", []bool{p.More, p.Paused, p.Due, p.Delayed}, []bool{false, false, false, false})
 	}},
 	{"every field comes back", everyField},
-	{"a page is bounded in rows", func(w *world) {
+	{"a page is bounded in rows", func(w *suite) {
 		w.send(numbered("k", 25)...)
 		r := w.reader(claim(1))
 		for i, want := range []int{10, 10, 5, 0} {
@@ -31,7 +31,7 @@ var pages = []story{
 			}
 		}
 	}},
-	{"a page is bounded in bytes, but has a message", func(w *world) {
+	{"a page is bounded in bytes, but has a message", func(w *suite) {
 		big := strings.Repeat("x", 100<<10)
 		for i := range 6 {
 			w.publish(msg(fmt.Sprint("k:", i, big)))
@@ -49,7 +49,7 @@ var pages = []story{
 		w.publish(msg("k:" + big))
 		w.same("a page smaller than its message", len(r.page(outbox.Limit{Rows: 1, Bytes: 1}).Rows), 1)
 	}},
-	{"messages of a key come in order, over pages and transactions", func(w *world) {
+	{"messages of a key come in order, over pages and transactions", func(w *suite) {
 		var want []string
 		for i := range 30 {
 			var all []outbox.Message
@@ -68,21 +68,21 @@ var pages = []story{
 		}
 		w.same("order", got, want)
 	}},
-	{"large transactions come whole", func(w *world) {
+	{"large transactions come whole", func(w *suite) {
 		for _, n := range []int{2, 49, 50, 51, 1200} {
 			var all []outbox.Message
 			for i := range n {
 				all = append(all, msg(fmt.Sprintf("k%d:%d", i%7, i)))
 			}
 			w.publish(all...)
-			rows := w.reader(outbox.Claim{Subscription: fmt.Sprint("large-", n), Instances: 1, Epoch: 1}).drain()
+			rows := w.reader(outbox.ClaimRequest{Subscription: fmt.Sprint("large-", n), Instances: 1, Epoch: 1}).drain()
 			last := rows[len(rows)-n:]
 			for i, text := range texts(last) {
 				w.same("message", text, fmt.Sprintf("k%d:%d", i%7, i))
 			}
 		}
 	}},
-	{"what is rolled back was never there", func(w *world) {
+	{"what is rolled back was never there", func(w *suite) {
 		r := w.reader(claim(1))
 		tx := w.begin()
 		w.ok(tx.Publish(w.ctx, msg("k:gone"), msg(":gone")))
@@ -91,7 +91,7 @@ var pages = []story{
 		w.send("k:there")
 		w.same("messages", texts(r.drain()), []string{"k:there"})
 	}},
-	{"an open transaction is not seen until it commits", func(w *world) {
+	{"an open transaction is not seen until it commits", func(w *suite) {
 		r := w.reader(claim(1))
 		tx := w.begin()
 		w.ok(tx.Publish(w.ctx, msg("k:late")))
@@ -100,14 +100,14 @@ var pages = []story{
 		w.same("after the commit", texts(r.drain()), []string{"k:late"})
 	}},
 	{"an open transaction holds nobody back", openTransaction},
-	{"what was not advanced over comes again", func(w *world) {
+	{"what was not advanced over comes again", func(w *suite) {
 		w.send(numbered("k", 6)...)
 		r := w.reader(claim(1))
 		w.ok(r.Advance(w.ctx, r.page(outbox.Limit{Rows: 2, Bytes: 1 << 20}).Mark, nil))
 		r.page(outbox.Limit{Rows: 2, Bytes: 1 << 20}) // read, but its position is never stored
 		w.same("after another claim", texts(w.reader(claim(2)).drain()), numbered("k", 6)[2:])
 	}},
-	{"marks may be left out", func(w *world) {
+	{"marks may be left out", func(w *suite) {
 		w.send(numbered("k", 6)...)
 		r := w.reader(claim(1))
 		var last outbox.Page
@@ -117,7 +117,7 @@ var pages = []story{
 		w.ok(r.Advance(w.ctx, last.Mark, nil))
 		w.same("left", len(w.reader(claim(2)).drain()), 0)
 	}},
-	{"reading goes on while earlier pages are advanced over", func(w *world) {
+	{"reading goes on while earlier pages are advanced over", func(w *suite) {
 		w.send(numbered("k", 9)...)
 		r := w.reader(claim(1))
 		var got []string
@@ -133,25 +133,25 @@ var pages = []story{
 		w.send("k:later")
 		w.same("and then", texts(r.drain()), []string{"k:later"})
 	}},
-	{"subscriptions do not know of each other", func(w *world) {
+	{"subscriptions do not know of each other", func(w *suite) {
 		w.send("k:1", "k:2")
-		a := w.reader(outbox.Claim{Subscription: "a", Instances: 1, Epoch: 5})
+		a := w.reader(outbox.ClaimRequest{Subscription: "a", Instances: 1, Epoch: 5})
 		w.same("a", len(a.drain()), 2)
-		b := w.reader(outbox.Claim{Subscription: "b", Instances: 3, Index: 1, Epoch: 2})
+		b := w.reader(outbox.ClaimRequest{Subscription: "b", Instances: 3, Index: 1, Epoch: 2})
 		b.drain()
 		w.send("k:3")
 		w.same("a", texts(a.drain()), []string{"k:3"})
 		total := 0
 		for i := range 3 {
-			total += len(w.reader(outbox.Claim{Subscription: "c", Instances: 3, Index: i, Epoch: 1}).drain())
+			total += len(w.reader(outbox.ClaimRequest{Subscription: "c", Instances: 3, Index: i, Epoch: 1}).drain())
 		}
 		w.same("c", total, 3)
 	}},
-	{"a commit wakes", func(w *world) {
+	{"a commit wakes", func(w *suite) {
 		if !w.Wakes {
 			return
 		}
-		c := w.Log.Wake(w.ctx)
+		c := w.Log.WakeUps(w.ctx)
 		w.eventually("a hint after a commit", func() bool {
 			w.send("k:1")
 			select {
@@ -165,7 +165,7 @@ var pages = []story{
 }
 
 // everyField publishes the extreme values of each field.
-func everyField(w *world) {
+func everyField(w *suite) {
 	headers := map[string]string{}
 	for i := range outbox.MaxHeaders {
 		headers[fmt.Sprintf("Name-%d", i)] = "value \"quoted\" {}, \\ and ünïcödé\t"
@@ -207,7 +207,7 @@ func everyField(w *world) {
 }
 
 // openTransaction leaves a transaction open while others commit.
-func openTransaction(w *world) {
+func openTransaction(w *suite) {
 	r := w.reader(claim(1))
 	if !w.Concurrent {
 		// Nobody else can commit meanwhile, but messages committed before must be read.

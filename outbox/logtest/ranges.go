@@ -10,7 +10,7 @@ import (
 
 // How ranges of shards are split and merged.
 var ranges = []story{
-	{"units share the messages, none twice", func(w *world) {
+	{"units share the messages, none twice", func(w *suite) {
 		want := spread(w, 200)
 		var got []string
 		for i := range 7 {
@@ -24,7 +24,7 @@ var ranges = []story{
 		}
 		sameSet(w, got, want)
 	}},
-	{"a split goes on at the position of the whole", func(w *world) {
+	{"a split goes on at the position of the whole", func(w *suite) {
 		all := spread(w, 100)
 		whole := w.reader(claim(1))
 		p := whole.page(outbox.Limit{Rows: 37, Bytes: 1 << 20})
@@ -35,7 +35,7 @@ var ranges = []story{
 		}
 		sameSet(w, got, all)
 	}},
-	{"what is outside a new claim keeps its position, and its owner claims again", func(w *world) {
+	{"what is outside a new claim keeps its position, and its owner claims again", func(w *suite) {
 		all := spread(w, 60)
 		whole := w.reader(claim(1))
 		p := whole.page(outbox.Limit{Rows: 20, Bytes: 1 << 20})
@@ -50,7 +50,7 @@ var ranges = []story{
 		sameSet(w, slices.Concat(texts(p.Rows), texts(left.drain()), texts(right.drain())), all)
 	}},
 	{"parts at different positions are one reader's, each message once", unevenMerge},
-	{"parts that have caught up are one row", func(w *world) {
+	{"parts that have caught up are one row", func(w *suite) {
 		spread(w, 40)
 		w.reader(unit(0, 2, 1)).drain()
 		whole := w.reader(claim(2))
@@ -64,7 +64,7 @@ var ranges = []story{
 		spread(w, 10)
 		w.same("and reading goes on", len(whole.drain()), 10)
 	}},
-	{"a claim of parts may be repeated", func(w *world) {
+	{"a claim of parts may be repeated", func(w *suite) {
 		all := spread(w, 60)
 		left := w.reader(unit(0, 2, 1))
 		p := left.page(outbox.Limit{Rows: 10, Bytes: 1 << 20})
@@ -77,10 +77,10 @@ var ranges = []story{
 		got = append(got, texts(w.reader(claim(2)).drain())...)
 		sameSet(w, got, all)
 	}},
-	{"lanes go with their shards", func(w *world) {
+	{"lanes go with their shards", func(w *suite) {
 		left, right := keyIn(outbox.RangeOf(0, 2), 1), keyIn(outbox.RangeOf(1, 2), 2)
 		w.send(left+":1", right+":1", left+":2")
-		w.reader(claim(1)).deal(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
+		w.reader(claim(1)).advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
 		a, b := w.reader(unit(0, 2, 2)), w.reader(unit(1, 2, 2))
 		w.same("parked left", a.Parked(), []string{left})
 		w.same("parked right", b.Parked(), []string{right})
@@ -91,7 +91,7 @@ var ranges = []story{
 }
 
 // spread sends n messages of many keys.
-func spread(w *world, n int) (out []string) {
+func spread(w *suite, n int) (out []string) {
 	var all []outbox.Message
 	for i := range n {
 		text := fmt.Sprintf("spread-%d:%d", i%23, i)
@@ -102,7 +102,7 @@ func spread(w *world, n int) (out []string) {
 }
 
 // sameSet compares two lists regardless of their order.
-func sameSet(w *world, got, want []string) {
+func sameSet(w *suite, got, want []string) {
 	w.Helper()
 	got, want = slices.Clone(got), slices.Clone(want)
 	slices.Sort(got)
@@ -113,7 +113,7 @@ func sameSet(w *world, got, want []string) {
 }
 
 // unevenMerge lets four units progress unequally and then gives the whole range to one.
-func unevenMerge(w *world) {
+func unevenMerge(w *suite) {
 	all := spread(w, 200)
 	var got []string
 	for i := range 4 {

@@ -39,7 +39,7 @@ func Storm(t *testing.T, open Factory, cfg StormConfig) {
 		cfg.Round = 120 * time.Millisecond
 	}
 	s := &storm{
-		world: newWorld(t, open(t)), cfg: cfg,
+		suite: newWorld(t, open(t)), cfg: cfg,
 		order: map[string][]string{}, undone: map[string]bool{}, loose: map[string]bool{}, first: map[string][]string{}, count: map[string]int{},
 	}
 	s.run()
@@ -47,7 +47,7 @@ func Storm(t *testing.T, open Factory, cfg StormConfig) {
 
 // storm records what writers and the sink observe.
 type storm struct {
-	*world
+	*suite
 	cfg     StormConfig
 	writing atomic.Int32
 	epoch   int64
@@ -72,7 +72,7 @@ func (s *storm) run() {
 	}
 	ctx, stop := context.WithCancel(s.ctx)
 	rounds := 0
-	for deadline := time.Now().Add(90 * time.Second); !s.settled(); rounds++ {
+	for deadline := time.Now().Add(90 * time.Second); !s.done(); rounds++ {
 		if time.Now().After(deadline) || s.Failed() {
 			s.Errorf("messages are missing after %d rounds", rounds)
 			break
@@ -82,7 +82,7 @@ func (s *storm) run() {
 	writers.Wait()
 	stop()
 	relays.Wait()
-	s.judge(rounds)
+	s.check(rounds)
 }
 
 // write runs one writer: transactions of one to four messages, every fifth rolled back.
@@ -173,7 +173,7 @@ func (s *storm) round(ctx context.Context, relays *sync.WaitGroup, n int) {
 	defer end()
 	var here sync.WaitGroup
 	for i := range instances {
-		r := &stormRelay{s: s, claim: outbox.Claim{Subscription: sub, Index: i, Instances: instances, Epoch: s.epoch}}
+		r := &stormRelay{s: s, claim: outbox.ClaimRequest{Subscription: sub, Index: i, Instances: instances, Epoch: s.epoch}}
 		own := life
 		if rand.IntN(3) == 0 {
 			own = ctx // the relay does not notice its end
@@ -186,8 +186,8 @@ func (s *storm) round(ctx context.Context, relays *sync.WaitGroup, n int) {
 	<-life.Done()
 }
 
-// settled reports whether everything has been published and handled.
-func (s *storm) settled() bool {
+// done reports whether everything has been published and handled.
+func (s *storm) done() bool {
 	if s.writing.Load() > 0 {
 		return false
 	}
@@ -210,8 +210,8 @@ func (s *storm) settled() bool {
 	return err == nil && len(all) == 1 && int(all[0].Dead) == dead && all[0].Pending == 0
 }
 
-// judge compares what was delivered with what was committed.
-func (s *storm) judge(rounds int) {
+// check compares what was delivered with what was committed.
+func (s *storm) check(rounds int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	committed, inversions := len(s.loose), 0
@@ -237,7 +237,7 @@ func (s *storm) judge(rounds int) {
 // stormRelay is a minimal relay without concurrency.
 type stormRelay struct {
 	s      *storm
-	claim  outbox.Claim
+	claim  outbox.ClaimRequest
 	cur    outbox.Cursor
 	parked map[string]bool
 }
@@ -337,7 +337,7 @@ func (r *stormRelay) retry(ctx context.Context) error {
 			}
 		}
 	}
-	emptied, err := r.cur.Settle(ctx, out)
+	emptied, err := r.cur.StoreParked(ctx, out)
 	for _, key := range emptied {
 		delete(r.parked, key)
 	}

@@ -11,28 +11,28 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// patience bounds every wait for what must happen.
-const patience = 20 * time.Second
+// timeout bounds every wait for what must happen.
+const timeout = 20 * time.Second
 
 // sub is the subscription of tests that need one.
 const sub = "orders"
 
-// world is a log under test.
-type world struct {
+// suite is a log under test.
+type suite struct {
 	testing.TB
 	Backend
 	Log outbox.Log // the backend's, not testing's
 	ctx context.Context
 }
 
-func newWorld(t testing.TB, b Backend) *world {
+func newWorld(t testing.TB, b Backend) *suite {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
-	return &world{t, b, b.Log, ctx}
+	return &suite{t, b, b.Log, ctx}
 }
 
 // ok ends the test on an error.
-func (w *world) ok(err error) {
+func (w *suite) ok(err error) {
 	w.Helper()
 	if err != nil {
 		w.Fatal(err)
@@ -40,7 +40,7 @@ func (w *world) ok(err error) {
 }
 
 // is ends the test unless errors.Is(err, kind).
-func (w *world) is(err, kind error) {
+func (w *suite) is(err, kind error) {
 	w.Helper()
 	if !errors.Is(err, kind) {
 		w.Fatalf("got error %v, want %v", err, kind)
@@ -48,7 +48,7 @@ func (w *world) is(err, kind error) {
 }
 
 // same ends the test unless got and want print the same.
-func (w *world) same(what string, got, want any) {
+func (w *suite) same(what string, got, want any) {
 	w.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		w.Fatalf("%s: got %v, want %v", what, got, want)
@@ -56,7 +56,7 @@ func (w *world) same(what string, got, want any) {
 }
 
 // begin begins a transaction.
-func (w *world) begin() Tx {
+func (w *suite) begin() Tx {
 	w.Helper()
 	tx, err := w.Begin(w.ctx)
 	w.ok(err)
@@ -64,7 +64,7 @@ func (w *world) begin() Tx {
 }
 
 // publish commits messages in one transaction.
-func (w *world) publish(messages ...outbox.Message) {
+func (w *suite) publish(messages ...outbox.Message) {
 	w.Helper()
 	tx := w.begin()
 	w.ok(tx.Publish(w.ctx, messages...))
@@ -78,7 +78,7 @@ func msg(text string) outbox.Message {
 }
 
 // send commits each text as a message in a transaction of its own.
-func (w *world) send(texts ...string) {
+func (w *suite) send(texts ...string) {
 	w.Helper()
 	for _, text := range texts {
 		w.publish(msg(text))
@@ -113,17 +113,17 @@ func keyIn(r outbox.Range, n int) string {
 }
 
 // claim returns a claim of unit 0 of 1 of sub at an epoch.
-func claim(epoch int64) outbox.Claim {
-	return outbox.Claim{Subscription: sub, Instances: 1, Epoch: epoch, Node: "node"}
+func claim(epoch int64) outbox.ClaimRequest {
+	return outbox.ClaimRequest{Subscription: sub, Instances: 1, Epoch: epoch, Node: "node"}
 }
 
 // unit returns a claim of a unit of sub.
-func unit(index, instances int, epoch int64) outbox.Claim {
-	return outbox.Claim{Subscription: sub, Index: index, Instances: instances, Epoch: epoch, Node: fmt.Sprint("node-", index)}
+func unit(index, instances int, epoch int64) outbox.ClaimRequest {
+	return outbox.ClaimRequest{Subscription: sub, Index: index, Instances: instances, Epoch: epoch, Node: fmt.Sprint("node-", index)}
 }
 
 // claimed claims and returns the cursor.
-func (w *world) claimed(c outbox.Claim) outbox.Cursor {
+func (w *suite) claimed(c outbox.ClaimRequest) outbox.Cursor {
 	w.Helper()
 	cur, err := w.Log.Claim(w.ctx, c)
 	w.ok(err)
@@ -133,12 +133,12 @@ func (w *world) claimed(c outbox.Claim) outbox.Cursor {
 
 // reader is a cursor that claims again after ErrMoved, as relays do.
 type reader struct {
-	w     *world
-	claim outbox.Claim
+	w     *suite
+	claim outbox.ClaimRequest
 	outbox.Cursor
 }
 
-func (w *world) reader(c outbox.Claim) *reader {
+func (w *suite) reader(c outbox.ClaimRequest) *reader {
 	w.Helper()
 	return &reader{w, c, w.claimed(c)}
 }
@@ -196,11 +196,11 @@ func (r *reader) drainBy(limit outbox.Limit) (rows []outbox.Row) {
 	return rows
 }
 
-// fate returns the outcome of a message, given its text. An outcome without kind means delivered.
-type fate func(text string) outbox.Outcome
+// outcomeFunc returns the outcome of a message, given its text. An outcome without kind means delivered.
+type outcomeFunc func(text string) outbox.Outcome
 
-// deal reads everything and advances with the outcomes that f returns.
-func (r *reader) deal(f fate) {
+// advanceAll reads everything and advances with the outcomes that f returns.
+func (r *reader) advanceAll(f outcomeFunc) {
 	r.w.Helper()
 	for {
 		p := r.page(full)
@@ -213,7 +213,7 @@ func (r *reader) deal(f fate) {
 	}
 }
 
-func outcomes(rows []outbox.Row, f fate) (out []outbox.Outcome) {
+func outcomes(rows []outbox.Row, f outcomeFunc) (out []outbox.Outcome) {
 	for _, row := range rows {
 		o := f(string(row.Payload))
 		if o.Kind == "" {
@@ -227,7 +227,7 @@ func outcomes(rows []outbox.Row, f fate) (out []outbox.Outcome) {
 
 // failing returns a fate that gives the first of the texts the outcome first, parks the others behind it,
 // and delivers the rest.
-func failing(first outbox.Outcome, texts ...string) fate {
+func failing(first outbox.Outcome, texts ...string) outcomeFunc {
 	return func(text string) outbox.Outcome {
 		switch i := slices.Index(texts, text); {
 		case i == 0:
@@ -276,15 +276,15 @@ func (r *reader) dueRows() (lanes [][]outbox.Row) {
 func (r *reader) settle(row outbox.Row, o outbox.Outcome) (emptied []string) {
 	r.w.Helper()
 	o.Row = row
-	emptied, err := r.Settle(r.w.ctx, []outbox.Outcome{o})
+	emptied, err := r.StoreParked(r.w.ctx, []outbox.Outcome{o})
 	r.w.ok(err)
 	return emptied
 }
 
 // eventually waits until a condition holds.
-func (w *world) eventually(what string, cond func() bool) {
+func (w *suite) eventually(what string, cond func() bool) {
 	w.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(timeout)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
@@ -297,7 +297,7 @@ func (w *world) eventually(what string, cond func() bool) {
 }
 
 // list returns the listed entries as "text kind".
-func (w *world) list(f outbox.Filter) (out []string) {
+func (w *suite) list(f outbox.Filter) (out []string) {
 	w.Helper()
 	entries, err := w.Operator.List(w.ctx, f)
 	w.ok(err)
@@ -308,7 +308,7 @@ func (w *world) list(f outbox.Filter) (out []string) {
 }
 
 // entry returns the one entry that a filter selects.
-func (w *world) entry(f outbox.Filter) outbox.Entry {
+func (w *suite) entry(f outbox.Filter) outbox.Entry {
 	w.Helper()
 	entries, err := w.Operator.List(w.ctx, f)
 	w.ok(err)
@@ -317,7 +317,7 @@ func (w *world) entry(f outbox.Filter) outbox.Entry {
 }
 
 // stats returns the statistics of sub.
-func (w *world) stats() outbox.Stats {
+func (w *suite) stats() outbox.Stats {
 	w.Helper()
 	all, err := w.Operator.Stats(w.ctx, sub)
 	w.ok(err)
@@ -328,13 +328,13 @@ func (w *world) stats() outbox.Stats {
 }
 
 // fencedBy ends the test unless err is a FencedError with this floor.
-func (w *world) fencedBy(err error, floor int64) {
+func (w *suite) fencedBy(err error, floor int64) {
 	w.Helper()
 	w.same("floor", w.fenced(err).Floor, floor)
 }
 
 // fenced returns the FencedError in err, or ends the test.
-func (w *world) fenced(err error) *outbox.FencedError {
+func (w *suite) fenced(err error) *outbox.FencedError {
 	w.Helper()
 	var fenced *outbox.FencedError
 	if !errors.As(err, &fenced) || !errors.Is(err, outbox.ErrFenced) {

@@ -166,7 +166,7 @@ func (w *world) drain(b testing.TB, s *pgtest.Server, name string, backlog int) 
 	<-done
 	took, cpu = time.Since(began), serverCPU(s)-before
 	stop()
-	ok(b, w.Forget(context.Background(), name))
+	ok(b, w.Delete(context.Background(), name))
 	return took, cpu
 }
 

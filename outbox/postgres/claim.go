@@ -12,25 +12,25 @@ import (
 )
 
 // Claim implements [outbox.Log].
-func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) {
+func (l *Log) Claim(ctx context.Context, c outbox.ClaimRequest) (outbox.Cursor, error) {
 	what := fmt.Sprintf("claim %q, unit %d of %d at epoch %d", c.Subscription, c.Index, c.Instances, c.Epoch)
 	if err := ranges.Valid(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	l.tend(ctx)
+	l.extendIfDue(ctx)
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	cur := &cursor{log: l, claim: c, Range: outbox.RangeOf(c.Index, c.Instances)}
 	var err error
-	if cur.server, err = l.where(ctx); err != nil {
+	if cur.server, err = l.currentServer(ctx); err != nil {
 		return nil, l.cfg.explain(what, err)
 	}
 	err = l.read(ctx, &cur.server, func(q *query) error {
-		cur.wrote, err = q.draw()
+		cur.newestFloor, err = q.newFloor()
 		return err
 	})
 	if err == nil {
-		err = l.write(ctx, &cur.server, cur.take)
+		err = l.write(ctx, &cur.server, cur.claimRows)
 	}
 	if err != nil {
 		return nil, l.cfg.explain(what, err)
@@ -39,12 +39,12 @@ func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) 
 	return cur, nil
 }
 
-// witness is the pair that a writing transaction knows about itself: its transaction ID, and the last id
+// idFloor is the pair that a writing transaction knows about itself: its transaction ID, and the last id
 // that was drawn before it got that. Transactions with higher transaction IDs have ids above drawn. So if
 // a snapshot sees tx, every transaction that had not begun in it has ids above drawn.
-type witness struct {
-	drawn int64
-	tx    uint64
+type idFloor struct {
+	lastID int64
+	tx     uint64
 }
 
 // The sequence must be read before the transaction ID is drawn. The CTEs enforce that, because the
@@ -52,27 +52,27 @@ type witness struct {
 const writing = `with seen as materialized (select case when is_called then last_value else 0 end as drawn from ~outbox_id),
 	at as materialized (select drawn, pg_current_xact_id() as tx from seen)`
 
-// draw obtains a witness in a transaction of its own.
-func (q *query) draw() (w witness, err error) {
+// newFloor obtains a witness in a transaction of its own.
+func (q *query) newFloor() (w idFloor, err error) {
 	var recovering bool
 	if q.one(`select pg_is_in_recovery()`, nil, &recovering); recovering {
 		return w, errStandby
 	}
-	q.one(writing+` select drawn, tx::text::bigint from at`, nil, &w.drawn, &w.tx)
+	q.one(writing+` select drawn, tx::text::bigint from at`, nil, &w.lastID, &w.tx)
 	return w, q.err
 }
 
-// take makes this cursor the owner of the range.
-func (c *cursor) take(q *query) error {
+// claimRows makes this cursor the owner of the range.
+func (c *cursor) claimRows(q *query) error {
 	instances, since := c.subscribe(q)
-	rows, owners := q.parts(c.claim.Subscription)
+	rows, owners := q.cursorRows(c.claim.Subscription)
 	// The snapshot is taken while all rows are locked, so no stored position of this server can be ahead of
 	// it.
 	var now string
 	if q.one(`select pg_current_snapshot()::text`, nil, &now); q.err != nil {
 		return q.err
 	}
-	if err := ranges.Refuse(rows, c.Range, c.claim, instances, since); err != nil {
+	if err := ranges.CheckClaim(rows, c.Range, c.claim, instances, since); err != nil {
 		return err
 	}
 	q.exec(`update ~outbox_subscription set instances = $2, instances_epoch = greatest(instances_epoch, $3) where name = $1`,
@@ -83,18 +83,18 @@ func (c *cursor) take(q *query) error {
 	}
 	// A row that neither overlaps the range nor belongs to an earlier era stays untouched, because its owner
 	// may be writing it.
-	var ofClaim []part
+	var ofClaim []cursorRow
 	for _, r := range rows {
 		if r.era < era {
-			r.position, r.era = r.moved(r.drawn), era
+			r.position, r.era = r.rewound(r.drawn), era
 			r.floor = 0
-		} else if !ranges.Overlap(r.Range, c.Range) && !ranges.Overlap(r.Claim, c.Range) {
+		} else if !ranges.Overlap(r.Range, c.Range) && !ranges.Overlap(r.ClaimedRange, c.Range) {
 			continue
 		}
 		ofClaim = append(ofClaim, r)
 	}
-	rest, mine := ranges.Carve(ofClaim, c.Range, c.claim.Epoch, (*part).join)
-	c.stored = mine
+	rest, mine := ranges.SplitRows(ofClaim, c.Range, c.claim.Epoch, (*cursorRow).join)
+	c.rows = mine
 	c.parked = q.keys(c.claim.Subscription, c.Range)
 	return q.rewrite(c.claim, ofClaim, rest, mine, owners)
 }
@@ -111,9 +111,9 @@ func (c *cursor) subscribe(q *query) (instances int, since int64) {
 	}
 	// Newest starts after what this transaction sees. That includes everything published before Claim was
 	// called.
-	from, floor := string(nothing), int64(0)
+	from, floor := string(emptySnapshot), int64(0)
 	if c.claim.Newest {
-		floor = c.wrote.drawn
+		floor = c.newestFloor.lastID
 		q.one(`select pg_current_snapshot()::text`, nil, &from)
 	}
 	q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, epoch, turn, rev, era, snap_from, base_from, floor, drawn)
@@ -126,12 +126,12 @@ func (c *cursor) subscribe(q *query) (instances int, since int64) {
 
 // era returns the current era. It begins a new one if this is not the server that has numbered the
 // transactions so far.
-func (c *cursor) era(q *query, rows []part, now snapshot) (era int, err error) {
+func (c *cursor) era(q *query, rows []cursorRow, now snapshot) (era int, err error) {
 	var sysid *string
 	q.one(`select era, sysid from ~outbox_state`, nil, &era, &sysid)
 	other := sysid != nil && c.server.id != "" && *sysid != c.server.id
 	for _, r := range rows {
-		other = other || r.era == era && r.again == never && r.from.at.xmax() > now.xmax()
+		other = other || r.era == era && r.replayAfter == never && r.from.at.xmax() > now.xmax()
 	}
 	switch {
 	case q.err != nil:
@@ -153,15 +153,15 @@ type owner struct {
 	trouble string
 }
 
-// parts reads and locks all rows of a subscription, ordered by shard.
-func (q *query) parts(subscription string) (out []part, owners []owner) {
+// cursorRows reads and locks all rows of a subscription, ordered by shard.
+func (q *query) cursorRows(subscription string) (out []cursorRow, owners []owner) {
 	q.each(`select lo, hi, claim_lo, claim_hi, snap_from::text, base_from, coalesce(snap_to::text, ''), base_to, last, coalesce(again, -1), floor,
 			drawn, epoch, turn, rev, era, node, updated_at, trouble
 		from ~outbox_cursor where subscription = $1 order by lo for update`, []any{subscription}, func(row pgx.Rows) error {
-		var p part
+		var p cursorRow
 		var o owner
-		err := row.Scan(&p.Lo, &p.Hi, &p.Claim.Lo, &p.Claim.Hi, &p.from.at, &p.from.base, &p.to.at, &p.to.base, &p.last, &p.again, &p.floor,
-			&p.drawn, &p.Epoch, &p.Turn, &p.Rev, &p.era, &o.node, &o.at, &o.trouble)
+		err := row.Scan(&p.Lo, &p.Hi, &p.ClaimedRange.Lo, &p.ClaimedRange.Hi, &p.from.at, &p.from.base, &p.to.at, &p.to.base, &p.last, &p.replayAfter, &p.floor,
+			&p.drawn, &p.Epoch, &p.ReadRev, &p.Rev, &p.era, &o.node, &o.at, &o.trouble)
 		o.Range = p.Range
 		out, owners = append(out, p), append(owners, o)
 		return err
@@ -171,18 +171,18 @@ func (q *query) parts(subscription string) (out []part, owners []owner) {
 
 // rewrite replaces rows of a subscription. Rows outside the claimed range keep their node, time and
 // trouble.
-func (q *query) rewrite(c outbox.Claim, old, rest, mine []part, owners []owner) error {
+func (q *query) rewrite(c outbox.ClaimRequest, old, rest, mine []cursorRow, owners []owner) error {
 	var at []int
 	for _, p := range old {
 		at = append(at, p.Lo)
 	}
 	q.exec(`delete from ~outbox_cursor where subscription = $1 and lo = any($2)`, c.Subscription, at)
-	put := func(p part, node string, at *time.Time, trouble string) {
+	put := func(p cursorRow, node string, at *time.Time, trouble string) {
 		q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, snap_from, base_from, snap_to, base_to, last, again, floor,
 				drawn, epoch, turn, rev, era, node, updated_at, trouble)
 			values ($1, $2, $3, $4, $5, $6::pg_snapshot, $7, nullif($8::text, '')::pg_snapshot, $9, $10, nullif($11::bigint, -1), $12, $13, $14, $15, $16, $17, $18, coalesce($19, clock_timestamp()), $20)`,
-			c.Subscription, p.Lo, p.Hi, p.Claim.Lo, p.Claim.Hi, string(p.from.at), p.from.base, string(p.to.at), p.to.base, p.last, p.again, p.floor,
-			p.drawn, p.Epoch, p.Turn, p.Rev, p.era, node, at, trouble)
+			c.Subscription, p.Lo, p.Hi, p.ClaimedRange.Lo, p.ClaimedRange.Hi, string(p.from.at), p.from.base, string(p.to.at), p.to.base, p.last, p.replayAfter, p.floor,
+			p.drawn, p.Epoch, p.ReadRev, p.Rev, p.era, node, at, trouble)
 	}
 	for _, p := range rest {
 		for _, o := range owners {

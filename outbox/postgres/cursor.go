@@ -16,7 +16,7 @@ import (
 // methods use stored, and both use wrote under mu. So Next may run beside one other method.
 type cursor struct {
 	log   *Log
-	claim outbox.Claim
+	claim outbox.ClaimRequest
 	outbox.Range
 	server server // the server on which the range was claimed
 	parked []string
@@ -25,10 +25,10 @@ type cursor struct {
 	replayed int64
 	reader   reader
 
-	mu    sync.Mutex
-	wrote witness // the newest committed write of this cursor
+	mu          sync.Mutex
+	newestFloor idFloor // the newest committed write of this cursor
 
-	stored []part // the cursor rows as this cursor last wrote them
+	rows []cursorRow // the cursor rows as this cursor last wrote them
 }
 
 var _ outbox.Cursor = (*cursor)(nil)
@@ -55,20 +55,20 @@ func (c *cursor) explain(what string, err error) error {
 	return c.log.cfg.explain(fmt.Sprintf("%s of %q, shards %v", what, c.claim.Subscription, c.Range), err)
 }
 
-// bears records the witness of a committed transaction, if it is newer.
-func (c *cursor) bears(w witness) {
+// recordFloor records the witness of a committed transaction, if it is newer.
+func (c *cursor) recordFloor(w idFloor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w.tx > c.wrote.tx {
-		c.wrote = w
+	if w.tx > c.newestFloor.tx {
+		c.newestFloor = w
 	}
 }
 
-// witness returns the newest witness.
-func (c *cursor) witness() witness {
+// floorOfWrites returns the newest witness.
+func (c *cursor) floorOfWrites() idFloor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.wrote
+	return c.newestFloor
 }
 
 // Advance implements [outbox.Cursor]. Without outcomes it is a single statement.
@@ -79,23 +79,23 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 	}
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
-	var moved []part
-	var w witness
+	var moved []cursorRow
+	var w idFloor
 	work := func(q *query) (err error) {
 		if moved, w, err = c.move(q, m.at); err == nil {
-			err = c.leave(q, outcomes)
+			err = c.storeOutcomes(q, outcomes)
 		}
 		return err
 	}
 	run := c.log.write
-	if len(outcomes) == 0 && len(c.stored) == 1 {
+	if len(outcomes) == 0 && len(c.rows) == 1 {
 		run = c.log.read // one statement is a transaction
 	}
 	if err := run(ctx, &c.server, work); err != nil {
 		return c.explain("advance", err)
 	}
-	c.stored = moved
-	c.bears(w)
+	c.rows = moved
+	c.recordFloor(w)
 	return nil
 }
 
@@ -103,11 +103,11 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 // this cursor left it. The whole row is compared, so that a cursor of another run, or one whose server
 // has lost its last writes, cannot write even if one of its numbers happens to match. If to is one
 // position for several rows, they become one row.
-func (c *cursor) move(q *query, to []position) (moved []part, w witness, err error) {
-	if len(to) > 1 && len(to) != len(c.stored) {
+func (c *cursor) move(q *query, to []position) (moved []cursorRow, w idFloor, err error) {
+	if len(to) > 1 && len(to) != len(c.rows) {
 		return nil, w, errors.New("the mark is older than the stored position") // rows have been merged since
 	}
-	for i, p := range c.stored {
+	for i, p := range c.rows {
 		at := to[min(i, len(to)-1)]
 		if !q.moveOne(c.claim.Subscription, p, at, &w) {
 			if q.err != nil {
@@ -115,7 +115,7 @@ func (c *cursor) move(q *query, to []position) (moved []part, w witness, err err
 			}
 			return nil, w, c.refusal(q)
 		}
-		p.position, p.drawn, p.Rev = at, w.drawn, p.Rev+1
+		p.position, p.drawn, p.Rev = at, w.lastID, p.Rev+1
 		moved = append(moved, p)
 	}
 	if len(to) > 1 || len(moved) == 1 {
@@ -125,11 +125,11 @@ func (c *cursor) move(q *query, to []position) (moved []part, w witness, err err
 	whole.Hi = moved[len(moved)-1].Hi
 	q.exec(`delete from ~outbox_cursor where subscription = $1 and lo > $2 and hi <= $3`, c.claim.Subscription, whole.Lo, whole.Hi)
 	q.exec(`update ~outbox_cursor set hi = $3 where subscription = $1 and lo = $2`, c.claim.Subscription, whole.Lo, whole.Hi)
-	return []part{whole}, w, q.err
+	return []cursorRow{whole}, w, q.err
 }
 
 // moveOne writes one row, guarded by a comparison of the whole row.
-func (q *query) moveOne(subscription string, p part, to position, w *witness) bool {
+func (q *query) moveOne(subscription string, p cursorRow, to position, w *idFloor) bool {
 	return q.one(writing+`
 		update ~outbox_cursor c set snap_from = $1::pg_snapshot, base_from = $2, snap_to = nullif($3::text, '')::pg_snapshot, base_to = $4,
 			last = $5, floor = $6, again = nullif($7::bigint, -1), drawn = at.drawn, rev = c.rev + 1, updated_at = clock_timestamp()
@@ -137,29 +137,29 @@ func (q *query) moveOne(subscription string, p part, to position, w *witness) bo
 		where c.subscription = $8 and c.lo = $9 and c.hi = $10 and c.epoch = $11 and c.turn = $12 and c.rev = $13 and c.last = $14 and c.era = $15
 		returning at.drawn, at.tx::text::bigint`,
 		[]any{
-			string(to.from.at), to.from.base, string(to.to.at), to.to.base, to.last, to.floor, to.again,
-			subscription, p.Lo, p.Hi, p.Epoch, p.Turn, p.Rev, p.last, p.era,
-		}, &w.drawn, &w.tx)
+			string(to.from.at), to.from.base, string(to.to.at), to.to.base, to.last, to.floor, to.replayAfter,
+			subscription, p.Lo, p.Hi, p.Epoch, p.ReadRev, p.Rev, p.last, p.era,
+		}, &w.lastID, &w.tx)
 }
 
-// hold writes the rows with unchanged positions: so it checks that they are still this cursor's, locks
+// lockRows writes the rows with unchanged positions: so it checks that they are still this cursor's, locks
 // them and updates their time.
-func (c *cursor) hold(q *query) ([]part, witness, error) {
-	at := make([]position, len(c.stored))
-	for i, p := range c.stored {
+func (c *cursor) lockRows(q *query) ([]cursorRow, idFloor, error) {
+	at := make([]position, len(c.rows))
+	for i, p := range c.rows {
 		at[i] = p.position
 	}
 	return c.move(q, at)
 }
 
-// held runs fn in a transaction in which hold has succeeded.
-func (c *cursor) held(ctx context.Context, what string, fn func(*query) error) error {
+// whileOwner runs fn in a transaction in which hold has succeeded.
+func (c *cursor) whileOwner(ctx context.Context, what string, fn func(*query) error) error {
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
-	var moved []part
-	var w witness
+	var moved []cursorRow
+	var w idFloor
 	err := c.log.write(ctx, &c.server, func(q *query) (err error) {
-		if moved, w, err = c.hold(q); err == nil {
+		if moved, w, err = c.lockRows(q); err == nil {
 			err = fn(q)
 		}
 		return err
@@ -167,15 +167,15 @@ func (c *cursor) held(ctx context.Context, what string, fn func(*query) error) e
 	if err != nil {
 		return c.explain(what, err)
 	}
-	c.stored = moved
-	c.bears(w)
+	c.rows = moved
+	c.recordFloor(w)
 	return nil
 }
 
 const bodyColumns = "dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
 
-// Trouble implements [outbox.Cursor].
-func (c *cursor) Trouble(ctx context.Context, text string) error {
+// SetProblem implements [outbox.Cursor].
+func (c *cursor) SetProblem(ctx context.Context, text string) error {
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
 	return c.explain("note trouble", c.log.read(ctx, &c.server, func(q *query) error { // one statement is a transaction
@@ -192,7 +192,7 @@ func (c *cursor) Promote(ctx context.Context, limit int) (promoted int, err erro
 	if limit <= 0 {
 		limit = defaultRows
 	}
-	err = c.held(ctx, "promote delayed messages", func(q *query) error {
+	err = c.whileOwner(ctx, "promote delayed messages", func(q *query) error {
 		var due []int64
 		q.each(`select id from ~outbox_delayed where not_before <= `+clock+` and shard between $1 and $2
 			order by not_before, id limit $3 for update`, []any{c.Lo, c.Hi, limit}, func(row pgx.Rows) error {

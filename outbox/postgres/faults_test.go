@@ -150,7 +150,7 @@ func TestPromotion(t *testing.T) {
 	wrong, err := Open(ctx, Config{URL: standby.URL("postgres"), Logger: slog.New(slog.DiscardHandler)})
 	ok(t, err)
 	t.Cleanup(wrong.Close)
-	if _, err := wrong.Claim(ctx, outbox.Claim{Subscription: "s", Instances: 1, Epoch: 2}); err == nil || !strings.Contains(err.Error(), "primary") {
+	if _, err := wrong.Claim(ctx, outbox.ClaimRequest{Subscription: "s", Instances: 1, Epoch: 2}); err == nil || !strings.Contains(err.Error(), "primary") {
 		t.Errorf("a claim on a standby: %v", err)
 	}
 	misled := c.movedTo(t, wrong)
@@ -180,7 +180,7 @@ func TestPromotion(t *testing.T) {
 	p.publish(text("a", "3"), text("a", "4"))
 	// If its connection moved unnoticed, the cursor in memory would be ahead of what is stored.
 	ahead := c.movedTo(t, p.Log)
-	if err := ahead.Advance(ctx, mark{ahead, []position{ahead.stored[0].position}}, nil); !errors.Is(err, outbox.ErrMoved) {
+	if err := ahead.Advance(ctx, mark{ahead, []position{ahead.rows[0].position}}, nil); !errors.Is(err, outbox.ErrMoved) {
 		t.Errorf("a cursor that is ahead of the server: %v", err)
 	}
 	if got := drain(t, p.claim("s", 1)); !slices.Equal(got, []string{"3", "4"}) {
@@ -194,7 +194,7 @@ func (c *cursor) movedTo(t testing.TB, l *Log) *cursor {
 	conn, err := l.acquire(context.Background())
 	ok(t, err)
 	defer conn.Release()
-	moved := &cursor{log: l, claim: c.claim, Range: c.Range, server: serverBehind(conn), wrote: c.witness(), stored: slices.Clone(c.stored)}
+	moved := &cursor{log: l, claim: c.claim, Range: c.Range, server: serverBehind(conn), newestFloor: c.floorOfWrites(), rows: slices.Clone(c.rows)}
 	moved.begin()
 	t.Cleanup(moved.Close)
 	return moved
@@ -249,7 +249,7 @@ func TestMissingTables(t *testing.T) {
 	if _, err := c.Next(ctx, outbox.Limit{}); !errors.Is(err, outbox.ErrSchema) {
 		t.Errorf("reading a table that is gone: %v", err)
 	}
-	if _, err := w.Claim(ctx, outbox.Claim{Subscription: "s", Instances: 1, Epoch: 2}); err != nil {
+	if _, err := w.Claim(ctx, outbox.ClaimRequest{Subscription: "s", Instances: 1, Epoch: 2}); err != nil {
 		t.Logf("a claim: %v", err)
 	}
 	if _, err := Open(ctx, w.cfg); !errors.Is(err, outbox.ErrSchema) {

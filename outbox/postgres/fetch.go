@@ -17,32 +17,32 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// fly starts a goroutine that reads a chunk.
-func (r *reader) fly(limit outbox.Limit) {
+// startReading starts a goroutine that reads a chunk.
+func (r *reader) startReading(limit outbox.Limit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.flyLocked(limit)
+	r.startReadingLocked(limit)
 }
 
-// flyLocked is fly for a caller that holds mu.
-func (r *reader) flyLocked(limit outbox.Limit) {
-	r.flying, r.page = true, limit
+// startReadingLocked is fly for a caller that holds mu.
+func (r *reader) startReadingLocked(limit outbox.Limit) {
+	r.reading, r.page = true, limit
 	r.wg.Go(func() {
-		err := r.flight()
+		err := r.readNext()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.flying = false
+		r.reading = false
 		if err != nil && r.err == nil {
 			r.err = err
 		}
-		r.tell()
+		r.signal()
 	})
 }
 
-// tell wakes the goroutine that waits in take.
-func (r *reader) tell() {
+// signal wakes the goroutine that waits in take.
+func (r *reader) signal() {
 	select {
-	case r.news <- struct{}{}:
+	case r.changed <- struct{}{}:
 	default:
 	}
 }
@@ -54,17 +54,17 @@ func (r *reader) push(b batch, chunk int, round bool) {
 	defer r.mu.Unlock()
 	r.batches, r.rows, r.bytes = append(r.batches, b), r.rows+len(b.rows), r.bytes+b.bytes
 	r.chunk, r.round = chunk, round
-	r.tell()
+	r.signal()
 }
 
 // freshFor is how long the result of the last look is used. Reading a round may take long: the repeated
 // look notices pauses, claims and lanes that became due meanwhile.
 const freshFor = 20 * time.Millisecond
 
-// flight reads one chunk of the part that is next in rotation.
-func (r *reader) flight() error {
-	if time.Since(r.looked) > freshFor {
-		seen, err := r.look(r.ctx, false)
+// readNext reads one chunk of the part that is next in rotation.
+func (r *reader) readNext() error {
+	if time.Since(r.polledAt) > freshFor {
+		seen, err := r.query(r.ctx, false)
 		if err != nil {
 			return err
 		}
@@ -72,11 +72,11 @@ func (r *reader) flight() error {
 			return nil
 		}
 	}
-	for r.parts[r.next].done {
-		r.next = (r.next + 1) % len(r.parts)
+	for r.ticks[r.next].done {
+		r.next = (r.next + 1) % len(r.ticks)
 	}
 	i := r.next
-	r.next = (r.next + 1) % len(r.parts)
+	r.next = (r.next + 1) % len(r.ticks)
 	ctx, cancel := r.c.log.bounded(r.ctx)
 	defer cancel()
 	return r.c.log.session(ctx, &r.c.server, func(conn *pgx.Conn) error { return r.read(ctx, conn, i) })
@@ -84,7 +84,7 @@ func (r *reader) flight() error {
 
 // read reads one chunk of part i.
 func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
-	p := &r.parts[i]
+	p := &r.ticks[i]
 	if !p.set {
 		if err := r.start(ctx, conn, p); err != nil {
 			return err
@@ -105,23 +105,23 @@ func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 			}
 		}
 		p.last, p.late = p.late[n-1], p.late[n:]
-		return r.arrive(f, i)
+		return r.endChunk(f, i)
 	}
 	for {
 		end := min(p.upto, p.scan+window)
 		whole, err := f.run(ctx, conn, scanRows,
 			number(p.scan), number(end), number(int64(p.Lo)), number(int64(p.Hi)), number(p.to.base), string(p.to.at),
-			number(p.from.base), string(p.from.at), number(p.beyond()), number(int64(limit)))
+			number(p.from.base), string(p.from.at), number(p.replayBound()), number(int64(limit)))
 		if err != nil {
 			return err
 		}
 		if !whole || f.count >= limit {
 			p.scan, p.last = f.last, f.last
-			return r.arrive(f, i)
+			return r.endChunk(f, i)
 		}
 		p.scan, p.last = end, end
 		if f.count > 0 || p.scan >= p.upto {
-			return r.arrive(f, i)
+			return r.endChunk(f, i)
 		}
 		// The whole window is empty: skip to the next existing id. A long gap is crossed in several chunks, so
 		// that positions are stored on the way.
@@ -135,23 +135,23 @@ func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 		p.scan = max(p.scan, min(next-1, p.upto))
 		p.last = p.scan
 		if f.windows++; f.windows == ahead || p.scan >= p.upto {
-			return r.arrive(f, i)
+			return r.endChunk(f, i)
 		}
 	}
 }
 
-// beyond returns the id above which every message is delivered, even one that was delivered before (a
+// replayBound returns the id above which every message is delivered, even one that was delivered before (a
 // replay).
-func (p *tick) beyond() int64 {
-	if p.again == never {
+func (p *rowReader) replayBound() int64 {
+	if p.replayAfter == never {
 		return math.MaxInt64
 	}
-	return p.again
+	return p.replayAfter
 }
 
 // start prepares the reading of a part up to the target: the id to read from, and the messages below it
 // that must be looked up by their transactions.
-func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *tick) error {
+func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *rowReader) error {
 	if p.to.at == "" {
 		p.to, p.last = r.target, 0
 	}
@@ -161,12 +161,12 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *tick) error {
 		return err
 	}
 	low := r.low
-	if len(r.parts) > 1 {
+	if len(r.ticks) > 1 {
 		low = 0
 	}
-	if p.again != never {
+	if p.replayAfter != never {
 		// A replay is read by the whole condition, from the first message that may not have been delivered.
-		p.scan = max(min(p.again, p.floor, low), p.last)
+		p.scan = max(min(p.replayAfter, p.floor, low), p.last)
 		return nil
 	}
 	p.scan = max(p.floor, p.last)
@@ -188,14 +188,14 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *tick) error {
 	return q.err
 }
 
-// arrive pushes the last batch of a chunk. If the part has reached the target, it ends the part's tick.
+// endChunk pushes the last batch of a chunk. If the part has reached the target, it ends the part's tick.
 // When all parts have reached it, they become one.
-func (r *reader) arrive(f *fetch, i int) error {
-	p := &r.parts[i]
+func (r *reader) endChunk(f *fetch, i int) error {
+	p := &r.ticks[i]
 	b := f.batch()
 	ended := len(p.late) == 0 && p.scan >= p.upto
 	if ended {
-		p.from, p.to, p.last, p.again, p.set = p.to, view{}, 0, never, false
+		p.from, p.to, p.last, p.replayAfter, p.set = p.to, view{}, 0, never, false
 		p.done = p.from == r.target
 		if p.done {
 			p.floor = r.floor
@@ -203,12 +203,12 @@ func (r *reader) arrive(f *fetch, i int) error {
 	}
 	b.after = p.position
 	round := false
-	for _, other := range r.parts {
+	for _, other := range r.ticks {
 		round = round || !other.done
 	}
-	if !round && len(r.parts) > 1 {
-		whole := tick{Range: r.c.Range, position: p.position, done: true}
-		r.parts, r.next, b.whole = []tick{whole}, 0, true
+	if !round && len(r.ticks) > 1 {
+		whole := rowReader{Range: r.c.Range, position: p.position, done: true}
+		r.ticks, r.next, b.whole = []rowReader{whole}, 0, true
 	}
 	r.push(b, f.count, round)
 	return nil

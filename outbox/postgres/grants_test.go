@@ -30,7 +30,7 @@ func newRoles(t *testing.T) *roles {
 	grants, err := GrantSQL(w.cfg, Roles{Reader: reader})
 	ok(t, err)
 	s.exec(t, grants+"create table "+w.cfg.Schema+".accounts (n int)")
-	return &roles{world: w, s: s, relay: mustPool(t, s.user), publisher: w.app, reader: mustPool(t, pgtest.As(s.url, reader, "secret"))}
+	return &roles{world: w, s: s, relay: mustPool(t, s.user), publisher: w.app, reader: mustPool(t, pgtest.WithUser(s.url, reader, "secret"))}
 }
 
 // refused runs a statement that must fail with this code.
@@ -69,7 +69,7 @@ func TestRights(t *testing.T) {
 	ok(t, err)
 	s.exec(t, grants)
 	cfg := w.cfg
-	cfg.URL = pgtest.As(s.url, reader, "secret")
+	cfg.URL = pgtest.WithUser(s.url, reader, "secret")
 	l, err := Open(ctx, cfg)
 	ok(t, err)
 	t.Cleanup(l.Close)

@@ -21,8 +21,8 @@ type laneTable struct {
 	causes   []string
 }
 
-func (t *laneTable) add(at ranges.Lane, o outbox.Outcome) {
-	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.Solo) // below Shards
+func (t *laneTable) add(at ranges.ParkedKey, o outbox.Outcome) {
+	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.MessageID) // below Shards
 	t.held, t.attempts = append(t.held, o.Kind == outbox.Held), append(t.attempts, o.Attempts)
 	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, ranges.Cause(o.Cause))
 }
@@ -30,12 +30,12 @@ func (t *laneTable) add(at ranges.Lane, o outbox.Outcome) {
 // inDue computes the time of the next attempt of a waiting lane.
 const inDue = clock + ` + l.micros * interval '1 microsecond'`
 
-// leave stores the outcomes of messages that were read from the log.
-func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
+// storeOutcomes stores the outcomes of messages that were read from the log.
+func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 	var dead, attempts, parked, solos []int64
 	var causes, keys []string
 	behind := laneTable{}
-	first := map[ranges.Lane]outbox.Outcome{} // the last outcome of each lane's first message
+	first := map[ranges.ParkedKey]outbox.Outcome{} // the last outcome of each lane's first message
 	for _, o := range outcomes {
 		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 			return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
@@ -55,7 +55,7 @@ func (c *cursor) leave(q *query, outcomes []outbox.Outcome) error {
 		default:
 			return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 		}
-		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.Solo), append(keys, at.Key)
+		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.MessageID), append(keys, at.Key)
 	}
 	sub := c.claim.Subscription
 	if len(dead) > 0 {
@@ -86,7 +86,7 @@ const onLane = ` on conflict (subscription, shard, key, solo) do update
 	set held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`
 
 // setLanes stores the states of lanes, given the outcomes of their first messages.
-func (q *query) setLanes(sub string, first map[ranges.Lane]outbox.Outcome) {
+func (q *query) setLanes(sub string, first map[ranges.ParkedKey]outbox.Outcome) {
 	if len(first) == 0 {
 		return
 	}
@@ -138,7 +138,7 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 	defer cancel()
 	err = c.log.read(ctx, &c.server, func(q *query) error {
 		owned := q.number(`select sum(hi - lo + 1) from ~outbox_cursor where subscription = $1 and lo >= $2 and hi <= $3 and epoch = $4 and turn = $5`,
-			c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.reader.turn)
+			c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.reader.readRev)
 		if q.err == nil && int(owned) != c.Hi-c.Lo+1 {
 			return c.refusal(q)
 		}
@@ -176,14 +176,14 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 	return out, nil
 }
 
-// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane meanwhile are
+// StoreParked implements [outbox.Cursor]. Messages that an operator has taken out of their lane meanwhile are
 // ignored.
-func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
+func (c *cursor) StoreParked(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
 	if len(outcomes) == 0 {
 		return nil, nil
 	}
-	err = c.held(ctx, "settle parked messages", func(q *query) (err error) {
-		emptied, err = c.settle(q, outcomes)
+	err = c.whileOwner(ctx, "settle parked messages", func(q *query) (err error) {
+		emptied, err = c.storeParked(q, outcomes)
 		return err
 	})
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied
 	return emptied, nil
 }
 
-func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
+func (c *cursor) storeParked(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
 	sub := c.claim.Subscription
 	var gone, dead, attempts []int64
 	var causes []string
@@ -219,10 +219,10 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 				return nil, fmt.Errorf("message %d is of shard %d", seq, at.Shard)
 			}
 		}
-		q.bury(sub, dead, attempts, causes)
+		q.addDeadLetters(sub, dead, attempts, causes)
 		emptied = q.leaveLanes(sub, gone, where)
 	}
-	return emptied, c.keep(q, stay)
+	return emptied, c.updateLanes(q, stay)
 }
 
 // parkedOne joins the parked message with the id l.id. The lateral subquery looks up each one by its key;
@@ -232,8 +232,8 @@ const parkedOne = `cross join lateral (select * from ~outbox_parked p where p.su
 // notFirst says that p is behind another message of its lane. It too is evaluated for each message alone.
 const notFirst = `exists (select from ~outbox_parked f where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id offset 0)`
 
-// keep stores the states of lanes whose messages stay parked. Each message must be the first of its lane.
-func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
+// updateLanes stores the states of lanes whose messages stay parked. Each message must be the first of its lane.
+func (c *cursor) updateLanes(q *query, stay []outbox.Outcome) error {
 	if len(stay) == 0 {
 		return q.err
 	}
@@ -261,20 +261,20 @@ func (c *cursor) keep(q *query, stay []outbox.Outcome) error {
 }
 
 // find returns the lanes of messages.
-func (q *query) find(sub string, seqs []int64) map[int64]ranges.Lane {
-	out := map[int64]ranges.Lane{}
+func (q *query) find(sub string, seqs []int64) map[int64]ranges.ParkedKey {
+	out := map[int64]ranges.ParkedKey{}
 	q.each(`select p.id, p.shard, p.lane, p.solo from unnest($2::bigint[]) l (id) `+parkedOne, []any{sub, seqs}, func(row pgx.Rows) error {
 		var seq int64
-		var at ranges.Lane
-		err := row.Scan(&seq, &at.Shard, &at.Key, &at.Solo)
+		var at ranges.ParkedKey
+		err := row.Scan(&seq, &at.Shard, &at.Key, &at.MessageID)
 		out[seq] = at
 		return err
 	})
 	return out
 }
 
-// bury copies parked messages to the dead letters.
-func (q *query) bury(sub string, seqs, attempts []int64, causes []string) {
+// addDeadLetters copies parked messages to the dead letters.
+func (q *query) addDeadLetters(sub string, seqs, attempts []int64, causes []string) {
 	if len(seqs) == 0 {
 		return
 	}
@@ -287,8 +287,8 @@ func (q *query) bury(sub string, seqs, attempts []int64, causes []string) {
 
 // leaveLanes removes messages from their lanes and returns the keys whose lanes are gone with them. Where
 // the first message left, the next is due at once, with its attempts counted from zero.
-func (q *query) leaveLanes(sub string, seqs []int64, where map[int64]ranges.Lane) (emptied []string) {
-	seen := map[ranges.Lane]bool{}
+func (q *query) leaveLanes(sub string, seqs []int64, where map[int64]ranges.ParkedKey) (emptied []string) {
+	seen := map[ranges.ParkedKey]bool{}
 	var t laneTable
 	for _, seq := range seqs {
 		if at, found := where[seq]; found && !seen[at] {

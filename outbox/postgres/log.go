@@ -16,18 +16,18 @@ import (
 // Log is the log of an outbox in a Postgres schema, for relays and operators. Its methods may be called
 // from any goroutine.
 type Log struct {
-	cfg     Config
-	names   names
-	pool    *pgxpool.Pool
-	pooled  bool   // there is a pooler that shares sessions,
-	begin   string // and each transaction begins with this text
-	bell    bell
-	listen  sync.Once
-	ctx     context.Context // ends with Close
-	stop    context.CancelFunc
-	wg      sync.WaitGroup
-	closing sync.Once
-	tending tending
+	cfg        Config
+	names      names
+	pool       *pgxpool.Pool
+	pooled     bool   // there is a pooler that shares sessions,
+	begin      string // and each transaction begins with this text
+	bell       wakeups
+	listen     sync.Once
+	ctx        context.Context // ends with Close
+	stop       context.CancelFunc
+	wg         sync.WaitGroup
+	closing    sync.Once
+	lastExtend extendTimer
 }
 
 var (
@@ -85,7 +85,7 @@ const serverOf = "emitd.server"
 // identify stores the server's identity with a new connection. It fails with errPooled if the session
 // lacks the requested settings.
 func identify(ctx context.Context, conn *pgx.Conn) error {
-	s, err := ask(ctx, conn)
+	s, err := serverOfSession(ctx, conn)
 	conn.PgConn().CustomData()[serverOf] = s
 	if err != nil {
 		return err
@@ -97,8 +97,8 @@ func identify(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// ask returns the server that a session reaches.
-func ask(ctx context.Context, conn *pgx.Conn) (s server, err error) {
+// serverOfSession returns the server that a session reaches.
+func serverOfSession(ctx context.Context, conn *pgx.Conn) (s server, err error) {
 	var may bool
 	err = conn.QueryRow(ctx, "select "+started+", has_function_privilege('pg_control_system()', 'execute')").Scan(&s.started, &may)
 	if err == nil && may {

@@ -40,7 +40,7 @@ func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{url: pgtest.Database(t)}
 	s.role, s.publisher = pgtest.Role(t, s.url), pgtest.Role(t, s.url)
-	s.user = pgtest.As(s.url, s.role, "secret")
+	s.user = pgtest.WithUser(s.url, s.role, "secret")
 	s.pool = mustPool(t, s.url)
 	return s
 }
@@ -99,7 +99,7 @@ func newWorld(t testing.TB, cfg Config) *world {
 // owner.
 func (s *stage) open(t testing.TB, cfg Config) *world {
 	t.Helper()
-	return openAs(t, cfg, mustPool(t, pgtest.As(s.url, s.publisher, "secret")), s.pool)
+	return openAs(t, cfg, mustPool(t, pgtest.WithUser(s.url, s.publisher, "secret")), s.pool)
 }
 
 // openWorld opens a log as the owner of its tables, who also publishes.
@@ -169,7 +169,7 @@ func beginAs(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 // claim claims unit 0 of 1 of a subscription.
 func (w *world) claim(subscription string, epoch int64) *cursor {
 	w.t.Helper()
-	c, err := w.Claim(context.Background(), outbox.Claim{Subscription: subscription, Instances: 1, Epoch: epoch})
+	c, err := w.Claim(context.Background(), outbox.ClaimRequest{Subscription: subscription, Instances: 1, Epoch: epoch})
 	ok(w.t, err)
 	w.t.Cleanup(c.Close)
 	return c.(*cursor)

@@ -34,7 +34,7 @@ type Migration struct {
 func (c Config) versions() pgschema.Schema {
 	n := c.names()
 	s := pgschema.Schema{Name: n.schema, Table: n.table("outbox_migration"), Record: c.fill(migrationTable), Scope: n.scope(), TooNew: tooNew}
-	for _, step := range schema.Steps(migrationFiles, Version) {
+	for _, step := range schema.Load(migrationFiles, Version) {
 		s.Steps = append(s.Steps, pgschema.Step{Version: step.Version, Name: step.Name, Up: c.fill(step.Up), Down: c.fill(step.Down)})
 	}
 	return s

@@ -15,7 +15,7 @@ func TestClaimWaitsWhileNeighboursGetOn(t *testing.T) {
 	w := newWorld(t, Config{})
 	ctx := context.Background()
 	claim := func(index int, epoch int64) (outbox.Cursor, error) {
-		return w.Claim(ctx, outbox.Claim{Subscription: "s", Index: index, Instances: 2, Epoch: epoch})
+		return w.Claim(ctx, outbox.ClaimRequest{Subscription: "s", Index: index, Instances: 2, Epoch: epoch})
 	}
 	left, err := claim(0, 1)
 	ok(t, err)

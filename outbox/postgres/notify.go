@@ -13,17 +13,17 @@ import (
 	"github.com/emitd/emitd/outbox/internal/wakeup"
 )
 
-// bell wakes the listeners of one Log.
-type bell struct {
-	mu   sync.Mutex
-	ears map[chan struct{}]bool
+// wakeups wakes the listeners of one Log.
+type wakeups struct {
+	mu        sync.Mutex
+	listeners map[chan struct{}]bool
 }
 
 // ring wakes all listeners. A listener with a pending wake-up gets no second one.
-func (b *bell) ring() {
+func (b *wakeups) ring() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for c := range b.ears {
+	for c := range b.listeners {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -31,30 +31,30 @@ func (b *bell) ring() {
 	}
 }
 
-// ear returns a channel that receives wake-ups until ctx ends.
-func (b *bell) ear(ctx context.Context) <-chan struct{} {
+// subscribe returns a channel that receives wake-ups until ctx ends.
+func (b *wakeups) subscribe(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{}, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ears == nil {
-		b.ears = map[chan struct{}]bool{}
+	if b.listeners == nil {
+		b.listeners = map[chan struct{}]bool{}
 	}
-	b.ears[c] = true
+	b.listeners[c] = true
 	context.AfterFunc(ctx, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		delete(b.ears, c)
+		delete(b.listeners, c)
 	})
 	return c
 }
 
-// Wake implements [outbox.Log]. Commits of [Publisher.InTx] and [Publisher.Wrap] in any process wake
+// WakeUps implements [outbox.Log]. Commits of [Publisher.InTx] and [Publisher.Wrap] in any process wake
 // relays, and so do changes by operators. Behind a pooler only this log's own wake-ups arrive.
-func (l *Log) Wake(ctx context.Context) <-chan struct{} {
+func (l *Log) WakeUps(ctx context.Context) <-chan struct{} {
 	if l.cfg.Notify == NotifyAuto && !l.pooled {
 		l.listen.Do(func() { l.wg.Go(l.listenOn) })
 	}
-	return l.bell.ear(ctx)
+	return l.bell.subscribe(ctx)
 }
 
 // Pauses before a listener that lost its connection reconnects.
@@ -104,15 +104,15 @@ func (l *Log) listenOnce() error {
 	}
 }
 
-// between is the shortest time between two notifications of a publisher. More of them would only cost.
-const between = 25 * time.Millisecond
+// notifyPause is the shortest time between two notifications of a publisher. More of them would only cost.
+const notifyPause = 25 * time.Millisecond
 
 // newHerald returns the notifier of commits. Each notification uses a connection of the pool.
-func newHerald(pool *pgxpool.Pool, cfg Config) *wakeup.Herald {
-	c := wakeup.Config{Pause: between, OnPublished: cfg.OnPublished, Logger: cfg.Logger}
+func newHerald(pool *pgxpool.Pool, cfg Config) *wakeup.Notifier {
+	c := wakeup.Config{Pause: notifyPause, OnPublished: cfg.OnPublished, Logger: cfg.Logger}
 	if cfg.Notify == NotifyAuto && pool != nil {
 		text := "select pg_catalog.pg_notify(" + pgschema.Literal(cfg.names().channel()) + ", '')"
-		c.Ring = func(ctx context.Context) {
+		c.WakeRelays = func(ctx context.Context) {
 			timed, cancel := context.WithTimeout(ctx, cfg.QueryTimeout)
 			defer cancel()
 			if _, err := pool.Exec(timed, text, pgx.QueryExecModeSimpleProtocol); err != nil && ctx.Err() == nil {

@@ -92,7 +92,7 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 			ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, strings.TrimSuffix(ranges.SkipCause+": "+cause, ": "))
 			return err
 		})
-		q.bury(subscription, ids, attempts, causes)
+		q.addDeadLetters(subscription, ids, attempts, causes)
 		q.leaveLanes(subscription, ids, where)
 		return nil
 	})
@@ -114,12 +114,12 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 			}
 		}
 		q.exec(`update ~outbox_subscription set replayed = (select case when is_called then last_value else 0 end from ~outbox_id) where name = $1`, subscription)
-		rows, _ := q.parts(subscription)
+		rows, _ := q.cursorRows(subscription)
 		for _, p := range rows {
-			at := p.moved(used)
+			at := p.rewound(used)
 			q.exec(`update ~outbox_cursor set snap_from = $1::pg_snapshot, base_from = $2, snap_to = null, base_to = 0, last = 0, again = $3,
 					turn = turn + 1, rev = rev + 1, updated_at = clock_timestamp()
-				where subscription = $4 and lo = $5`, string(at.from.at), at.from.base, at.again, subscription, p.Lo)
+				where subscription = $4 and lo = $5`, string(at.from.at), at.from.base, at.replayAfter, subscription, p.Lo)
 		}
 		return nil
 	})
@@ -145,9 +145,9 @@ func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error
 	})
 }
 
-// Forget implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
+// Delete implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
 // creates the subscription anew.
-func (l *Log) Forget(ctx context.Context, subscription string) error {
+func (l *Log) Delete(ctx context.Context, subscription string) error {
 	return l.change(ctx, "forget", subscription, func(q *query) error {
 		q.forget(subscription)
 		return nil
@@ -177,7 +177,7 @@ const deadListing = `select ` + parkedOf + `, p.subscription, 'dead', p.attempts
 
 // List implements [outbox.Operator].
 func (l *Log) List(ctx context.Context, f outbox.Filter) (out []outbox.Entry, err error) {
-	if f, err = ranges.Listing(f); err != nil {
+	if f, err = ranges.ValidFilter(f); err != nil {
 		return nil, fmt.Errorf("list messages: %w", err)
 	}
 	ctx, cancel := l.bounded(ctx)

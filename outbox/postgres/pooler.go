@@ -107,10 +107,10 @@ func (l *Log) session(ctx context.Context, at *server, fn func(conn *pgx.Conn) e
 	})
 }
 
-// where returns the server that connections reach now.
-func (l *Log) where(ctx context.Context) (s server, err error) {
+// currentServer returns the server that connections reach now.
+func (l *Log) currentServer(ctx context.Context) (s server, err error) {
 	err = l.session(ctx, nil, func(conn *pgx.Conn) error {
-		s, err = ask(ctx, conn)
+		s, err = serverOfSession(ctx, conn)
 		return err
 	})
 	return s, err

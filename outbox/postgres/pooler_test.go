@@ -122,7 +122,7 @@ func TestPooledSessionsAreClean(t *testing.T) {
 	if _, err := w.Stats(t.Context(), "s"); err != nil {
 		t.Error(err)
 	}
-	w.Wake(t.Context())
+	w.WakeUps(t.Context())
 	w.listen.Do(func() { silent = true })
 	if !silent {
 		t.Error("it listens with a session that others get")
@@ -215,7 +215,7 @@ func TestFenceThroughPooler(t *testing.T) {
 			}
 			var fresh *cursor
 			eventually(t, "the shards are claimed", func() bool {
-				c, err := other.Claim(t.Context(), outbox.Claim{Subscription: "s", Instances: 1, Epoch: 2})
+				c, err := other.Claim(t.Context(), outbox.ClaimRequest{Subscription: "s", Instances: 1, Epoch: 2})
 				fresh, _ = c.(*cursor)
 				return err == nil
 			})
@@ -241,7 +241,7 @@ func TestFenceThroughPooler(t *testing.T) {
 
 // claimed returns a cursor as it was when it was claimed: nothing read ahead and no connection error.
 func (w *world) claimed(c *cursor) *cursor {
-	again := &cursor{log: w.Log, claim: c.claim, Range: c.Range, server: c.server, wrote: c.witness(), stored: slices.Clone(c.stored)}
+	again := &cursor{log: w.Log, claim: c.claim, Range: c.Range, server: c.server, newestFloor: c.floorOfWrites(), rows: slices.Clone(c.rows)}
 	again.begin()
 	w.t.Cleanup(again.Close)
 	return again
@@ -276,8 +276,8 @@ func TestServerRestartsBehindPooler(t *testing.T) {
 		t.Errorf("a cursor of another run reads: %v", err)
 	}
 	again := w.claimed(c)
-	again.reader.looked = time.Now()
-	if err := again.reader.flight(); !errors.Is(err, outbox.ErrMoved) {
+	again.reader.polledAt = time.Now()
+	if err := again.reader.readNext(); !errors.Is(err, outbox.ErrMoved) {
 		t.Errorf("a flight of another run reads: %v", err)
 	}
 	if got := drain(t, w.claim("s", 1)); !slices.Equal(got, []string{"1"}) {

@@ -11,8 +11,8 @@ import (
 // snapshot says which transactions had ended at a time, in the format of Postgres: xmin:xmax:xip,….
 type snapshot string
 
-// nothing is a snapshot that sees no transaction.
-const nothing snapshot = "1:1:"
+// emptySnapshot is a snapshot that sees no transaction.
+const emptySnapshot snapshot = "1:1:"
 
 // parse returns the first transaction ID that had not been drawn, and those below it that were open.
 func (s snapshot) parse() (xmax uint64, open []string, err error) {
@@ -43,24 +43,24 @@ type view struct {
 // to is set, what to sees up to the id last. A replay sets again (else it is -1): messages with ids above
 // again are delivered once more, whatever from sees.
 type position struct {
-	from, to view
-	last     int64
-	again    int64
-	floor    int64 // transactions that began after from have ids above it
+	from, to    view
+	last        int64
+	replayAfter int64
+	floor       int64 // transactions that began after from have ids above it
 }
 
 const never = -1 // value of position.again: no replay
 
-// part is a cursor row: the position of a range of shards, with its owner.
-type part struct {
-	ranges.Part
+// cursorRow is a cursor row: the position of a range of shards, with its owner.
+type cursorRow struct {
+	ranges.CursorRow
 	position
 	drawn int64 // the last id that was drawn before the row was written
 	era   int
 }
 
 // join merges the next row into p if both stand at the same position.
-func (p *part) join(next part) bool {
+func (p *cursorRow) join(next cursorRow) bool {
 	if p.position != next.position {
 		return false
 	}
@@ -68,16 +68,16 @@ func (p *part) join(next part) bool {
 	return true
 }
 
-// moved returns the position after an operator or a new era has moved it back. Everything above again is
+// rewound returns the position after an operator or a new era has moved it back. Everything above again is
 // delivered once more, and below it what was not delivered yet. A tick in progress ends early: up to
 // last, or again if that is less, its target snapshot counts as delivered.
-func (p position) moved(again int64) position {
-	if p.again != never {
-		again = min(again, p.again)
+func (p position) rewound(again int64) position {
+	if p.replayAfter != never {
+		again = min(again, p.replayAfter)
 	}
 	if p.to.at != "" {
 		p.from, again = p.to, min(again, p.last)
 	}
-	p.to, p.last, p.again = view{}, 0, again
+	p.to, p.last, p.replayAfter = view{}, 0, again
 	return p
 }

@@ -24,7 +24,7 @@ import (
 type Publisher struct {
 	cfg       Config
 	names     names
-	herald    *wakeup.Herald
+	herald    *wakeup.Notifier
 	unordered bool
 }
 

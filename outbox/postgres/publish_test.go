@@ -292,7 +292,7 @@ func TestWake(t *testing.T) {
 	w := newWorld(t, Config{})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	wake := w.Wake(ctx)
+	wake := w.WakeUps(ctx)
 	<-wake // it listens now
 	_ = w.pub.InTx(ctx, w.app, func(tx *Tx) error {
 		return errors.Join(w.pub.Publish(ctx, tx, text("k", "undone")), errors.New("undo"))

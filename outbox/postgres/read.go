@@ -23,52 +23,52 @@ const (
 	// lateMost is how many messages of long transactions are looked up by their transaction. If there are
 	// more, the log is read again from the first of them.
 	lateMost = 1000
-	// An empty page has a mark if keepEvery ids were drawn since the last mark, or if that is older than
-	// keepAfter and a newer position is of use. The stored position matters, because the next claim starts
+	// An empty page has a mark if markEveryIDs ids were drawn since the last mark, or if that is older than
+	// markAfter and a newer position is of use. The stored position matters, because the next claim starts
 	// reading there, and because partitions are kept for it.
-	keepEvery = 2000
-	keepAfter = 5 * time.Second
+	markEveryIDs = 2000
+	markAfter    = 5 * time.Second
 )
 
 // reader reads ahead of Next. A round reads every part (cursor row) of the range up to one target
 // snapshot. A tick is a part's share of the round. A flight is a goroutine that reads one chunk; while it
 // runs, it owns the parts and all fields above mu that it uses.
 type reader struct {
-	c    *cursor
-	turn int64           // turn of the cursor rows when they were claimed
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	c       *cursor
+	readRev int64           // turn of the cursor rows when they were claimed
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
 
-	parts  []tick
-	target view  // the snapshot that the round reads up to
-	upto   int64 // no message that target sees has a higher id
-	floor  int64 // the floor of target
-	low    int64 // transactions open in the snapshot of the only part have ids above it
-	next   int   // the part that is read next
-	page   outbox.Limit
-	size   int // average size of a message in bytes
-	looked time.Time
+	ticks    []rowReader
+	target   view  // the snapshot that the round reads up to
+	upto     int64 // no message that target sees has a higher id
+	floor    int64 // the floor of target
+	low      int64 // transactions open in the snapshot of the only part have ids above it
+	next     int   // the part that is read next
+	page     outbox.Limit
+	size     int // average size of a message in bytes
+	polledAt time.Time
 
-	served []position // the positions after what Next has returned
-	kept   int64      // the last id drawn when a mark was last offered,
-	keptAt time.Time  // and the time of that
+	served   []position // the positions after what Next has returned
+	markedID int64      // the last id drawn when a mark was last offered,
+	markedAt time.Time  // and the time of that
 
-	mu      sync.Mutex
-	news    chan struct{} // receives a value when a field below has changed
-	keptBy  snapshot      // the snapshot of the mark that was last offered
-	seen    look          // the result of the last look
-	batches []batch
-	rows    int // in batches,
-	bytes   int // and their size in bytes
-	chunk   int // rows of the last chunk so far
-	flying  bool
-	round   bool // not every part has reached target
-	err     error
+	mu             sync.Mutex
+	changed        chan struct{} // receives a value when a field below has changed
+	markedSnapshot snapshot      // the snapshot of the mark that was last offered
+	lastPoll       pollResult    // the result of the last look
+	batches        []batch
+	rows           int // in batches,
+	bytes          int // and their size in bytes
+	chunk          int // rows of the last chunk so far
+	reading        bool
+	round          bool // not every part has reached target
+	err            error
 }
 
-// tick is the reading state of a part. Its position is ahead of the position that Next has reached.
-type tick struct {
+// rowReader is the reading state of a part. Its position is ahead of the position that Next has reached.
+type rowReader struct {
 	outbox.Range
 	position
 	done bool    // the part has reached target
@@ -89,16 +89,16 @@ type batch struct {
 }
 
 func (r *reader) begin(c *cursor) {
-	r.c, r.news, r.turn = c, make(chan struct{}, 1), c.stored[0].Turn
+	r.c, r.changed, r.readRev = c, make(chan struct{}, 1), c.rows[0].ReadRev
 	r.ctx, r.stop = context.WithCancel(c.log.ctx)
-	for _, p := range c.stored {
-		r.parts = append(r.parts, tick{Range: p.Range, position: p.position})
+	for _, p := range c.rows {
+		r.ticks = append(r.ticks, rowReader{Range: p.Range, position: p.position})
 		r.served = append(r.served, p.position)
 		r.round = r.round || p.to.at != ""
-		r.kept, r.keptBy = max(r.kept, p.drawn), p.from.at
+		r.markedID, r.markedSnapshot = max(r.markedID, p.drawn), p.from.at
 	}
-	r.round = r.round || len(r.parts) > 1
-	r.keptAt = time.Now()
+	r.round = r.round || len(r.ticks) > 1
+	r.markedAt = time.Now()
 }
 
 func (r *reader) close() {
@@ -114,7 +114,7 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	if limit.Bytes <= 0 {
 		limit.Bytes = defaultBytes
 	}
-	page, err := c.reader.take(ctx, limit)
+	page, err := c.reader.nextPage(ctx, limit)
 	if err != nil {
 		return outbox.Page{}, c.explain("read messages", err)
 	}
@@ -122,9 +122,9 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	return page, nil
 }
 
-// take returns a page from memory. If there is none, it waits for the running flight, or asks the server
+// nextPage returns a page from memory. If there is none, it waits for the running flight, or asks the server
 // whether there is more.
-func (r *reader) take(ctx context.Context, limit outbox.Limit) (outbox.Page, error) {
+func (r *reader) nextPage(ctx context.Context, limit outbox.Limit) (outbox.Page, error) {
 	for {
 		page, found, busy, err := r.serve(limit)
 		switch {
@@ -134,7 +134,7 @@ func (r *reader) take(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 			return page, nil
 		case busy:
 			select {
-			case <-r.news:
+			case <-r.changed:
 			case <-ctx.Done():
 				return page, context.Cause(ctx)
 			}
@@ -143,11 +143,11 @@ func (r *reader) take(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 		if err := ctx.Err(); err != nil {
 			return page, err
 		}
-		page, found, err = r.glance(ctx)
+		page, found, err = r.poll(ctx)
 		if err != nil || !found {
 			return page, err
 		}
-		r.fly(limit)
+		r.startReading(limit)
 	}
 }
 
@@ -156,8 +156,8 @@ func (r *reader) take(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 func (r *reader) serve(limit outbox.Limit) (page outbox.Page, found, busy bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err != nil || len(r.batches) == 0 || r.flying && r.rows < limit.Rows && r.bytes < limit.Bytes {
-		return page, false, r.flying, r.err
+	if r.err != nil || len(r.batches) == 0 || r.reading && r.rows < limit.Rows && r.bytes < limit.Bytes {
+		return page, false, r.reading, r.err
 	}
 	left := limit
 	page.Rows = r.cut(&left)
@@ -168,11 +168,11 @@ func (r *reader) serve(limit outbox.Limit) (page outbox.Page, found, busy bool, 
 		page.Rows = append(page.Rows, r.cut(&left)...)
 	}
 	r.rows -= len(page.Rows)
-	page.More = len(r.batches) > 0 || r.flying || r.round
-	page.Due, page.Delayed = r.seen.due, r.seen.delayed
+	page.More = len(r.batches) > 0 || r.reading || r.round
+	page.Due, page.Delayed = r.lastPoll.due, r.lastPoll.delayed
 	page.Mark = r.mark()
-	if r.round && !r.flying && r.rows <= r.chunk/2 {
-		r.flyLocked(limit)
+	if r.round && !r.reading && r.rows <= r.chunk/2 {
+		r.startReadingLocked(limit)
 	}
 	return page, true, false, nil
 }
@@ -226,16 +226,16 @@ func sizeOf(row outbox.Row) int {
 
 // mark returns the position that Next has reached. mu must be held.
 func (r *reader) mark() outbox.Mark {
-	r.kept, r.keptAt, r.keptBy = max(r.kept, r.upto), time.Now(), r.served[0].from.at
+	r.markedID, r.markedAt, r.markedSnapshot = max(r.markedID, r.upto), time.Now(), r.served[0].from.at
 	return mark{r.c, slices.Clone(r.served)}
 }
 
-// glance asks the server whether there is anything to read. If so, it begins or continues a round and
+// poll asks the server whether there is anything to read. If so, it begins or continues a round and
 // found is true.
-func (r *reader) glance(ctx context.Context) (page outbox.Page, found bool, err error) {
-	r.c.log.tend(ctx)
-	idle := !r.round && r.parts[0].again == never
-	seen, err := r.look(ctx, idle)
+func (r *reader) poll(ctx context.Context) (page outbox.Page, found bool, err error) {
+	r.c.log.extendIfDue(ctx)
+	idle := !r.round && r.ticks[0].replayAfter == never
+	seen, err := r.query(ctx, idle)
 	if err != nil {
 		return page, false, err
 	}
@@ -245,21 +245,21 @@ func (r *reader) glance(ctx context.Context) (page outbox.Page, found bool, err 
 	}
 	if r.round {
 		if r.target.at == "" {
-			r.aim(seen)
+			r.beginRound(seen)
 		}
 		return page, true, nil
 	}
-	if !idle || seen.found || seen.drawn > r.parts[0].floor+window {
-		if seen, err = r.fresh(ctx, seen); err == nil {
-			r.aim(seen)
+	if !idle || seen.found || seen.drawn > r.ticks[0].floor+window {
+		if seen, err = r.refreshFloor(ctx, seen); err == nil {
+			r.beginRound(seen)
 		}
 		return page, err == nil, err
 	}
 	// S2 sees nothing that S1 does not, so reading continues from S2.
-	p := &r.parts[0]
+	p := &r.ticks[0]
 	p.from, p.floor = seen.now, r.floorOf(seen.now, p.floor)
 	r.served[0], r.upto = p.position, seen.drawn
-	if seen.drawn-r.kept >= keepEvery || (seen.drawn > r.kept || seen.wanted) && time.Since(r.keptAt) >= keepAfter {
+	if seen.drawn-r.markedID >= markEveryIDs || (seen.drawn > r.markedID || seen.blocksRemoval) && time.Since(r.markedAt) >= markAfter {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		page.Mark = r.mark()
@@ -267,70 +267,70 @@ func (r *reader) glance(ctx context.Context) (page outbox.Page, found bool, err 
 	return page, false, nil
 }
 
-// fresh draws a new witness and looks again if the newest witness is more than window ids old, as after a
+// refreshFloor draws a new witness and looks again if the newest witness is more than window ids old, as after a
 // pause. With the old witness the round would end with an old floor, and everything above that would be
 // scanned once more.
-func (r *reader) fresh(ctx context.Context, seen look) (look, error) {
-	if seen.drawn-r.c.witness().drawn <= window {
+func (r *reader) refreshFloor(ctx context.Context, seen pollResult) (pollResult, error) {
+	if seen.drawn-r.c.floorOfWrites().lastID <= window {
 		return seen, nil
 	}
 	ctx, cancel := r.c.log.bounded(ctx)
 	defer cancel()
-	var w witness
+	var w idFloor
 	err := r.c.log.read(ctx, &r.c.server, func(q *query) (err error) {
-		w, err = q.draw()
+		w, err = q.newFloor()
 		return err
 	})
 	if err != nil {
 		return seen, err
 	}
-	r.c.bears(w)
-	return r.look(ctx, false)
+	r.c.recordFloor(w)
+	return r.query(ctx, false)
 }
 
-// aim begins a round with the snapshot of the last look as its target.
-func (r *reader) aim(seen look) {
+// beginRound begins a round with the snapshot of the last look as its target.
+func (r *reader) beginRound(seen pollResult) {
 	r.mu.Lock()
 	r.round = true
 	r.mu.Unlock()
 	r.target, r.upto, r.floor = seen.now, seen.drawn, seen.drawn
-	for _, p := range r.parts {
+	for _, p := range r.ticks {
 		r.floor = min(r.floor, r.floorOf(seen.now, p.floor))
 	}
-	for i := range r.parts {
-		r.parts[i].done = false
+	for i := range r.ticks {
+		r.ticks[i].done = false
 	}
 }
 
 // floorOf returns an id below the ids of all transactions that begin after the snapshot now. It is that
 // of the newest witness if the snapshot sees it; otherwise an earlier floor, which is still valid.
 func (r *reader) floorOf(now view, earlier int64) int64 {
-	if w := r.c.witness(); w.tx < now.at.xmax() {
-		return max(w.drawn, earlier)
+	if w := r.c.floorOfWrites(); w.tx < now.at.xmax() {
+		return max(w.lastID, earlier)
 	}
 	return earlier
 }
 
-// look is what one statement reports about the server and the subscription.
-type look struct {
+// pollResult is what one statement reports about the server and the subscription.
+type pollResult struct {
 	now                  view
 	drawn                int64 // the last drawn id; now sees no message above it
 	low                  int64 // transactions open in the reader's snapshot have ids above it
 	paused, due, delayed bool
 	found                bool // there are messages to read
-	wanted               bool // a stored position keeps partitions from being removed
+	blocksRemoval        bool // a stored position keeps partitions from being removed
 	owned                int  // number of shards that this cursor still owns
 	recovering           bool
 }
 
-// look queries the server. If ask is set, it also finds out whether there is anything to read; that is
+// query queries the server. If ask is set, it also finds out whether there is anything to read; that is
 // possible only if there is a single part and no round.
-func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
+func (r *reader) query(ctx context.Context, ask bool) (s pollResult, err error) {
 	ctx, cancel := r.c.log.bounded(ctx)
 	defer cancel()
-	p, c := r.parts[0], r.c
+	p, c := r.ticks[0], r.c
 	r.mu.Lock()
-	kept := r.keptBy
+	kept := r.markedSnapshot
 	r.mu.Unlock()
 	var open []string
 	if ask {
@@ -355,10 +355,10 @@ func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 					or exists (select from unnest($11::xid8[]) x (tx) cross join lateral (
 						select from ~outbox o where o.tx = x.tx and o.id > $12 and o.id <= $9 and o.shard between $2 and $3 offset 0) late))`,
 			[]any{
-				c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, r.turn, string(p.from.at), string(kept), ask,
+				c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, r.readRev, string(p.from.at), string(kept), ask,
 				p.floor, p.from.base, "{" + strings.Join(open, ",") + "}", max(r.low, p.from.base),
 			},
-			&s.owned, &s.paused, &s.due, &s.delayed, &s.recovering, &s.now.at, &s.now.base, &s.drawn, &s.low, &s.wanted, &s.found)
+			&s.owned, &s.paused, &s.due, &s.delayed, &s.recovering, &s.now.at, &s.now.base, &s.drawn, &s.low, &s.blocksRemoval, &s.found)
 		switch {
 		case q.err != nil:
 			return q.err
@@ -366,7 +366,7 @@ func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 			return errStandby
 		case s.owned != c.Hi-c.Lo+1:
 			return c.refusal(q)
-		case p.again == never && s.now.at.xmax() < p.from.at.xmax():
+		case p.replayAfter == never && s.now.at.xmax() < p.from.at.xmax():
 			return errServer
 		}
 		return nil
@@ -374,13 +374,13 @@ func (r *reader) look(ctx context.Context, ask bool) (s look, err error) {
 	if err != nil {
 		return s, err
 	}
-	r.looked = time.Now()
-	if len(r.parts) == 1 && p.again == never { // a snapshot of another era does not compare
+	r.polledAt = time.Now()
+	if len(r.ticks) == 1 && p.replayAfter == never { // a snapshot of another era does not compare
 		r.low = max(r.low, s.low)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen = s
+	r.lastPoll = s
 	return s, nil
 }
 

@@ -59,7 +59,7 @@ func TestRelay(t *testing.T) {
 	eventually(t, "the log is empty", func() bool {
 		s, err := w.Stats(t.Context(), "s")
 		ok(t, err)
-		return s[0].Pending == 0 && s[0].Lanes == 0 && s[0].Dead == each
+		return s[0].Pending == 0 && s[0].ParkedKeys == 0 && s[0].Dead == each
 	})
 	mu.Lock()
 	defer mu.Unlock()
@@ -102,13 +102,13 @@ func TestMistakenRelay(t *testing.T) {
 	ok(t, err)
 	ok(t, c.Advance(ctx, p.Mark, []outbox.Outcome{{Row: outbox.Row{Message: outbox.Message{Key: "a"}, Seq: 2, Shard: outbox.ShardOf("a")}, Kind: outbox.Behind}}))
 	for _, bad := range []outbox.Outcome{{Row: outbox.Row{Seq: 1}, Kind: "lost"}, {Row: outbox.Row{Seq: 2}, Kind: outbox.Waiting}} {
-		if _, err := w.claim("s", 1).Settle(ctx, []outbox.Outcome{bad}); err == nil {
+		if _, err := w.claim("s", 1).StoreParked(ctx, []outbox.Outcome{bad}); err == nil {
 			t.Errorf("settled %+v", bad)
 		}
 	}
-	_, err = w.claim("s", 1).Settle(ctx, []outbox.Outcome{{Row: outbox.Row{Seq: 4711}, Kind: outbox.Delivered}})
+	_, err = w.claim("s", 1).StoreParked(ctx, []outbox.Outcome{{Row: outbox.Row{Seq: 4711}, Kind: outbox.Delivered}})
 	ok(t, err)
-	for _, bad := range []outbox.Claim{
+	for _, bad := range []outbox.ClaimRequest{
 		{Instances: 1, Epoch: 1},
 		{Subscription: "s", Epoch: 1},
 		{Subscription: "s", Instances: 65, Epoch: 1},
@@ -138,7 +138,7 @@ func TestClaimLeavesNeighbours(t *testing.T) {
 	w := newWorld(t, Config{})
 	ctx := context.Background()
 	claim := func(index int, epoch int64) outbox.Cursor {
-		c, err := w.Claim(ctx, outbox.Claim{Subscription: "s", Index: index, Instances: 2, Epoch: epoch})
+		c, err := w.Claim(ctx, outbox.ClaimRequest{Subscription: "s", Index: index, Instances: 2, Epoch: epoch})
 		ok(t, err)
 		t.Cleanup(c.Close)
 		return c
@@ -164,7 +164,7 @@ func TestClosed(t *testing.T) {
 	c := w.claim("s", 1)
 	w.Close()
 	w.Close()
-	if _, err := w.Claim(t.Context(), outbox.Claim{Subscription: "s", Instances: 1, Epoch: 1}); !errors.Is(err, errClosed) {
+	if _, err := w.Claim(t.Context(), outbox.ClaimRequest{Subscription: "s", Instances: 1, Epoch: 1}); !errors.Is(err, errClosed) {
 		t.Errorf("a claim: %v", err)
 	}
 	if _, err := c.Next(t.Context(), outbox.Limit{}); err == nil {
@@ -187,7 +187,7 @@ func TestWindow(t *testing.T) {
 	}
 	w.exec(`insert into ~outbox (shard, key, topic) select $1::int, $2, 't' from generate_series(1, $3::int)`, outbox.ShardOf(other), other, window*2)
 	w.publish(text(mine, "mine"))
-	c, err := w.Claim(t.Context(), outbox.Claim{Subscription: "s", Index: 1, Instances: 2, Epoch: 1})
+	c, err := w.Claim(t.Context(), outbox.ClaimRequest{Subscription: "s", Index: 1, Instances: 2, Epoch: 1})
 	ok(t, err)
 	defer c.Close()
 	if got := drain(t, c); !slices.Equal(got, []string{"mine"}) {

@@ -31,9 +31,9 @@ func (l *Log) Sweep(ctx context.Context, limit int) (removed int, err error) {
 	limit = max(limit, 1)
 	err = l.read(ctx, nil, func(q *query) error {
 		l.extend(q)
-		q.pass()
+		q.markFull()
 		removed = l.remove(q, limit)
-		l.age(q)
+		l.closeOld(q)
 		return q.err
 	})
 	if err == nil && removed == 0 && l.cfg.MaxRetained > 0 {
@@ -68,22 +68,22 @@ func (l *Log) extend(q *query) {
 	q.exec(`select ~outbox_extend($1, $2)`, max(int64(need), (minAhead-1)*width), width)
 }
 
-// age closes the current partition if it was begun long ago. Otherwise a log with few messages a day
+// closeOld closes the current partition if it was begun long ago. Otherwise a log with few messages a day
 // would keep them for years, because only full partitions are removed. If a transaction that has
 // published is still open, the next call tries again.
-func (l *Log) age(q *query) {
+func (l *Log) closeOld(q *query) {
 	n := q.number(`select n.n from ~outbox_partition n, ~outbox_id s
 		where s.last_value >= n.lo and s.last_value < n.hi - 1
 			and (select o.created_at from ~outbox o where o.id >= n.lo and o.id < n.hi order by o.id limit 1) < clock_timestamp() - $1 * interval '1 microsecond'`,
 		max(l.cfg.Retention/2, l.cfg.age).Microseconds())
 	var done bool
 	if n > 0 && q.one(`select ~outbox_close($1)`, []any{n}, &done) && done {
-		q.pass()
+		q.markFull()
 	}
 }
 
-// pass draws a transaction ID for each partition that is full.
-func (q *query) pass() { q.exec(`select ~outbox_pass()`) }
+// markFull draws a transaction ID for each partition that is full.
+func (q *query) markFull() { q.exec(`select ~outbox_pass()`) }
 
 // remove empties partitions, and drops empty ones at a moment when nobody uses the log. If more than 16
 // are empty, it waits for such a moment, which blocks publishers for at most a fifth of a second.
@@ -144,7 +144,7 @@ const lagging = `select c.subscription, c.lo, u.n from ~outbox_cursor c, ~outbox
 
 // boundLag applies OnLag, and removes what no cursor needs any more.
 func (l *Log) boundLag(ctx context.Context, limit int) (removed int, err error) {
-	var late []ranges.Late
+	var late []ranges.LaggingRow
 	forget, keep := l.cfg.OnLag == LagForget, l.cfg.Retention.Microseconds()
 	err = l.write(ctx, nil, func(q *query) error {
 		last := q.number(excess, keep, l.cfg.MaxRetained)
@@ -152,7 +152,7 @@ func (l *Log) boundLag(ctx context.Context, limit int) (removed int, err error) 
 			return nil
 		}
 		q.each(lagging, []any{keep, last, countTo + 1}, func(row pgx.Rows) error {
-			var n ranges.Late
+			var n ranges.LaggingRow
 			err := row.Scan(&n.Subscription, &n.Lo, &n.Messages)
 			late = append(late, n)
 			return err
@@ -182,7 +182,7 @@ func (l *Log) boundLag(ctx context.Context, limit int) (removed int, err error) 
 
 // passOver moves a cursor row past an id, as if everything up to there were delivered. Later messages are
 // not affected. The relay that owns the row must claim again.
-func (q *query) passOver(n ranges.Late, last int64) {
+func (q *query) passOver(n ranges.LaggingRow, last int64) {
 	q.exec(`update ~outbox_cursor c set base_from = greatest(c.base_from, $1),
 			base_to = case when c.snap_to is null then c.base_to else greatest(c.base_to, $1) end,
 			last = case when c.snap_to is null then c.last else greatest(c.last, $1) end,
@@ -191,22 +191,22 @@ func (q *query) passOver(n ranges.Late, last int64) {
 		where c.subscription = $2 and c.lo = $3`, last, n.Subscription, n.Lo)
 }
 
-// tending says when relays last created partitions. They do so because the sweeper may be down.
-type tending struct {
+// extendTimer says when relays last created partitions. They do so because the sweeper may be down.
+type extendTimer struct {
 	sync.Mutex
 	last time.Time
 }
 
-// tend creates partitions ahead, at most once a minute.
-func (l *Log) tend(ctx context.Context) {
-	if !l.tending.TryLock() {
+// extendIfDue creates partitions ahead, at most once a minute.
+func (l *Log) extendIfDue(ctx context.Context) {
+	if !l.lastExtend.TryLock() {
 		return
 	}
-	defer l.tending.Unlock()
-	if time.Since(l.tending.last) < time.Minute {
+	defer l.lastExtend.Unlock()
+	if time.Since(l.lastExtend.last) < time.Minute {
 		return
 	}
-	l.tending.last = time.Now()
+	l.lastExtend.last = time.Now()
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
 	err := l.read(ctx, nil, func(q *query) error {

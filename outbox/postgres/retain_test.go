@@ -43,7 +43,7 @@ func (w *world) left() int { return value[int](w, "select count(*) from ~outbox"
 // removal.
 func (w *world) keep(c *cursor) {
 	w.t.Helper()
-	c.reader.keptAt = time.Time{}
+	c.reader.markedAt = time.Time{}
 	drain(w.t, c)
 }
 
@@ -107,8 +107,8 @@ func TestSweep(t *testing.T) {
 	}
 	s, err := w.Stats(t.Context(), "a")
 	ok(t, err)
-	if s[0].Ahead < minAhead-1 || s[0].Retained <= 0 {
-		t.Errorf("%d partitions ahead, %d bytes", s[0].Ahead, s[0].Retained)
+	if s[0].PartitionsAhead < minAhead-1 || s[0].Retained <= 0 {
+		t.Errorf("%d partitions ahead, %d bytes", s[0].PartitionsAhead, s[0].Retained)
 	}
 }
 
@@ -385,11 +385,11 @@ func TestPassOver(t *testing.T) {
 				before(w, cur)
 				ok(t, late.Commit(ctx))
 				ok(t, w.write(ctx, nil, func(q *query) error {
-					q.passOver(ranges.Late{Subscription: "s"}, 20)
+					q.passOver(ranges.LaggingRow{Subscription: "s"}, 20)
 					return nil
 				}))
 				ok(t, later.Commit(ctx))
-				if err := cur.Advance(ctx, mark{cursor: cur, at: []position{cur.stored[0].position}}, nil); !errors.Is(err, outbox.ErrMoved) {
+				if err := cur.Advance(ctx, mark{cursor: cur, at: []position{cur.rows[0].position}}, nil); !errors.Is(err, outbox.ErrMoved) {
 					t.Errorf("the reader that was there advances: %v", err)
 				}
 				if restored {
@@ -421,11 +421,11 @@ func TestPassedOverPartitionWaitsForTransactions(t *testing.T) {
 	ok(t, err)
 	w.many(15)
 	ok(t, w.read(ctx, nil, func(q *query) error {
-		q.pass()
+		q.markFull()
 		return nil
 	}))
 	ok(t, w.write(ctx, nil, func(q *query) error {
-		q.passOver(ranges.Late{Subscription: "s"}, 10)
+		q.passOver(ranges.LaggingRow{Subscription: "s"}, 10)
 		return nil
 	}))
 	if value[bool](w, "select ~outbox_empty(1, -1000000)") {
@@ -466,12 +466,12 @@ func TestGaps(t *testing.T) {
 	if got := drain(t, c); !slices.Equal(got, []string{"0", "1"}) {
 		t.Errorf("got %v", got)
 	}
-	if c.reader.parts[0].floor < 1 {
-		t.Errorf("the floor is %d", c.reader.parts[0].floor)
+	if c.reader.ticks[0].floor < 1 {
+		t.Errorf("the floor is %d", c.reader.ticks[0].floor)
 	}
 	w.publish(text("k", "2"))
-	if got := drain(t, c); !slices.Equal(got, []string{"2"}) || c.reader.parts[0].floor < 3_000_001 {
-		t.Errorf("got %v, the floor is %d", got, c.reader.parts[0].floor)
+	if got := drain(t, c); !slices.Equal(got, []string{"2"}) || c.reader.ticks[0].floor < 3_000_001 {
+		t.Errorf("got %v, the floor is %d", got, c.reader.ticks[0].floor)
 	}
 }
 
@@ -489,7 +489,7 @@ func TestFloorAfterPause(t *testing.T) {
 	if got := drain(t, c); len(got) != 2*window {
 		t.Errorf("%d messages came", len(got))
 	}
-	if floor := c.reader.parts[0].floor; floor < 2*window {
+	if floor := c.reader.ticks[0].floor; floor < 2*window {
 		t.Errorf("the floor is %d", floor)
 	}
 }

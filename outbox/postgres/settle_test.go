@@ -51,7 +51,7 @@ func TestSettlingReadsItsOwn(t *testing.T) {
 			}
 		}
 		settled += len(all)
-		_, err := c.Settle(ctx, all)
+		_, err := c.StoreParked(ctx, all)
 		ok(t, err)
 	}
 	for range rounds {

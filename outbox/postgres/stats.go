@@ -20,7 +20,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 	err = l.read(ctx, nil, func(q *query) error {
 		var all outbox.Stats
 		q.one(`select clock_timestamp(), `+retained+`, (select count(*) from ~outbox_partition n, ~outbox_id s where n.lo > s.last_value)`,
-			nil, &all.Now, &all.Retained, &all.Ahead)
+			nil, &all.Now, &all.Retained, &all.PartitionsAhead)
 		var next *time.Time
 		q.one(`select count(*), min(not_before) from (select not_before from ~outbox_delayed order by not_before limit $1) d`,
 			[]any{countTo}, &all.Delayed, &next)
@@ -35,7 +35,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 			from ~outbox_subscription s where $1 in ('', s.name) order by s.name`, []any{subscription, countTo + 1}, func(row pgx.Rows) error {
 			s := all
 			var oldest *time.Time
-			err := row.Scan(&s.Subscription, &s.Paused, &s.Instances, &s.Lanes, &s.HeldLanes, &s.Dead, &s.Pending, &oldest)
+			err := row.Scan(&s.Subscription, &s.Paused, &s.Instances, &s.ParkedKeys, &s.HeldKeys, &s.Dead, &s.Pending, &oldest)
 			if oldest != nil {
 				s.OldestAt = *oldest
 			}
@@ -44,7 +44,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 		})
 		for i := range out {
 			q.cursors(&out[i])
-			out[i].Exact = out[i].Pending <= countTo
+			out[i].PendingExact = out[i].Pending <= countTo
 			out[i].Pending = min(out[i].Pending, countTo)
 		}
 		return nil
@@ -79,7 +79,7 @@ func (q *query) cursors(s *outbox.Stats) {
 		var c outbox.CursorStats
 		var pending int64
 		var oldest *time.Time
-		err := row.Scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &c.UpdatedAt, &c.Trouble, &pending, &oldest)
+		err := row.Scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &c.UpdatedAt, &c.Problem, &pending, &oldest)
 		if oldest != nil && (s.OldestAt.IsZero() || oldest.Before(s.OldestAt)) {
 			s.OldestAt = *oldest
 		}

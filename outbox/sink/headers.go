@@ -34,11 +34,11 @@ type Header struct{ Name, Value string }
 // Headers returns what travels with a row, in a fixed order and facts first. ID, subscription, shard and
 // generation are always included, other facts if they are not empty.
 func Headers(d outbox.Delivery, row outbox.Row) []Header {
-	return append(Facts(d, row, len(row.Headers)), Own(row)...)
+	return append(StandardHeaders(d, row, len(row.Headers)), MessageHeaders(row)...)
 }
 
-// Facts returns the headers about a row without the message's own. The slice has room for more others.
-func Facts(d outbox.Delivery, row outbox.Row, more int) []Header {
+// StandardHeaders returns the headers about a row without the message's own. The slice has room for more others.
+func StandardHeaders(d outbox.Delivery, row outbox.Row, more int) []Header {
 	hs := append(make([]Header, 0, 8+more),
 		Header{ID, row.ID.String()},
 		Header{Subscription, d.Subscription},
@@ -53,8 +53,8 @@ func Facts(d outbox.Delivery, row outbox.Row, more int) []Header {
 	return hs
 }
 
-// Own returns the message's own headers, sorted by name, without those whose names are reserved.
-func Own(row outbox.Row) []Header {
+// MessageHeaders returns the message's own headers, sorted by name, without those whose names are reserved.
+func MessageHeaders(row outbox.Row) []Header {
 	if len(row.Headers) == 0 {
 		return nil
 	}
@@ -96,8 +96,8 @@ func (s Secret) GoString() string { return strconv.Quote(s.String()) }
 // MarshalText hides the secret when a configuration is shown.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Default returns d, or otherwise if d is zero.
-func Default(d, otherwise time.Duration) time.Duration {
+// DurationOr returns d, or otherwise if d is zero.
+func DurationOr(d, otherwise time.Duration) time.Duration {
 	if d == 0 {
 		return otherwise
 	}

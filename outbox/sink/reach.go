@@ -41,8 +41,8 @@ func Untrusted(err error) bool {
 	return verify || invalid || host || unknown || plain || alert || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// Down wraps an error as [outbox.ErrSinkDown]. what says what was attempted.
-func Down(what string, err error) error {
+// SinkDown wraps an error as [outbox.ErrSinkDown]. what says what was attempted.
+func SinkDown(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", outbox.ErrSinkDown, what, err)
 }
 
@@ -51,8 +51,8 @@ func Permanent(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", outbox.ErrPermanent, fmt.Errorf(format, args...))
 }
 
-// Bare removes the URL from an HTTP client's error, because its query may hold a token.
-func Bare(err error) error {
+// WithoutURL removes the URL from an HTTP client's error, because its query may hold a token.
+func WithoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
@@ -102,19 +102,21 @@ func (t TLS) Config() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// Limit returns a context for one call: it lasts at most d.After, and not longer than ctx.
-func Limit(ctx context.Context, d Deadline) (context.Context, context.CancelFunc) {
+// WithDeadline returns a context for one call: it lasts at most d.After, and not longer than ctx.
+func WithDeadline(ctx context.Context, d TimeoutError) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d.After, d)
 }
 
-// Deadline is the cause of a context that ended because a call took too long.
-type Deadline struct {
+// TimeoutError is the cause of a context that ended because a call took too long.
+type TimeoutError struct {
 	What  string
 	After time.Duration
 }
 
 // Error says what did not answer, and within which time.
-func (d Deadline) Error() string { return fmt.Sprintf("%s did not answer within %v", d.What, d.After) }
+func (d TimeoutError) Error() string {
+	return fmt.Sprintf("%s did not answer within %v", d.What, d.After)
+}
 
 // Redact replaces secrets in a text, for errors of libraries that may repeat their arguments.
 func Redact(text string, secrets ...Secret) string {

@@ -53,15 +53,15 @@ type Plan struct {
 	Bytes    int // most bytes in a call, 0: no limit. A call always has at least one row.
 	// Size returns the bytes of a row for the limit Bytes.
 	Size func(i int) int
-	// Whole says that the receiver takes or refuses a call as a whole, and keeps its order. Then a call may
+	// Atomic says that the receiver takes or refuses a call as a whole, and keeps its order. Then a call may
 	// have several rows of one key, and send returns nil or one error. A call that fails with ErrPermanent
 	// is repeated row by row, so that only the bad rows fail.
-	Whole bool
+	Atomic bool
 	// Target returns the destination of a row. Rows of different targets never share a call. Default: one
 	// target.
 	Target func(i int) string
-	// Lane returns what keeps rows in order; default the key. Rows whose lane is empty have no order.
-	Lane func(i int) string
+	// OrderKey returns what keeps rows in order; default the key. Rows whose lane is empty have no order.
+	OrderKey func(i int) string
 }
 
 // Send sends rows, given by their indexes in the delivery. It returns nil if all were taken, an error for
@@ -93,8 +93,8 @@ func Run(ctx context.Context, rows []outbox.Row, p Plan, send Send) []error {
 	return r.result()
 }
 
-// lane is a queue of rows that are sent one after the other.
-type lane struct {
+// rowQueue is a queue of rows that are sent one after the other.
+type rowQueue struct {
 	rows []int // not yet sent
 }
 
@@ -106,32 +106,32 @@ type run struct {
 	send Send
 	done chan struct{}
 
-	mu      sync.Mutex
-	ready   []*lane // lanes that have rows and none in flight, in order of arrival
-	calls   int     // in flight
-	settled []bool
-	errs    []error
-	failed  bool  // at least one row has failed
-	stop    error // the error of all rows that are left
-	idle    bool  // done is closed
-	over    bool  // the result was returned: later results are ignored
+	mu          sync.Mutex
+	ready       []*rowQueue // lanes that have rows and none in flight, in order of arrival
+	calls       int         // in flight
+	hasResult   []bool
+	errs        []error
+	failed      bool  // at least one row has failed
+	restErr     error // the error of all rows that are left
+	idle        bool  // done is closed
+	resultTaken bool  // the result was returned: later results are ignored
 }
 
 func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
 	p.Parallel, p.Rows = max(p.Parallel, 1), max(p.Rows, 1)
-	if p.Lane == nil {
-		p.Lane = func(i int) string { return rows[i].Key }
+	if p.OrderKey == nil {
+		p.OrderKey = func(i int) string { return rows[i].Key }
 	}
 	r := &run{
 		ctx: ctx, rows: rows, plan: p, send: send,
-		done: make(chan struct{}), settled: make([]bool, len(rows)), errs: make([]error, len(rows)),
+		done: make(chan struct{}), hasResult: make([]bool, len(rows)), errs: make([]error, len(rows)),
 	}
-	lanes := map[string]*lane{}
+	lanes := map[string]*rowQueue{}
 	for i := range rows {
-		name := p.Lane(i)
+		name := p.OrderKey(i)
 		l, known := lanes[name]
 		if !known || name == "" {
-			l = &lane{}
+			l = &rowQueue{}
 			lanes[name] = l
 			r.ready = append(r.ready, l)
 		}
@@ -153,15 +153,15 @@ func (r *run) startLocked() {
 	}
 }
 
-func (r *run) moreLocked() bool { return len(r.ready) > 0 && r.stop == nil && r.ctx.Err() == nil }
+func (r *run) moreLocked() bool { return len(r.ready) > 0 && r.restErr == nil && r.ctx.Err() == nil }
 
 // work makes one call after the other until there are none. It reuses one goroutine, because clients need
 // deep stacks, which grow once per goroutine.
-func (r *run) work(rows []int, lanes []*lane) {
+func (r *run) work(rows []int, lanes []*rowQueue) {
 	for more := true; more; {
-		errs := r.carry(rows)
+		errs := r.sendRows(rows)
 		r.mu.Lock()
-		r.settledLocked(rows, lanes, errs)
+		r.callDoneLocked(rows, lanes, errs)
 		if more = r.moreLocked(); more {
 			rows, lanes = r.nextLocked()
 		} else {
@@ -174,9 +174,9 @@ func (r *run) work(rows []int, lanes []*lane) {
 
 // nextLocked takes rows for one call: the first row of each lane, or several if the receiver keeps their
 // order.
-func (r *run) nextLocked() (rows []int, lanes []*lane) {
+func (r *run) nextLocked() (rows []int, lanes []*rowQueue) {
 	c := call{plan: &r.plan}
-	var passed []*lane // lanes whose first row does not fit this call
+	var passed []*rowQueue // lanes whose first row does not fit this call
 	next := 0
 	for ; next < len(r.ready) && !c.full; next++ {
 		l := r.ready[next]
@@ -185,7 +185,7 @@ func (r *run) nextLocked() (rows []int, lanes []*lane) {
 			continue
 		}
 		l.rows = l.rows[1:]
-		for r.plan.Whole && !c.full && len(l.rows) > 0 && c.add(l.rows[0]) {
+		for r.plan.Atomic && !c.full && len(l.rows) > 0 && c.add(l.rows[0]) {
 			l.rows = l.rows[1:]
 		}
 		lanes = append(lanes, l)
@@ -221,36 +221,36 @@ func (c *call) add(i int) bool {
 	return true
 }
 
-// carry sends rows in one call, or one by one after a permanent refusal of a whole call.
-func (r *run) carry(rows []int) []error {
+// sendRows sends rows in one call, or one by one after a permanent refusal of a whole call.
+func (r *run) sendRows(rows []int) []error {
 	errs := r.send(r.ctx, rows)
-	if r.plan.Whole && len(rows) > 1 && len(errs) > 0 && errors.Is(errs[0], outbox.ErrPermanent) {
+	if r.plan.Atomic && len(rows) > 1 && len(errs) > 0 && errors.Is(errs[0], outbox.ErrPermanent) {
 		errs = r.oneByOne(rows)
 	}
 	return errs
 }
 
-// settledLocked records the results of rows and makes their lanes ready again.
-func (r *run) settledLocked(rows []int, lanes []*lane, errs []error) {
+// callDoneLocked records the results of rows and makes their lanes ready again.
+func (r *run) callDoneLocked(rows []int, lanes []*rowQueue, errs []error) {
 	var failed map[string]bool
 	for n, i := range rows {
 		err := at(errs, n)
-		r.settleLocked(i, err)
+		r.recordLocked(i, err)
 		if err == nil {
 			continue
 		}
 		if failed == nil {
 			failed = map[string]bool{}
 		}
-		failed[r.plan.Lane(i)] = true
+		failed[r.plan.OrderKey(i)] = true
 	}
 	for _, l := range lanes {
 		if len(l.rows) == 0 {
 			continue
 		}
-		if failed[r.plan.Lane(l.rows[0])] {
+		if failed[r.plan.OrderKey(l.rows[0])] {
 			for _, i := range l.rows {
-				r.settleLocked(i, outbox.ErrSkipped)
+				r.recordLocked(i, outbox.ErrSkipped)
 			}
 			continue
 		}
@@ -263,7 +263,7 @@ func (r *run) oneByOne(rows []int) []error {
 	errs := make([]error, len(rows))
 	failed := map[string]bool{}
 	for n, i := range rows {
-		name := r.plan.Lane(i)
+		name := r.plan.OrderKey(i)
 		if failed[name] && name != "" {
 			errs[n] = outbox.ErrSkipped
 			continue
@@ -283,18 +283,18 @@ func (r *run) oneByOne(rows []int) []error {
 	return errs
 }
 
-// settleLocked records the result of a row.
-func (r *run) settleLocked(i int, err error) {
-	if r.over || r.settled[i] {
+// recordLocked records the result of a row.
+func (r *run) recordLocked(i int, err error) {
+	if r.resultTaken || r.hasResult[i] {
 		return
 	}
-	r.settled[i], r.errs[i] = true, err
+	r.hasResult[i], r.errs[i] = true, err
 	if err == nil {
 		return
 	}
 	r.failed = true
-	if r.stop == nil && halts(err) {
-		r.stop = err
+	if r.restErr == nil && halts(err) {
+		r.restErr = err
 	}
 }
 
@@ -307,18 +307,18 @@ func halts(err error) bool {
 func (r *run) result() []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rest := r.stop
+	rest := r.restErr
 	if rest == nil {
 		rest = fmt.Errorf("not confirmed: %w", context.Cause(r.ctx))
 	}
 	for i := range r.rows {
-		if !r.settled[i] {
-			r.settleLocked(i, rest)
-		} else if r.stop != nil && errors.Is(r.errs[i], outbox.ErrSkipped) {
-			r.errs[i] = r.stop
+		if !r.hasResult[i] {
+			r.recordLocked(i, rest)
+		} else if r.restErr != nil && errors.Is(r.errs[i], outbox.ErrSkipped) {
+			r.errs[i] = r.restErr
 		}
 	}
-	r.over = true
+	r.resultTaken = true
 	if !r.failed {
 		return nil
 	}

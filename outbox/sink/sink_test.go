@@ -34,7 +34,7 @@ func (r *receiver) take(ctx context.Context, row outbox.Row) error {
 	r.mu.Unlock()
 	switch {
 	case down:
-		return sink.Down("dial", errors.New("refused"))
+		return sink.SinkDown("dial", errors.New("refused"))
 	case fault == sinktest.Refuse:
 		return sink.Permanent("refused")
 	case fault == sinktest.Falter:
@@ -66,13 +66,13 @@ func (r *receiver) received(*testing.T) []sinktest.Taken {
 }
 
 func suite(plan sink.Plan) sinktest.Suite {
-	return sinktest.Suite{Atomic: plan.Whole, New: func(*testing.T) *sinktest.Harness {
+	return sinktest.Suite{Atomic: plan.Atomic, New: func(*testing.T) *sinktest.Harness {
 		r := &receiver{}
 		return &sinktest.Harness{Received: r.received, Fail: r.fail, Sink: outbox.SinkFunc(func(ctx context.Context, d outbox.Delivery) []error {
 			p := plan
 			p.Size = func(i int) int { return len(d.Rows[i].Payload) }
 			return sink.Run(ctx, d.Rows, p, func(ctx context.Context, rows []int) []error {
-				if p.Whole {
+				if p.Atomic {
 					return r.whole(ctx, d, rows)
 				}
 				errs := make([]error, len(rows))
@@ -110,10 +110,10 @@ func TestPlansKeepThePromises(t *testing.T) {
 		"one a call":          {Parallel: 8},
 		"calls of ten":        {Parallel: 3, Rows: 10},
 		"calls of few bytes":  {Parallel: 3, Rows: 10, Bytes: 30},
-		"whole calls":         {Parallel: 3, Rows: 10, Whole: true},
-		"one whole call":      {Rows: 1000, Whole: true},
+		"whole calls":         {Parallel: 3, Rows: 10, Atomic: true},
+		"one whole call":      {Rows: 1000, Atomic: true},
 		"two targets":         {Parallel: 3, Rows: 10, Target: func(i int) string { return fmt.Sprint(i % 2) }},
-		"two targets, whole":  {Parallel: 3, Rows: 10, Whole: true, Target: func(i int) string { return fmt.Sprint(i / 3 % 2) }},
+		"two targets, whole":  {Parallel: 3, Rows: 10, Atomic: true, Target: func(i int) string { return fmt.Sprint(i / 3 % 2) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -19,7 +19,7 @@ func BenchmarkRead(b *testing.B) {
 			w := newWorld(b, Config{Sync: SyncNormal})
 			fill(b, w, backlog)
 			b.ResetTimer()
-			before := testproc.Used()
+			before := testproc.ProcessTime()
 			for n, epoch := 0, int64(1); n < b.N; epoch++ {
 				c := w.claim(b, fmt.Sprint("s", epoch), 1)
 				for n < b.N {
@@ -33,7 +33,7 @@ func BenchmarkRead(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
-			b.ReportMetric(float64((testproc.Used()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
+			b.ReportMetric(float64((testproc.ProcessTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
 		})
 	}
 }

@@ -150,7 +150,7 @@ func childRelays(path string, args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := l.Claim(ctx, outbox.Claim{Subscription: "s", Instances: 1, Epoch: epoch})
+	c, err := l.Claim(ctx, outbox.ClaimRequest{Subscription: "s", Instances: 1, Epoch: epoch})
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func childStep(ctx context.Context, c outbox.Cursor, parked map[string]bool) err
 			out = append(out, outbox.Outcome{Row: r, Kind: outbox.Delivered})
 		}
 	}
-	emptied, err := c.Settle(ctx, out)
+	emptied, err := c.StoreParked(ctx, out)
 	if err != nil {
 		return err
 	}

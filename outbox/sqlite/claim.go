@@ -9,17 +9,17 @@ import (
 	"github.com/emitd/emitd/outbox/internal/ranges"
 )
 
-// part is a cursor row: the position of a range of shards, with its owner.
-type part struct {
-	ranges.Part
+// cursorRow is a cursor row: the position of a range of shards, with its owner.
+type cursorRow struct {
+	ranges.CursorRow
 	last int64 // everything up to this id is delivered or parked
 }
 
 // join reports whether two adjacent rows stand at the same position.
-func (p *part) join(next part) bool { return p.last == next.last }
+func (p *cursorRow) join(next cursorRow) bool { return p.last == next.last }
 
 // Claim implements [outbox.Log].
-func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) {
+func (l *Log) Claim(ctx context.Context, c outbox.ClaimRequest) (outbox.Cursor, error) {
 	what := fmt.Sprintf("claim %q, unit %d of %d at epoch %d", c.Subscription, c.Index, c.Instances, c.Epoch)
 	if err := ranges.Valid(c); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -28,7 +28,7 @@ func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) 
 	defer cancel()
 	cur := &cursor{log: l, claim: c, Range: outbox.RangeOf(c.Index, c.Instances)}
 	err := l.write(ctx, func(q *query) error {
-		if err := cur.take(q); err != nil {
+		if err := cur.claimRows(q); err != nil {
 			return err
 		}
 		cur.file = q.s.File
@@ -42,19 +42,19 @@ func (l *Log) Claim(ctx context.Context, c outbox.Claim) (outbox.Cursor, error) 
 	return cur, nil
 }
 
-// take makes this cursor the owner of the range.
-func (c *cursor) take(q *query) error {
+// claimRows makes this cursor the owner of the range.
+func (c *cursor) claimRows(q *query) error {
 	instances, since := c.subscribe(q)
-	rows := q.parts(c.claim.Subscription)
+	rows := q.cursorRows(c.claim.Subscription)
 	if q.err != nil {
 		return q.err
 	}
-	if err := ranges.Refuse(rows, c.Range, c.claim, instances, since); err != nil {
+	if err := ranges.CheckClaim(rows, c.Range, c.claim, instances, since); err != nil {
 		return err
 	}
 	q.exec(`UPDATE ~outbox_subscription SET instances = ?, instances_epoch = max(instances_epoch, ?) WHERE name = ?`,
 		c.claim.Instances, c.claim.Epoch, c.claim.Subscription)
-	rest, mine := ranges.Carve(rows, c.Range, c.claim.Epoch, (*part).join)
+	rest, mine := ranges.SplitRows(rows, c.Range, c.claim.Epoch, (*cursorRow).join)
 	c.parts = mine
 	return q.rewrite(c.claim.Subscription, c.claim.Node, rest, mine)
 }
@@ -82,12 +82,12 @@ func (q *query) end() int64 {
 	return q.number(`SELECT seq FROM sqlite_sequence WHERE name = '~outbox'`)
 }
 
-// parts reads all rows of a subscription, ordered by shard.
-func (q *query) parts(subscription string) (out []part) {
+// cursorRows reads all rows of a subscription, ordered by shard.
+func (q *query) cursorRows(subscription string) (out []cursorRow) {
 	q.each(`SELECT lo, hi, claim_lo, claim_hi, last, epoch, turn, rev FROM ~outbox_cursor WHERE subscription = ? ORDER BY lo`,
 		[]any{subscription}, func(scan func(...any) error) (bool, error) {
-			var p part
-			err := scan(&p.Lo, &p.Hi, &p.Claim.Lo, &p.Claim.Hi, &p.last, &p.Epoch, &p.Turn, &p.Rev)
+			var p cursorRow
+			err := scan(&p.Lo, &p.Hi, &p.ClaimedRange.Lo, &p.ClaimedRange.Hi, &p.last, &p.Epoch, &p.ReadRev, &p.Rev)
 			out = append(out, p)
 			return true, err
 		})
@@ -96,7 +96,7 @@ func (q *query) parts(subscription string) (out []part) {
 
 // rewrite replaces all rows of a subscription. Rows outside the claimed range keep their node, time and
 // trouble.
-func (q *query) rewrite(subscription, node string, rest, mine []part) error {
+func (q *query) rewrite(subscription, node string, rest, mine []cursorRow) error {
 	type owner struct {
 		node    string
 		at      int64
@@ -111,9 +111,9 @@ func (q *query) rewrite(subscription, node string, rest, mine []part) error {
 		return true, err
 	})
 	q.exec(`DELETE FROM ~outbox_cursor WHERE subscription = ?`, subscription)
-	put := func(p part, o owner) {
+	put := func(p cursorRow, o owner) {
 		q.exec(`INSERT INTO ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, last, epoch, turn, rev, node, updated_at, trouble)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, subscription, p.Lo, p.Hi, p.Claim.Lo, p.Claim.Hi, p.last, p.Epoch, p.Turn, p.Rev, o.node, o.at, o.trouble)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, subscription, p.Lo, p.Hi, p.ClaimedRange.Lo, p.ClaimedRange.Hi, p.last, p.Epoch, p.ReadRev, p.Rev, o.node, o.at, o.trouble)
 	}
 	for _, p := range rest {
 		for r, o := range owners {
@@ -146,7 +146,7 @@ func (q *query) keys(subscription string, r outbox.Range) (out []string) {
 // owns part of the range, else ErrMoved.
 func (c *cursor) refusal(q *query) error {
 	fenced := &outbox.FencedError{}
-	for _, p := range q.parts(c.claim.Subscription) {
+	for _, p := range q.cursorRows(c.claim.Subscription) {
 		if ranges.Overlap(p.Range, c.Range) && p.Epoch > c.claim.Epoch {
 			fenced.Floor = max(fenced.Floor, p.Epoch)
 		}
@@ -166,7 +166,7 @@ func (c *cursor) refusal(q *query) error {
 
 // begin starts reading at the lowest position of the range.
 func (c *cursor) begin() {
-	c.floors = slices.Clone(c.parts)
-	c.pos = slices.MinFunc(c.parts, func(a, b part) int { return int(min(max(a.last-b.last, -1), 1)) }).last
-	c.kept, c.keptAt = c.pos, c.log.cfg.Now()
+	c.claimedRows = slices.Clone(c.parts)
+	c.pos = slices.MinFunc(c.parts, func(a, b cursorRow) int { return int(min(max(a.last-b.last, -1), 1)) }).last
+	c.markedPos, c.keptAt = c.pos, c.log.cfg.Now()
 }

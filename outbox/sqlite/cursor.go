@@ -16,7 +16,7 @@ import (
 // keptAt, the other methods use parts. So Next may run beside one other method.
 type cursor struct {
 	log   *Log
-	claim outbox.Claim
+	claim outbox.ClaimRequest
 	outbox.Range
 	file   os.FileInfo // the file in which the range was claimed
 	parked []string
@@ -24,12 +24,12 @@ type cursor struct {
 	// cursor, because a replay invalidates the claim.
 	replayed int64
 
-	floors []part // the rows as of the claim: messages up to a row's position are not read again
-	pos    int64  // everything up to this id has been read, for all rows
-	kept   int64  // the position of the last mark
-	keptAt time.Time
+	claimedRows []cursorRow // the rows as of the claim: messages up to a row's position are not read again
+	pos         int64       // everything up to this id has been read, for all rows
+	markedPos   int64       // the position of the last mark
+	keptAt      time.Time
 
-	parts []part // the cursor rows as this cursor last wrote them
+	parts []cursorRow // the cursor rows as this cursor last wrote them
 }
 
 var _ outbox.Cursor = (*cursor)(nil)
@@ -85,9 +85,9 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 		return outbox.Page{}, c.explain("read messages", err)
 	}
 	c.pos, page.Replayed = pos, c.replayed
-	if len(page.Rows) > 0 || pos-c.kept >= keepEvery || pos > c.kept && c.log.cfg.Now().Sub(c.keptAt) >= keepAfter {
+	if len(page.Rows) > 0 || pos-c.markedPos >= keepEvery || pos > c.markedPos && c.log.cfg.Now().Sub(c.keptAt) >= keepAfter {
 		page.Mark = mark{c, pos}
-		c.kept, c.keptAt = pos, c.log.cfg.Now()
+		c.markedPos, c.keptAt = pos, c.log.cfg.Now()
 	}
 	return page, nil
 }
@@ -134,7 +134,7 @@ func (c *cursor) owned(q *query) error {
 		return errReplaced
 	}
 	shards := q.number(`SELECT sum(hi - lo + 1) FROM ~outbox_cursor WHERE subscription = ? AND lo >= ? AND hi <= ? AND epoch = ? AND turn = ?`,
-		c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.floors[0].Turn)
+		c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.claimedRows[0].ReadRev)
 	if q.err == nil && int(shards) != c.Hi-c.Lo+1 {
 		return c.refusal(q)
 	}
@@ -149,7 +149,7 @@ func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outb
 	text := strings.Builder{}
 	text.WriteString("SELECT " + bodyOf + " FROM ~outbox WHERE id > ? AND id <= ?")
 	args := []any{from, to}
-	switch behind := c.behind(from); {
+	switch behind := c.rowsAhead(from); {
 	case behind != nil:
 		text.WriteString(" AND (0")
 		for _, p := range behind {
@@ -182,11 +182,11 @@ func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outb
 	return rows, cut
 }
 
-// behind returns the rows of the claim if one of them is ahead of from, else nil.
-func (c *cursor) behind(from int64) []part {
-	for _, p := range c.floors {
+// rowsAhead returns the rows of the claim if one of them is ahead of from, else nil.
+func (c *cursor) rowsAhead(from int64) []cursorRow {
+	for _, p := range c.claimedRows {
 		if p.last > from {
-			return c.floors
+			return c.claimedRows
 		}
 	}
 	return nil
@@ -200,13 +200,13 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 	}
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
-	var moved []part
+	var moved []cursorRow
 	err := c.log.write(ctx, func(q *query) (err error) {
 		if moved, err = c.move(q, m.pos); err != nil {
 			return err
 		}
 		for _, o := range outcomes {
-			if err := c.leave(q, o, m.pos); err != nil {
+			if err := c.storeOutcome(q, o, m.pos); err != nil {
 				return err
 			}
 		}
@@ -223,16 +223,16 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 // as this cursor left it. The whole row is compared, so that a cursor of another run, or of an older copy
 // of the file, cannot write even if one of its numbers happens to match. When all rows stand at one
 // position, they become one row.
-func (c *cursor) move(q *query, pos int64) ([]part, error) {
+func (c *cursor) move(q *query, pos int64) ([]cursorRow, error) {
 	if !os.SameFile(c.file, q.s.File) {
 		return nil, errReplaced
 	}
-	moved := make([]part, len(c.parts))
+	moved := make([]cursorRow, len(c.parts))
 	same := true
 	for i, p := range c.parts {
 		n := q.exec(`UPDATE ~outbox_cursor SET last = max(last, ?), rev = rev + 1, updated_at = ?
 			WHERE subscription = ? AND lo = ? AND hi = ? AND epoch = ? AND turn = ? AND rev = ? AND last = ?`,
-			pos, nanos(q.now), c.claim.Subscription, p.Lo, p.Hi, p.Epoch, p.Turn, p.Rev, p.last)
+			pos, nanos(q.now), c.claim.Subscription, p.Lo, p.Hi, p.Epoch, p.ReadRev, p.Rev, p.last)
 		if q.err != nil {
 			return nil, q.err
 		}
@@ -250,14 +250,14 @@ func (c *cursor) move(q *query, pos int64) ([]part, error) {
 	whole.Hi = moved[len(moved)-1].Hi
 	q.exec(`DELETE FROM ~outbox_cursor WHERE subscription = ? AND lo > ? AND hi <= ?`, c.claim.Subscription, whole.Lo, whole.Hi)
 	q.exec(`UPDATE ~outbox_cursor SET hi = ? WHERE subscription = ? AND lo = ?`, whole.Hi, c.claim.Subscription, whole.Lo)
-	return []part{whole}, q.err
+	return []cursorRow{whole}, q.err
 }
 
-// hold checks that the rows are still this cursor's and updates their time.
-func (c *cursor) hold(q *query) ([]part, error) { return c.move(q, 0) }
+// lockRows checks that the rows are still this cursor's and updates their time.
+func (c *cursor) lockRows(q *query) ([]cursorRow, error) { return c.move(q, 0) }
 
-// Trouble implements [outbox.Cursor].
-func (c *cursor) Trouble(ctx context.Context, text string) error {
+// SetProblem implements [outbox.Cursor].
+func (c *cursor) SetProblem(ctx context.Context, text string) error {
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
 	return c.explain("note trouble", c.log.write(ctx, func(q *query) error {
@@ -274,10 +274,10 @@ func (c *cursor) Promote(ctx context.Context, limit int) (int, error) {
 	}
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
-	var held []part
+	var held []cursorRow
 	promoted := 0
 	err := c.log.write(ctx, func(q *query) (err error) {
-		if held, err = c.hold(q); err != nil {
+		if held, err = c.lockRows(q); err != nil {
 			return err
 		}
 		var due []int64

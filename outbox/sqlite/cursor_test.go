@@ -34,7 +34,7 @@ func TestWindow(t *testing.T) {
 		window+1000, outbox.ShardOf(other), other)
 	ok(t, err)
 	w.publish(t, text(mine, "mine"))
-	c, err := w.Claim(t.Context(), outbox.Claim{Subscription: "s", Index: 1, Instances: 2, Epoch: 1})
+	c, err := w.Claim(t.Context(), outbox.ClaimRequest{Subscription: "s", Index: 1, Instances: 2, Epoch: 1})
 	ok(t, err)
 	p, err := c.Next(t.Context(), outbox.Limit{})
 	ok(t, err)
@@ -97,14 +97,14 @@ func TestMistakenRelay(t *testing.T) {
 	p, err := c.Next(t.Context(), outbox.Limit{})
 	ok(t, err)
 	ok(t, c.Advance(t.Context(), p.Mark, []outbox.Outcome{{Row: p.Rows[0], Kind: outbox.Behind}}))
-	if _, err := c.Settle(t.Context(), []outbox.Outcome{{Row: outbox.Row{Seq: 1}, Kind: "lost"}}); err == nil {
+	if _, err := c.StoreParked(t.Context(), []outbox.Outcome{{Row: outbox.Row{Seq: 1}, Kind: "lost"}}); err == nil {
 		t.Error("settled no outcome")
 	}
 	ok(t, func() error {
-		_, err := w.claim(t, "s", 1).Settle(t.Context(), []outbox.Outcome{{Row: outbox.Row{Seq: 4711}, Kind: outbox.Delivered}})
+		_, err := w.claim(t, "s", 1).StoreParked(t.Context(), []outbox.Outcome{{Row: outbox.Row{Seq: 4711}, Kind: outbox.Delivered}})
 		return err
 	}())
-	for _, bad := range []outbox.Claim{
+	for _, bad := range []outbox.ClaimRequest{
 		{Instances: 1, Epoch: 1},
 		{Subscription: strings.Repeat("x", 256), Instances: 1, Epoch: 1},
 		{Subscription: "s", Epoch: 1},
@@ -243,7 +243,7 @@ func TestClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
 	c := w.claim(t, "s", 1)
-	w.Wake(t.Context())
+	w.WakeUps(t.Context())
 	w.Close()
 	w.Close()
 	if _, err := c.Next(t.Context(), outbox.Limit{}); err == nil {

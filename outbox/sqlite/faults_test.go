@@ -138,7 +138,7 @@ func TestBadReceiver(t *testing.T) {
 	eventually(t, "the bad ones are dead", func() bool {
 		s, err := w.Stats(t.Context(), "s")
 		ok(t, err)
-		return s[0].Dead == int64(2*len(bad)) && s[0].Lanes == 0
+		return s[0].Dead == int64(2*len(bad)) && s[0].ParkedKeys == 0
 	})
 	if got := r.came(); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
@@ -182,7 +182,7 @@ func TestExpiredCertificate(t *testing.T) {
 	eventually(t, "the sink is found to be down", func() bool { return r.refused.Load() > 2 })
 	s, err := w.Stats(t.Context(), "s")
 	ok(t, err)
-	if s[0].Pending != 10 || s[0].Lanes+s[0].Dead > 0 {
+	if s[0].Pending != 10 || s[0].ParkedKeys+s[0].Dead > 0 {
 		t.Errorf("%+v, want all ten waiting in the log", s[0])
 	}
 	if text := lines.String(); !strings.Contains(text, "outbox sink is down") || !strings.Contains(text, "expired") {

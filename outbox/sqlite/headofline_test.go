@@ -88,7 +88,7 @@ func TestHeadOfLine(t *testing.T) {
 	eventually(t, "the crowd has passed", func() bool {
 		s, err := w.Stats(t.Context(), "s")
 		ok(t, err)
-		return s[0].Lanes == 1001
+		return s[0].ParkedKeys == 1001
 	})
 	stop()
 	all, err := w.List(t.Context(), outbox.Filter{Subscription: "s", Limit: 20_000})
@@ -133,7 +133,7 @@ func p99(b *testing.B, ofOne, keys int) float64 {
 	eventually(b, "the crowd has passed", func() bool {
 		s, err := w.Stats(b.Context(), "s")
 		ok(b, err)
-		return len(s) > 0 && s[0].Lanes >= int64(keys)
+		return len(s) > 0 && s[0].ParkedKeys >= int64(keys)
 	})
 	took := w.others(b, a, 1000)
 	slices.Sort(took)

@@ -9,9 +9,9 @@ import (
 	"github.com/emitd/emitd/outbox/internal/ranges"
 )
 
-// leave stores the outcome of a message that was read from the log. pos is the position that is being
+// storeOutcome stores the outcome of a message that was read from the log. pos is the position that is being
 // stored.
-func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
+func (c *cursor) storeOutcome(q *query, o outbox.Outcome, pos int64) error {
 	if o.Row.Seq > pos || o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 		return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
 	}
@@ -28,21 +28,21 @@ func (c *cursor) leave(q *query, o outbox.Outcome, pos int64) error {
 	case outbox.Behind:
 		// The lane may be gone because an operator emptied it. Then it is created again and is due at once.
 		q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) VALUES (?, ?, ?, ?, ?)`,
-			sub, at.Shard, at.Key, at.Solo, nanos(q.now))
+			sub, at.Shard, at.Key, at.MessageID, nanos(q.now))
 	default:
 		return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 	}
 	// After a replay the message may be there already.
 	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
-		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.Solo, nanos(q.now), o.Row.Seq)
+		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.MessageID, nanos(q.now), o.Row.Seq)
 	return q.err
 }
 
 // setLane stores the state of a lane, given the outcome of its first message.
-func (q *query) setLane(sub string, at ranges.Lane, o outbox.Outcome) {
+func (q *query) setLane(sub string, at ranges.ParkedKey, o outbox.Outcome) {
 	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`,
-		sub, at.Shard, at.Key, at.Solo, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), ranges.Cause(o.Cause))
+		sub, at.Shard, at.Key, at.MessageID, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), ranges.Cause(o.Cause))
 }
 
 // Due implements [outbox.Cursor].
@@ -57,14 +57,14 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 		if err := c.owned(q); err != nil {
 			return err
 		}
-		var lanes []ranges.Lane
+		var lanes []ranges.ParkedKey
 		var attempts []int
 		q.each(`SELECT shard, key, solo, attempts FROM ~outbox_lane
 			WHERE subscription = ? AND held = 0 AND next_at <= ? AND shard BETWEEN ? AND ? ORDER BY next_at, shard, key, solo LIMIT ?`,
 			[]any{c.claim.Subscription, nanos(q.now), c.Lo, c.Hi, limit}, func(scan func(...any) error) (bool, error) {
-				var at ranges.Lane
+				var at ranges.ParkedKey
 				var n int
-				err := scan(&at.Shard, &at.Key, &at.Solo, &n)
+				err := scan(&at.Shard, &at.Key, &at.MessageID, &n)
 				lanes, attempts = append(lanes, at), append(attempts, n)
 				return true, err
 			})
@@ -87,11 +87,11 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 }
 
 // lane reads at most the first most messages of a lane.
-func (q *query) lane(sub string, at ranges.Lane, most int) (rows []outbox.Row) {
+func (q *query) lane(sub string, at ranges.ParkedKey, most int) (rows []outbox.Row) {
 	var dec decoder
 	size := 0
 	q.each(`SELECT `+bodyOf+` FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ? ORDER BY id LIMIT ?`,
-		[]any{sub, at.Shard, at.Key, at.Solo, most}, func(scan func(...any) error) (bool, error) {
+		[]any{sub, at.Shard, at.Key, at.MessageID, most}, func(scan func(...any) error) (bool, error) {
 			r, n, err := dec.row(scan)
 			if err != nil {
 				return false, err
@@ -106,20 +106,20 @@ func (q *query) lane(sub string, at ranges.Lane, most int) (rows []outbox.Row) {
 	return rows
 }
 
-// Settle implements [outbox.Cursor]. Messages that an operator has taken out of their lane meanwhile are
+// StoreParked implements [outbox.Cursor]. Messages that an operator has taken out of their lane meanwhile are
 // ignored.
-func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
+func (c *cursor) StoreParked(ctx context.Context, outcomes []outbox.Outcome) (emptied []string, err error) {
 	if len(outcomes) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
-	var held []part
+	var held []cursorRow
 	err = c.log.write(ctx, func(q *query) (err error) {
-		if held, err = c.hold(q); err != nil {
+		if held, err = c.lockRows(q); err != nil {
 			return err
 		}
-		emptied, err = c.settle(q, outcomes)
+		emptied, err = c.storeParked(q, outcomes)
 		return err
 	})
 	if err != nil {
@@ -129,11 +129,11 @@ func (c *cursor) Settle(ctx context.Context, outcomes []outbox.Outcome) (emptied
 	return emptied, nil
 }
 
-func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
+func (c *cursor) storeParked(q *query, outcomes []outbox.Outcome) (emptied []string, err error) {
 	for _, o := range outcomes { // first what leaves, so that what stays is first in its lane
 		switch o.Kind {
 		case outbox.Delivered, outbox.Dropped, outbox.Dead:
-			emptied, err = c.release(q, o, emptied)
+			emptied, err = c.removeDone(q, o, emptied)
 		case outbox.Waiting, outbox.Held, outbox.Behind:
 		default:
 			err = fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
@@ -146,33 +146,33 @@ func (c *cursor) settle(q *query, outcomes []outbox.Outcome) (emptied []string, 
 		if o.Kind != outbox.Waiting && o.Kind != outbox.Held {
 			continue
 		}
-		if err := c.keep(q, o); err != nil || q.err != nil {
+		if err := c.updateLane(q, o); err != nil || q.err != nil {
 			return nil, errors.Join(err, q.err)
 		}
 	}
 	return emptied, nil
 }
 
-// release takes a message out of its lane. If the lane of a key is gone with it, it adds the key to
+// removeDone takes a message out of its lane. If the lane of a key is gone with it, it adds the key to
 // emptied.
-func (c *cursor) release(q *query, o outbox.Outcome, emptied []string) ([]string, error) {
+func (c *cursor) removeDone(q *query, o outbox.Outcome, emptied []string) ([]string, error) {
 	sub := c.claim.Subscription
 	at, found, err := c.find(q, o.Row.Seq)
 	if !found {
 		return emptied, err
 	}
 	if o.Kind == outbox.Dead {
-		q.bury(sub, o.Row.Seq, o.Attempts, o.Cause)
+		q.addDeadLetter(sub, o.Row.Seq, o.Attempts, o.Cause)
 	}
-	if q.leaveLane(sub, at, o.Row.Seq) && at.Solo == 0 {
+	if q.leaveLane(sub, at, o.Row.Seq) && at.MessageID == 0 {
 		emptied = append(emptied, at.Key)
 	}
 	return emptied, nil
 }
 
-// keep stores the state of the lane of a message that stays parked. The message must be the first of its
+// updateLane stores the state of the lane of a message that stays parked. The message must be the first of its
 // lane.
-func (c *cursor) keep(q *query, o outbox.Outcome) error {
+func (c *cursor) updateLane(q *query, o outbox.Outcome) error {
 	kept := q.exec(`UPDATE ~outbox_lane SET held = ?3, attempts = ?4, next_at = ?5, cause = ?6
 		WHERE subscription = ?1 AND (shard, key, solo) = (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id = ?2)
 		AND shard BETWEEN ?7 AND ?8 AND ?2 = (SELECT min(p.id) FROM ~outbox_parked p
@@ -188,7 +188,7 @@ func (c *cursor) keep(q *query, o outbox.Outcome) error {
 }
 
 // find returns the lane of a message of this range.
-func (c *cursor) find(q *query, seq int64) (at ranges.Lane, found bool, err error) {
+func (c *cursor) find(q *query, seq int64) (at ranges.ParkedKey, found bool, err error) {
 	at, found = q.find(c.claim.Subscription, seq)
 	if found && (at.Shard < c.Lo || at.Shard > c.Hi) {
 		return at, false, fmt.Errorf("message %d is of shard %d", seq, at.Shard)
@@ -197,18 +197,18 @@ func (c *cursor) find(q *query, seq int64) (at ranges.Lane, found bool, err erro
 }
 
 // find returns the lane of a message.
-func (q *query) find(sub string, seq int64) (at ranges.Lane, found bool) {
-	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.Shard, &at.Key, &at.Solo)
+func (q *query) find(sub string, seq int64) (at ranges.ParkedKey, found bool) {
+	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.Shard, &at.Key, &at.MessageID)
 	return at, found
 }
 
 // first returns the id of the first message of a lane, 0 if the lane is empty.
-func (q *query) first(sub string, at ranges.Lane) int64 {
-	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.Solo)
+func (q *query) first(sub string, at ranges.ParkedKey) int64 {
+	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.MessageID)
 }
 
-// bury copies a parked message to the dead letters.
-func (q *query) bury(sub string, seq int64, attempts int, cause string) {
+// addDeadLetter copies a parked message to the dead letters.
+func (q *query) addDeadLetter(sub string, seq int64, attempts int, cause string) {
 	q.exec(`INSERT OR REPLACE INTO ~outbox_dead (subscription, id, shard, attempts, died_at, cause, created_at, `+bodyColumns+`)
 		SELECT subscription, id, shard, ?, ?, ?, created_at, `+bodyColumns+` FROM ~outbox_parked WHERE subscription = ? AND id = ?`,
 		attempts, nanos(q.now), ranges.Cause(cause), sub, seq)
@@ -216,14 +216,14 @@ func (q *query) bury(sub string, seq int64, attempts int, cause string) {
 
 // leaveLane removes a message from its lane and reports whether the lane is gone with it. If the message
 // was the first, the next one is due at once, with its attempts counted from zero.
-func (q *query) leaveLane(sub string, at ranges.Lane, seq int64) (gone bool) {
+func (q *query) leaveLane(sub string, at ranges.ParkedKey, seq int64) (gone bool) {
 	head := q.first(sub, at) == seq
 	q.exec(`DELETE FROM ~outbox_parked WHERE subscription = ? AND id = ?`, sub, seq)
 	if !head {
 		return false
 	}
 	if q.first(sub, at) == 0 && q.err == nil {
-		q.exec(`DELETE FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.Solo)
+		q.exec(`DELETE FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.MessageID)
 		return true
 	}
 	q.wakeLane(sub, at)
@@ -231,7 +231,7 @@ func (q *query) leaveLane(sub string, at ranges.Lane, seq int64) (gone bool) {
 }
 
 // wakeLane makes a lane due at once, with its attempts counted from zero.
-func (q *query) wakeLane(sub string, at ranges.Lane) {
+func (q *query) wakeLane(sub string, at ranges.ParkedKey) {
 	q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
-		nanos(q.now), sub, at.Shard, at.Key, at.Solo)
+		nanos(q.now), sub, at.Shard, at.Key, at.MessageID)
 }

@@ -83,7 +83,7 @@ func (w *world) publish(t testing.TB, messages ...outbox.Message) {
 // claim claims unit 0 of 1 of a subscription.
 func (w *world) claim(t testing.TB, subscription string, epoch int64) outbox.Cursor {
 	t.Helper()
-	c, err := w.Claim(context.Background(), outbox.Claim{Subscription: subscription, Instances: 1, Epoch: epoch})
+	c, err := w.Claim(context.Background(), outbox.ClaimRequest{Subscription: subscription, Instances: 1, Epoch: epoch})
 	ok(t, err)
 	return c
 }

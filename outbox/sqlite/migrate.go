@@ -28,7 +28,7 @@ type Migration struct {
 }
 
 // known returns the steps that this program knows, in order.
-func known() []schema.Step { return schema.Steps(migrationFiles, Version) }
+func known() []schema.Step { return schema.Load(migrationFiles, Version) }
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS ~outbox_migration (
     version    INTEGER PRIMARY KEY,

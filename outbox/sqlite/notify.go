@@ -13,19 +13,19 @@ import (
 
 // commits connects the publishers and logs of a process that share a file. It is a global variable
 // because a publisher knows only its caller's handle and a log only its path.
-var commits = bell{ears: map[string]map[chan struct{}]bool{}}
+var commits = wakeups{listeners: map[string]map[chan struct{}]bool{}}
 
-// bell wakes the listeners of files.
-type bell struct {
-	mu   sync.Mutex
-	ears map[string]map[chan struct{}]bool
+// wakeups wakes the listeners of files.
+type wakeups struct {
+	mu        sync.Mutex
+	listeners map[string]map[chan struct{}]bool
 }
 
 // ring wakes all listeners of a file. A listener with a pending wake-up gets no second one.
-func (b *bell) ring(path string) {
+func (b *wakeups) ring(path string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for c := range b.ears[path] {
+	for c := range b.listeners[path] {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -34,27 +34,27 @@ func (b *bell) ring(path string) {
 }
 
 // listen returns a channel that receives wake-ups for a file until done is called.
-func (b *bell) listen(path string) (c chan struct{}, done func()) {
+func (b *wakeups) listen(path string) (c chan struct{}, done func()) {
 	c = make(chan struct{}, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ears[path] == nil {
-		b.ears[path] = map[chan struct{}]bool{}
+	if b.listeners[path] == nil {
+		b.listeners[path] = map[chan struct{}]bool{}
 	}
-	b.ears[path][c] = true
+	b.listeners[path][c] = true
 	return c, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if delete(b.ears[path], c); len(b.ears[path]) == 0 {
-			delete(b.ears, path)
+		if delete(b.listeners[path], c); len(b.listeners[path]) == 0 {
+			delete(b.listeners, path)
 		}
 	}
 }
 
-// Wake implements [outbox.Log]. In this process, commits of [Publisher.InTx] and [Publisher.Wrap] and
+// WakeUps implements [outbox.Log]. In this process, commits of [Publisher.InTx] and [Publisher.Wrap] and
 // changes by operators wake relays at once. What other processes or other transactions add to the log is
 // found by watching the file.
-func (l *Log) Wake(ctx context.Context) <-chan struct{} {
+func (l *Log) WakeUps(ctx context.Context) <-chan struct{} {
 	c, done := commits.listen(l.cfg.Path)
 	context.AfterFunc(ctx, done)
 	if l.cfg.WatchInterval > 0 {
@@ -100,9 +100,9 @@ func (l *Log) watchFile() {
 }
 
 // newHerald returns the notifier of commits. It asks the handle for its file once.
-func newHerald(db *sql.DB, cfg Config) *wakeup.Herald {
+func newHerald(db *sql.DB, cfg Config) *wakeup.Notifier {
 	path := ""
-	return wakeup.New(wakeup.Config{OnPublished: cfg.OnPublished, Logger: cfg.Logger, Ring: func(ctx context.Context) {
+	return wakeup.New(wakeup.Config{OnPublished: cfg.OnPublished, Logger: cfg.Logger, WakeRelays: func(ctx context.Context) {
 		if path == "" {
 			var err error
 			if path, err = fileOf(ctx, db); err != nil && ctx.Err() == nil {

@@ -42,7 +42,7 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 			n = q.retryAll(subscription)
 			return nil
 		}
-		lanes := map[ranges.Lane]bool{}
+		lanes := map[ranges.ParkedKey]bool{}
 		dead := 0
 		for _, seq := range seqs {
 			at, found := q.find(subscription, seq)
@@ -98,9 +98,9 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 			attempts, cause := 0, ""
 			if q.first(subscription, at) == seq {
 				q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
-					[]any{subscription, at.Shard, at.Key, at.Solo}, &attempts, &cause)
+					[]any{subscription, at.Shard, at.Key, at.MessageID}, &attempts, &cause)
 			}
-			q.bury(subscription, seq, attempts, strings.TrimSuffix(ranges.SkipCause+": "+cause, ": "))
+			q.addDeadLetter(subscription, seq, attempts, strings.TrimSuffix(ranges.SkipCause+": "+cause, ": "))
 			q.leaveLane(subscription, at, seq)
 		}
 		return nil
@@ -139,9 +139,9 @@ func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error
 	})
 }
 
-// Forget implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
+// Delete implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
 // creates the subscription anew.
-func (l *Log) Forget(ctx context.Context, subscription string) error {
+func (l *Log) Delete(ctx context.Context, subscription string) error {
 	return l.change(ctx, "forget", subscription, func(q *query) error {
 		q.forget(subscription)
 		return nil
@@ -169,7 +169,7 @@ const deadListing = `SELECT ` + bodyOf + `, subscription, 'dead', attempts, caus
 
 // List implements [outbox.Operator].
 func (l *Log) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
-	f, err := ranges.Listing(f)
+	f, err := ranges.ValidFilter(f)
 	if err != nil {
 		return nil, fmt.Errorf("list messages: %w", err)
 	}

@@ -95,7 +95,7 @@ func TestKilledProcesses(t *testing.T) {
 func finish(t *testing.T, l *Log, h *history, epoch int) {
 	t.Helper()
 	ctx := context.Background()
-	c, err := l.Claim(ctx, outbox.Claim{Subscription: "s", Instances: 1, Epoch: int64(epoch)})
+	c, err := l.Claim(ctx, outbox.ClaimRequest{Subscription: "s", Instances: 1, Epoch: int64(epoch)})
 	ok(t, err)
 	parked := map[string]bool{}
 	for _, key := range c.Parked() {
@@ -114,7 +114,7 @@ func finish(t *testing.T, l *Log, h *history, epoch int) {
 				out = append(out, outbox.Outcome{Row: r, Kind: outbox.Delivered})
 			}
 		}
-		emptied, err := c.Settle(ctx, out)
+		emptied, err := c.StoreParked(ctx, out)
 		ok(t, err)
 		for _, key := range emptied {
 			delete(parked, key)
@@ -147,7 +147,7 @@ func TestAnotherProcessWakes(t *testing.T) {
 	l := mustOpen(t, Config{WatchInterval: 5 * time.Millisecond})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	wake := l.Wake(ctx)
+	wake := l.WakeUps(ctx)
 	c := spawn(t, "publish", l.cfg.Path, "other")
 	c.line()
 	for range 3 { // wake-ups may be coalesced, but they do not end

@@ -19,7 +19,7 @@ import (
 // any goroutine.
 type Publisher struct {
 	cfg    Config
-	herald *wakeup.Herald
+	herald *wakeup.Notifier
 }
 
 // New returns a publisher. db is the caller's handle, of any SQLite driver. New itself does not use it,

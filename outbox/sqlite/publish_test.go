@@ -167,7 +167,7 @@ func TestInTxWakes(t *testing.T) {
 	w := newWorld(t, Config{WatchInterval: -1})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	wake := w.Wake(ctx)
+	wake := w.WakeUps(ctx)
 	_ = w.pub.InTx(ctx, w.db, func(tx *Tx) error {
 		return errors.Join(w.pub.Publish(ctx, tx, text("k", "undone")), errors.New("undo"))
 	})
@@ -183,12 +183,12 @@ func TestInTxWakes(t *testing.T) {
 		t.Fatal("a commit did not wake")
 	}
 	gone, end := context.WithCancel(ctx)
-	w.Wake(gone)
+	w.WakeUps(gone)
 	end()
 	eventually(t, "a channel of an ended context is let go", func() bool {
 		commits.mu.Lock()
 		defer commits.mu.Unlock()
-		return len(commits.ears[w.cfg.Path]) == 1
+		return len(commits.listeners[w.cfg.Path]) == 1
 	})
 }
 
@@ -199,7 +199,7 @@ func TestBareTransactionIsFound(t *testing.T) {
 	w := newWorld(t, Config{WatchInterval: 2 * time.Millisecond})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	wake := w.Wake(ctx)
+	wake := w.WakeUps(ctx)
 	plain, err := w.db.Begin()
 	ok(t, err)
 	ok(t, w.pub.PublishTx(ctx, plain, text("k", "1")))

@@ -93,7 +93,7 @@ func TestRelay(t *testing.T) {
 	eventually(t, "the log is empty", func() bool {
 		s, err := w.Stats(t.Context(), "s")
 		ok(t, err)
-		return s[0].Pending == 0 && s[0].Lanes == 0 && s[0].Dead == each
+		return s[0].Pending == 0 && s[0].ParkedKeys == 0 && s[0].Dead == each
 	})
 	mu.Lock()
 	defer mu.Unlock()
@@ -121,12 +121,12 @@ func BenchmarkRelay(b *testing.B) {
 		return nil
 	})
 	b.ResetTimer()
-	before := testproc.Used()
+	before := testproc.ProcessTime()
 	stop := w.relay(b, outbox.Config{Sink: sink, Parallel: 1})
 	<-done
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
-	b.ReportMetric(float64((testproc.Used()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
+	b.ReportMetric(float64((testproc.ProcessTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/message")
 	stop()
 }
 

@@ -31,7 +31,7 @@ func (l *Log) Sweep(ctx context.Context, limit int) (int, error) {
 	defer cancel()
 	limit = max(min(limit, sweepRows), 1)
 	var removed int64
-	var late []ranges.Late
+	var late []ranges.LaggingRow
 	forget := l.cfg.OnLag == LagForget
 	err := l.write(ctx, func(q *query) error {
 		before := q.now.Add(-l.cfg.Retention)
@@ -94,11 +94,11 @@ func (q *query) excess(before time.Time, limit int64) int64 {
 
 // lagging returns the cursor rows that have not passed an id, with the number of messages up to it that
 // they have not delivered.
-func (q *query) lagging(last int64) (late []ranges.Late) {
+func (q *query) lagging(last int64) (late []ranges.LaggingRow) {
 	q.each(`SELECT c.subscription, c.lo, (SELECT count(*) FROM ~outbox o WHERE o.id > c.last AND o.id <= ?1 AND o.shard BETWEEN c.lo AND c.hi)
 		FROM ~outbox_cursor c WHERE c.last < ?1 AND EXISTS (SELECT 1 FROM ~outbox o WHERE o.id > c.last AND o.id <= ?1) ORDER BY c.subscription, c.lo`,
 		[]any{last}, func(scan func(...any) error) (bool, error) {
-			var n ranges.Late
+			var n ranges.LaggingRow
 			err := scan(&n.Subscription, &n.Lo, &n.Messages)
 			late = append(late, n)
 			return true, err

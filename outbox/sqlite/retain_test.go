@@ -100,7 +100,7 @@ func TestIdleRangeIsNoBound(t *testing.T) {
 	w := newWorld(t, Config{Now: c.read, Retention: -1})
 	var units []outbox.Cursor
 	for i := range 2 {
-		u, err := w.Claim(t.Context(), outbox.Claim{Subscription: "s", Index: i, Instances: 2, Epoch: 1})
+		u, err := w.Claim(t.Context(), outbox.ClaimRequest{Subscription: "s", Index: i, Instances: 2, Epoch: 1})
 		ok(t, err)
 		units = append(units, u)
 	}

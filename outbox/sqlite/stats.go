@@ -20,7 +20,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) ([]outbox.Stats, e
 		retained := q.retained()
 		delayed, next := q.delayed()
 		q.each(`SELECT name, paused, instances FROM ~outbox_subscription WHERE ?1 IN ('', name) ORDER BY name`, []any{subscription}, func(scan func(...any) error) (bool, error) {
-			s := outbox.Stats{Now: q.now, Retained: retained, Ahead: -1, Delayed: delayed, NextAt: next}
+			s := outbox.Stats{Now: q.now, Retained: retained, PartitionsAhead: -1, Delayed: delayed, NextAt: next}
 			err := scan(&s.Subscription, &s.Paused, &s.Instances)
 			out = append(out, s)
 			return true, err
@@ -55,7 +55,7 @@ func (q *query) stats(s *outbox.Stats) {
 			oldest = at
 		}
 	}
-	for _, p := range q.parts(name) {
+	for _, p := range q.cursorRows(name) {
 		older(q.number(`SELECT created_at FROM ~outbox WHERE id > ? AND shard BETWEEN ? AND ? ORDER BY id LIMIT 1`, p.last, p.Lo, p.Hi))
 		if s.Pending <= countTo {
 			s.Pending += q.number(`SELECT count(*) FROM (SELECT 1 FROM ~outbox WHERE id > ? AND shard BETWEEN ? AND ? LIMIT ?)`,
@@ -63,18 +63,18 @@ func (q *query) stats(s *outbox.Stats) {
 		}
 	}
 	s.Pending += q.number(`SELECT count(*) FROM (SELECT 1 FROM ~outbox_parked WHERE subscription = ? LIMIT ?)`, name, max(countTo+1-s.Pending, 0))
-	s.Exact = s.Pending <= countTo
+	s.PendingExact = s.Pending <= countTo
 	s.Pending = min(s.Pending, countTo)
 	older(q.number(`SELECT min(created_at) FROM ~outbox_parked WHERE subscription = ?`, name))
 	if oldest != 0 {
 		s.OldestAt = time.Unix(0, oldest)
 	}
-	q.one(`SELECT count(*), coalesce(sum(held), 0) FROM ~outbox_lane WHERE subscription = ?`, []any{name}, &s.Lanes, &s.HeldLanes)
+	q.one(`SELECT count(*), coalesce(sum(held), 0) FROM ~outbox_lane WHERE subscription = ?`, []any{name}, &s.ParkedKeys, &s.HeldKeys)
 	s.Dead = q.number(`SELECT count(*) FROM ~outbox_dead WHERE subscription = ?`, name)
 	q.each(`SELECT lo, hi, epoch, node, updated_at, trouble FROM ~outbox_cursor WHERE subscription = ? ORDER BY lo`, []any{name}, func(scan func(...any) error) (bool, error) {
 		var c outbox.CursorStats
 		var at int64
-		err := scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &at, &c.Trouble)
+		err := scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &at, &c.Problem)
 		c.UpdatedAt = time.Unix(0, at)
 		s.Cursors = append(s.Cursors, c)
 		return true, err

@@ -54,8 +54,8 @@ type Options struct {
 	// Healthy decides the answer of /healthz. Nil asks the queue "default" for its statistics;
 	// a broker that was replaced, or has no store, refuses them.
 	Healthy func(ctx context.Context) error
-	// Throttle returns the answer of /v1/throttle-stats; nil: zeros.
-	Throttle func() ThrottleStats
+	// ThrottleStats returns the answer of /v1/throttle-stats; nil: zeros.
+	ThrottleStats func() ThrottleStats
 	// Limiter bounds memory; the handlers of one process should share one. Nil: a new one with
 	// the default [Limits].
 	Limiter *Limiter
@@ -94,16 +94,16 @@ type ThrottleStats struct {
 
 // Handler serves the API. Create it with [New].
 type Handler struct {
-	svc      queue.Service
-	opts     Options
-	mux      *http.ServeMux
-	guard    *http.CrossOriginProtection
-	limiter  *Limiter
-	limited  http.Handler // answer, wrapped by the limiter
-	sockets  sockets
-	log      *slog.Logger
-	routes   []string
-	services []string // paths of the RPC services; each ends in "/"
+	svc           queue.Service
+	opts          Options
+	mux           *http.ServeMux
+	guard         *http.CrossOriginProtection
+	limiter       *Limiter
+	limitedAnswer http.Handler // answer, wrapped by the limiter
+	sockets       sockets
+	log           *slog.Logger
+	routes        []string
+	services      []string // paths of the RPC services; each ends in "/"
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -115,7 +115,7 @@ func New(svc queue.Service, o Options) (*Handler, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
-	h := &Handler{svc: bounded{svc: svc, limit: o.Timeout}, opts: o, mux: http.NewServeMux(), guard: http.NewCrossOriginProtection(), log: o.Logger}
+	h := &Handler{svc: timeLimited{svc: svc, limit: o.Timeout}, opts: o, mux: http.NewServeMux(), guard: http.NewCrossOriginProtection(), log: o.Logger}
 	if h.log == nil {
 		h.log = slog.Default()
 	}
@@ -130,7 +130,7 @@ func New(svc queue.Service, o Options) (*Handler, error) {
 			return nil, err
 		}
 	}
-	h.limited = h.limiter.Wrap(http.HandlerFunc(h.answer), h.Refuse)
+	h.limitedAnswer = h.limiter.Wrap(http.HandlerFunc(h.answer), h.Refuse)
 	h.own()
 	h.osqueue()
 	h.rpc()
@@ -157,24 +157,24 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.answer(w, r)
 		return
 	}
-	h.limited.ServeHTTP(w, r)
+	h.limitedAnswer.ServeHTTP(w, r)
 }
 
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if named := h.mark(w, r); r.Header.Get("Origin") != "" && Preflight(r) {
+	if named := h.setCORSHeaders(w, r); r.Header.Get("Origin") != "" && Preflight(r) {
 		preflight(w, r, named)
 		return
 	}
 	if err := h.guard.Check(r); err != nil {
-		h.deny(w, r, queue.Refuse(refusal.Forbidden, "a page of another origin may not call this API: %w", err))
+		h.writeRefusal(w, r, queue.Refuse(refusal.Forbidden, "a page of another origin may not call this API: %w", err))
 		return
 	}
 	if ctx := withHop(r.Context(), r); ctx != r.Context() {
 		r = r.WithContext(ctx) // a copy of the request
 	}
 	if _, pattern := h.mux.Handler(r); pattern == "" {
-		h.lost(w, r)
+		h.notFound(w, r)
 		return
 	}
 	h.mux.ServeHTTP(w, r)
@@ -199,9 +199,9 @@ func (h *Handler) mount(path string, handler http.Handler) {
 	h.mux.Handle(path, handler)
 }
 
-// lost answers a request that no pattern matches: 405 if another method would match, otherwise 404.
-func (h *Handler) lost(w http.ResponseWriter, r *http.Request) {
-	probe := &headers{h: http.Header{}}
+// notFound answers a request that no pattern matches: 405 if another method would match, otherwise 404.
+func (h *Handler) notFound(w http.ResponseWriter, r *http.Request) {
+	probe := &discardResponse{h: http.Header{}}
 	h.mux.ServeHTTP(probe, r) // only to learn the allowed methods
 	if allow := probe.h.Get("Allow"); probe.status == http.StatusMethodNotAllowed && allow != "" {
 		w.Header().Set("Allow", allow)
@@ -211,15 +211,15 @@ func (h *Handler) lost(w http.ResponseWriter, r *http.Request) {
 	refuse(w, queue.Refuse(refusal.NotFound, "there is no %.200s", r.URL.Path))
 }
 
-// headers is a response whose body is discarded.
-type headers struct {
+// discardResponse is a response whose body is discarded.
+type discardResponse struct {
 	h      http.Header
 	status int
 }
 
-func (p *headers) Header() http.Header         { return p.h }
-func (p *headers) Write(b []byte) (int, error) { return len(b), nil }
-func (p *headers) WriteHeader(s int)           { p.status = s }
+func (p *discardResponse) Header() http.Header         { return p.h }
+func (p *discardResponse) Write(b []byte) (int, error) { return len(b), nil }
+func (p *discardResponse) WriteHeader(s int)           { p.status = s }
 
 // refusal converts any error of a service into one that a caller may see.
 func (h *Handler) refusal(ctx context.Context, err error) *queue.Error {
@@ -237,7 +237,7 @@ func (h *Handler) refusal(ctx context.Context, err error) *queue.Error {
 }
 
 func refuse(w http.ResponseWriter, e *queue.Error) {
-	p := refusal.Of(e)
+	p := refusal.ProblemOf(e)
 	if p.RetryAfterMS > 0 {
 		w.Header().Set("Retry-After", seconds(p.RetryAfterMS))
 	}

@@ -175,7 +175,7 @@ func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testi
 	left.Store(int64(b.N))
 	var all sync.WaitGroup
 	took := make([][]time.Duration, n)
-	before := testproc.Used()
+	before := testproc.ProcessTime()
 	b.ResetTimer()
 	for i := range n {
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -195,7 +195,7 @@ func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testi
 	all.Wait()
 	b.StopTimer()
 	// If other programs use the machine, the processor time (server and client) says more.
-	b.ReportMetric(float64((testproc.Used()-before).Nanoseconds())/float64(b.N), "cpu-ns/job")
+	b.ReportMetric(float64((testproc.ProcessTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/job")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
 	return slices.Sorted(slices.Values(slices.Concat(took...)))
 }

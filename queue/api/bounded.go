@@ -9,14 +9,14 @@ import (
 	"github.com/emitd/emitd/queue"
 )
 
-// bounded is a service with a time limit: a broker that waits for a store that does not answer must
+// timeLimited is a service with a time limit: a broker that waits for a store that does not answer must
 // not keep callers waiting for ever.
-type bounded struct {
+type timeLimited struct {
 	svc   queue.Service
 	limit time.Duration
 }
 
-var _ queue.Service = bounded{}
+var _ queue.Service = timeLimited{}
 
 // within makes one call with a time limit. tag is the refusal's tag if there is no answer in time.
 func within[T any](ctx context.Context, limit time.Duration, tag queue.Tag, do func(context.Context) (T, error)) (T, error) {
@@ -29,25 +29,25 @@ func within[T any](ctx context.Context, limit time.Duration, tag queue.Tag, do f
 	return out, err
 }
 
-func (b bounded) Enqueue(ctx context.Context, name string, jobs []queue.Job) ([]queue.Receipt, error) {
+func (b timeLimited) Enqueue(ctx context.Context, name string, jobs []queue.Job) ([]queue.Receipt, error) {
 	return within(ctx, b.limit, queue.UnknownOutcome, func(ctx context.Context) ([]queue.Receipt, error) {
 		return b.svc.Enqueue(ctx, name, jobs)
 	})
 }
 
-func (b bounded) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
+func (b timeLimited) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
 	return within(ctx, b.limit+req.Wait, queue.UnknownOutcome, func(ctx context.Context) ([]queue.Claimed, error) {
 		return b.svc.Claim(ctx, name, req)
 	})
 }
 
-func (b bounded) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
+func (b timeLimited) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
 	return within(ctx, b.limit, queue.UnknownOutcome, func(ctx context.Context) ([]queue.Outcome, error) {
 		return b.svc.Settle(ctx, name, what)
 	})
 }
 
-func (b bounded) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
+func (b timeLimited) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
 	var payload []byte
 	info, err := within(ctx, b.limit, queue.Unavailable, func(ctx context.Context) (info *queue.Info, err error) {
 		info, payload, err = b.svc.Get(ctx, name, id)
@@ -56,19 +56,19 @@ func (b bounded) Get(ctx context.Context, name, id string) (*queue.Info, []byte,
 	return info, payload, err
 }
 
-func (b bounded) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
+func (b timeLimited) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
 	return within(ctx, b.limit, queue.Unavailable, func(ctx context.Context) (*queue.Page, error) {
 		return b.svc.List(ctx, name, q)
 	})
 }
 
-func (b bounded) Stats(ctx context.Context, name string) (*queue.Stats, error) {
+func (b timeLimited) Stats(ctx context.Context, name string) (*queue.Stats, error) {
 	return within(ctx, b.limit, queue.Unavailable, func(ctx context.Context) (*queue.Stats, error) {
 		return b.svc.Stats(ctx, name)
 	})
 }
 
-func (b bounded) Do(ctx context.Context, name string, c queue.Command) (int, error) {
+func (b timeLimited) Do(ctx context.Context, name string, c queue.Command) (int, error) {
 	return within(ctx, b.limit, queue.UnknownOutcome, func(ctx context.Context) (int, error) {
 		return b.svc.Do(ctx, name, c)
 	})

@@ -94,7 +94,7 @@ func (l *live) serve(ctx context.Context, u daemon.Unit) (func(), error) {
 	go func() { ended <- l.Run(ctx, a) }()
 	end := sync.OnceFunc(func() { cancel(); <-ended })
 	select {
-	case <-a.IsReady():
+	case <-a.ReadyDone():
 		return end, nil
 	case err := <-ended:
 		ended <- err

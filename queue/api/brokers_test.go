@@ -116,7 +116,7 @@ func (b *brokers) serve(shard, n int) {
 	node.runs[shard] = end
 	b.t.Cleanup(end)
 	select {
-	case <-a.IsReady():
+	case <-a.ReadyDone():
 	case err := <-ended:
 		b.t.Fatalf("shard %d: %v", shard, err)
 	}
@@ -130,7 +130,7 @@ func (b *brokers) fill(n int) (perShard map[int]int) {
 	perShard = map[int]int{}
 	for i := range jobs {
 		jobs[i] = queue.Job{ID: fmt.Sprintf("job-%03d", i), Type: []string{"even", "odd"}[i%2], Payload: fmt.Appendf(nil, "%d", i)}
-		perShard[b.nodes[0].Queues().OfJob(&jobs[i], 6)]++
+		perShard[b.nodes[0].Queues().ShardOfJob(&jobs[i], 6)]++
 	}
 	if _, err := b.door.Enqueue(b.t.Context(), "q", jobs); err != nil {
 		b.t.Fatal(err)

@@ -26,8 +26,8 @@ const (
 	tooMany   protowire.Number = 2
 )
 
-// note makes m a message that only has the reason.
-func note(m proto.Message, why error) {
+// storeReason makes m a message that only has the reason.
+func storeReason(m proto.Message, why error) {
 	proto.Reset(m)
 	number, text := undecoded, why.Error()
 	if e, ok := errors.AsType[*queue.Error](why); ok && e.Tag == queue.TooManyJobs {
@@ -82,7 +82,7 @@ func (jsonCodec) Unmarshal(b []byte, v any) error {
 		err = protojson.Unmarshal(b, m)
 	}
 	if err != nil {
-		note(m, err)
+		storeReason(m, err)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (binaryCodec) Unmarshal(b []byte, v any) error {
 		err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m)
 	}
 	if err != nil {
-		note(m, err)
+		storeReason(m, err)
 	}
 	return nil
 }

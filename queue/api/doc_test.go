@@ -72,7 +72,7 @@ func TestReferenceHasEveryField(t *testing.T) {
 		}
 	}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| (\\d+) \\|").FindAllStringSubmatch(page, -1) {
-		if got := refusal.Status(queue.Tag(m[1])); m[2] != strconv.Itoa(got) {
+		if got := refusal.HTTPStatus(queue.Tag(m[1])); m[2] != strconv.Itoa(got) {
 			t.Errorf("%s is %d, the page says %s", m[1], got, m[2])
 		}
 	}

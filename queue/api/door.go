@@ -21,12 +21,12 @@ func Preflight(r *http.Request) bool {
 // or the error of the service's protocol. Pages of configured origins can read the answer.
 func (h *Handler) Refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	h.mark(w, r)
-	h.deny(w, r, e)
+	h.setCORSHeaders(w, r)
+	h.writeRefusal(w, r, e)
 }
 
-// deny answers with a refusal in the form of the path.
-func (h *Handler) deny(w http.ResponseWriter, r *http.Request, e *queue.Error) {
+// writeRefusal answers with a refusal in the form of the path.
+func (h *Handler) writeRefusal(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 	service := slices.ContainsFunc(h.services, func(path string) bool { return strings.HasPrefix(r.URL.Path, path) })
 	if !service {
 		refuse(w, e)
@@ -35,9 +35,9 @@ func (h *Handler) deny(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 	_ = connect.NewErrorWriter().Write(w, r, h.rpcError(r.Context(), e)) // an error means that the client has gone
 }
 
-// mark adds the headers with which pages of a configured origin can read the answer. It reports
+// setCORSHeaders adds the headers with which pages of a configured origin can read the answer. It reports
 // whether the request's origin is one.
-func (h *Handler) mark(w http.ResponseWriter, r *http.Request) (named bool) {
+func (h *Handler) setCORSHeaders(w http.ResponseWriter, r *http.Request) (named bool) {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
 		return false

@@ -52,9 +52,9 @@ type ForwarderConfig struct {
 	// Timeout is the time limit of a call to another node, in addition to a claim's own wait;
 	// default 10 s.
 	Timeout time.Duration
-	// Patience is how long a call waits for the next broker of a queue that is between two
+	// HandoverWait is how long a call waits for the next broker of a queue that is between two
 	// brokers; default 1 s; negative: it does not wait.
-	Patience time.Duration
+	HandoverWait time.Duration
 }
 
 // Forwarder is the queue service of any node. It answers from the broker in this process, or
@@ -68,7 +68,7 @@ type ForwarderConfig struct {
 //     known.
 //   - A call that may have had an effect is not repeated: the caller decides, because it knows the
 //     call's keys. A call that was refused because the queue is between two brokers waits for the
-//     next one; see ForwarderConfig.Patience.
+//     next one; see ForwarderConfig.HandoverWait.
 //   - The caller's bearer token is forwarded, so the broker's node authorizes the call itself.
 type Forwarder struct {
 	cfg ForwarderConfig
@@ -84,8 +84,8 @@ func NewForwarder(c ForwarderConfig) (*Forwarder, error) {
 	if c.Locator == nil {
 		return nil, errors.New("queue forwarder: no locator")
 	}
-	if c.Patience == 0 {
-		c.Patience = defaultPatience
+	if c.HandoverWait == 0 {
+		c.HandoverWait = defaultHandoverWait
 	}
 	return &Forwarder{cfg: c, peers: map[string]*client.Client{}}, nil
 }
@@ -101,9 +101,9 @@ func (f *Forwarder) Close() error {
 	return nil
 }
 
-// CallAnew makes later calls to other nodes use new connections, because certificates have changed.
+// ResetConnections makes later calls to other nodes use new connections, because certificates have changed.
 // Calls in flight continue.
-func (f *Forwarder) CallAnew() {
+func (f *Forwarder) ResetConnections() {
 	_ = f.Close() // never fails
 }
 
@@ -114,7 +114,7 @@ func (f *Forwarder) Healthy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, errs := gather(f, queue.DefaultQueue, places, func(p place) (struct{}, error) {
+	_, errs := callAll(f, queue.DefaultQueue, places, func(p shardHolder) (struct{}, error) {
 		if peer, ok := p.svc.(*client.Client); ok {
 			return struct{}{}, peer.Healthy(p.ctx)
 		}
@@ -124,8 +124,8 @@ func (f *Forwarder) Healthy(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// hop is what the HTTP layer knows about a call that decides where it may go.
-type hop struct {
+// forwardInfo is what the HTTP layer knows about a call that decides where it may go.
+type forwardInfo struct {
 	forwarded     bool
 	authorization string
 }
@@ -135,8 +135,8 @@ type hopKey struct{}
 // withHop stores in the context whether a call was forwarded, and its token. Most calls have
 // neither.
 func withHop(ctx context.Context, r *http.Request) context.Context {
-	v := hop{forwarded: r.Header.Get(HeaderForwarded) != "", authorization: r.Header.Get("Authorization")}
-	if v == (hop{}) {
+	v := forwardInfo{forwarded: r.Header.Get(HeaderForwarded) != "", authorization: r.Header.Get("Authorization")}
+	if v == (forwardInfo{}) {
 		return ctx
 	}
 	if shards := parseShards(r.Header.Get(HeaderShards)); v.forwarded && shards != nil {
@@ -167,17 +167,17 @@ func formatShards(shards []int) string {
 	return strings.Join(out, ",")
 }
 
-func hopOf(ctx context.Context) hop {
-	v, _ := ctx.Value(hopKey{}).(hop)
+func hopOf(ctx context.Context) forwardInfo {
+	v, _ := ctx.Value(hopKey{}).(forwardInfo)
 	return v
 }
 
 type generationKey struct{}
 
 // route returns the node that answers for a queue's shard, and the context for the call.
-func (f *Forwarder) route(ctx context.Context, name string, shard int) place {
+func (f *Forwarder) route(ctx context.Context, name string, shard int) shardHolder {
 	addr, generation, err := f.cfg.Locator.Broker(ctx, name, shard)
-	p := place{first: shard, shards: []int{shard}, asked: ctx, ctx: ctx, generation: generation}
+	p := shardHolder{first: shard, shards: []int{shard}, asked: ctx, ctx: ctx, generation: generation}
 	local := f.cfg.Local
 	switch {
 	case local != nil && (hopOf(ctx).forwarded || err == nil && addr == f.cfg.Self && addr != ""):
@@ -185,15 +185,15 @@ func (f *Forwarder) route(ctx context.Context, name string, shard int) place {
 	case queue.TagOf(err) == queue.QueueNotFound:
 		p.err = err
 	case err != nil:
-		p.err = f.nobody("", "no broker of queue %q is known: %w", name, err)
+		p.err = f.noBroker("", "no broker of queue %q is known: %w", name, err)
 	case addr == "" || addr == f.cfg.Self:
-		p.err = f.nobody("", "no broker of queue %q is known: %w", name, errMoved)
+		p.err = f.noBroker("", "no broker of queue %q is known: %w", name, errNotServedHere)
 	case hopOf(ctx).forwarded:
-		p.err = f.nobody(addr, "this node is not the broker of queue %q, and a call is forwarded only once", name)
+		p.err = f.noBroker(addr, "this node is not the broker of queue %q, and a call is forwarded only once", name)
 	default:
 		peer, err := f.peer(addr)
 		if err != nil {
-			p.err = f.nobody(addr, "the broker of queue %q: %w", name, err)
+			p.err = f.noBroker(addr, "the broker of queue %q: %w", name, err)
 			break
 		}
 		p.svc, p.ctx = peer, context.WithValue(ctx, generationKey{}, generation)
@@ -201,7 +201,7 @@ func (f *Forwarder) route(ctx context.Context, name string, shard int) place {
 	return p
 }
 
-func (f *Forwarder) nobody(holder, format string, args ...any) error {
+func (f *Forwarder) noBroker(holder, format string, args ...any) error {
 	e := queue.Refuse(queue.Unavailable, format, args...)
 	e.RetryAfter, e.Holder = forwardRetry, holder
 	return e
@@ -219,7 +219,7 @@ func (f *Forwarder) peer(addr string) (*client.Client, error) {
 		secured = f.cfg.TLS()
 	}
 	p, err := client.New(client.Config{
-		Addresses: []string{addr}, TLS: secured, Timeout: f.cfg.Timeout, Once: true, Prepare: mark,
+		Addresses: []string{addr}, TLS: secured, Timeout: f.cfg.Timeout, NoRetry: true, Prepare: setForwardHeaders,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", addr, err)
@@ -228,8 +228,8 @@ func (f *Forwarder) peer(addr string) (*client.Client, error) {
 	return p, nil
 }
 
-// mark adds the headers of a forwarded call.
-func mark(r *http.Request) {
+// setForwardHeaders adds the headers of a forwarded call.
+func setForwardHeaders(r *http.Request) {
 	generation, _ := r.Context().Value(generationKey{}).(int64)
 	r.Header.Set(HeaderForwarded, strconv.FormatInt(generation, 10))
 	if shards := queue.ShardsOf(r.Context()); shards != nil {
@@ -240,9 +240,9 @@ func mark(r *http.Request) {
 	}
 }
 
-// settled converts the refusal of a broker that no longer serves the queue into Unavailable, with
+// mapNotOwner converts the refusal of a broker that no longer serves the queue into Unavailable, with
 // the new holder if it is known.
-func (f *Forwarder) settled(p place, name string, err error) error {
+func (f *Forwarder) mapNotOwner(p shardHolder, name string, err error) error {
 	if err == nil || queue.TagOf(err) != queue.QueueNotOwner {
 		return err
 	}
@@ -250,5 +250,5 @@ func (f *Forwarder) settled(p place, name string, err error) error {
 	if addr, _, lost := f.cfg.Locator.Broker(p.asked, name, p.first); lost == nil && addr != f.cfg.Self {
 		holder = addr
 	}
-	return f.nobody(holder, "the broker of queue %q: %w: %w", name, errMoved, err)
+	return f.noBroker(holder, "the broker of queue %q: %w: %w", name, errNotServedHere, err)
 }

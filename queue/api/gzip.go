@@ -22,16 +22,16 @@ import (
 // headers. A body with another compression stays as it is; the handler refuses it if it cannot read
 // it. answer are the headers of the answer.
 func plainBody(body io.Reader, r *http.Request, call *inflight.Call, most int64, answer http.Header) io.Reader {
-	count := countedBody{src: body, call: call, most: most, header: answer}
+	count := countedBody{src: body, call: call, limit: most, header: answer}
 	gzipped := func(header string) bool { return strings.EqualFold(r.Header.Get(header), "gzip") }
 	switch {
 	case gzipped("Content-Encoding"):
 		r.Header = r.Header.Clone()
 		r.Header.Del("Content-Encoding")
 		r.ContentLength = -1
-		count.src = &unzipped{src: body, call: call}
+		count.src = &gunzipReader{src: body, call: call}
 	case gzipped("Grpc-Encoding") && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
-		return &plainMessages{count: count}
+		return &gunzipMessageReader{count: count}
 	}
 	return &count
 }
@@ -41,8 +41,8 @@ const unzipCost = 48 << 10
 
 var unzippers sync.Pool // of *gzip.Reader
 
-// unzipped decompresses a gzip stream.
-type unzipped struct {
+// gunzipReader decompresses a gzip stream.
+type gunzipReader struct {
 	src  io.Reader
 	call *inflight.Call
 	zip  *gzip.Reader
@@ -50,7 +50,7 @@ type unzipped struct {
 }
 
 // Read implements [io.Reader].
-func (u *unzipped) Read(p []byte) (n int, err error) {
+func (u *gunzipReader) Read(p []byte) (n int, err error) {
 	if u.err == nil && u.zip == nil {
 		u.err = u.open()
 	}
@@ -64,7 +64,7 @@ func (u *unzipped) Read(p []byte) (n int, err error) {
 	return n, u.err
 }
 
-func (u *unzipped) open() error {
+func (u *gunzipReader) open() error {
 	if !u.call.Take(unzipCost) {
 		return errTooManyBytes()
 	}
@@ -90,9 +90,9 @@ func gzipRefusal(err error) error {
 	return bodyRefusal(err)
 }
 
-// plainMessages is a gRPC body whose compressed messages are replaced by plain ones. A message
+// gunzipMessageReader is a gRPC body whose compressed messages are replaced by plain ones. A message
 // begins with five bytes: whether it is compressed, and its length.
-type plainMessages struct {
+type gunzipMessageReader struct {
 	count countedBody  // counts the body as it was sent
 	ready bytes.Buffer // bytes to return next
 	pass  int64        // remaining bytes of a plain message, which pass unchanged
@@ -101,7 +101,7 @@ type plainMessages struct {
 const messageHead = 5
 
 // Read implements [io.Reader].
-func (m *plainMessages) Read(p []byte) (int, error) {
+func (m *gunzipMessageReader) Read(p []byte) (int, error) {
 	if m.ready.Len() == 0 && m.pass == 0 {
 		if err := m.next(); err != nil {
 			return 0, err
@@ -118,7 +118,7 @@ func (m *plainMessages) Read(p []byte) (int, error) {
 }
 
 // next reads the head of a message, and all of a compressed message.
-func (m *plainMessages) next() error {
+func (m *gunzipMessageReader) next() error {
 	var head [messageHead]byte
 	if _, err := io.ReadFull(m.count.src, head[:]); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (m *plainMessages) next() error {
 	}
 	packed := &io.LimitedReader{R: m.count.src, N: size}
 	plain := m.count
-	plain.src = &unzipped{src: packed, call: m.count.call}
+	plain.src = &gunzipReader{src: packed, call: m.count.call}
 	m.ready = bytes.Buffer{}
 	m.ready.Write(head[:])
 	if _, err := m.ready.ReadFrom(&plain); err != nil {

@@ -23,7 +23,7 @@ func (a *asked) Broker(ctx context.Context, name string, shard int) (string, int
 	return a.Locator.Broker(ctx, name, shard)
 }
 
-func (a *asked) Doubt() { a.doubts.Add(1) }
+func (a *asked) Invalidate() { a.doubts.Add(1) }
 
 // until waits for something that other goroutines do.
 func until(t *testing.T, ok func() bool) {
@@ -55,7 +55,7 @@ func TestHandOverIsADelay(t *testing.T) {
 			where := &asked{Locator: b}
 			patient := func(self string, local queue.Service) *api.Forwarder {
 				f, err := api.NewForwarder(api.ForwarderConfig{
-					Locator: where, Sharding: b.nodes[0].Queues(), Self: self, Local: local, Patience: time.Minute,
+					Locator: where, Sharding: b.nodes[0].Queues(), Self: self, Local: local, HandoverWait: time.Minute,
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -116,7 +116,7 @@ func TestPatienceEnds(t *testing.T) {
 			{&nodes{}, 0, "7", 0},
 			{&nodes{err: errors.New("the cluster store is away")}, 0, "", 0},
 		} {
-			f, err := api.NewForwarder(api.ForwarderConfig{Locator: c.where, Self: "me:1", Local: moved, Patience: c.patience})
+			f, err := api.NewForwarder(api.ForwarderConfig{Locator: c.where, Self: "me:1", Local: moved, HandoverWait: c.patience})
 			if err != nil {
 				t.Fatal(err)
 			}

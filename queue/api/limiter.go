@@ -75,8 +75,8 @@ func NewLimiter(l Limits) (*Limiter, error) {
 	return &Limiter{budget: inflight.New(l.MaxInFlight, l.MaxCalls), maxBody: l.MaxBody}, nil
 }
 
-// Held returns how many bytes and calls are counted now.
-func (l *Limiter) Held() (bytes, calls int64) { return l.budget.Held() }
+// InUse returns how many bytes and calls are counted now.
+func (l *Limiter) InUse() (bytes, calls int64) { return l.budget.Held() }
 
 // Wrap limits all calls of a handler. refuse answers a call that exceeds MaxCalls.
 func (l *Limiter) Wrap(next http.Handler, refuse func(w http.ResponseWriter, r *http.Request, e *queue.Error)) http.Handler {
@@ -94,7 +94,7 @@ func (l *Limiter) Wrap(next http.Handler, refuse func(w http.ResponseWriter, r *
 func (l *Limiter) serve(call *inflight.Call, next http.Handler, w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	answer := &pacedAnswer{ResponseWriter: w, pace: pace{set: control.SetWriteDeadline}}
-	r = r.WithContext(inflight.With(r.Context(), call)) // a copy of the request
+	r = r.WithContext(inflight.NewContext(r.Context(), call)) // a copy of the request
 	if r.Body != nil && r.Body != http.NoBody {
 		raw := &pacedBody{ReadCloser: r.Body, pace: pace{set: control.SetReadDeadline}}
 		defer raw.finish()
@@ -108,7 +108,7 @@ func (l *Limiter) serve(call *inflight.Call, next http.Handler, w http.ResponseW
 }
 
 // limited reports whether a limiter is applied to the call already.
-func limited(r *http.Request) bool { return inflight.Of(r.Context()) != nil }
+func limited(r *http.Request) bool { return inflight.FromContext(r.Context()) != nil }
 
 func errTooManyCalls() *queue.Error {
 	return queue.Refuse(queue.QueueFull, "too many calls are being answered").WithHint("try again later, or raise api.max_connections")
@@ -131,8 +131,8 @@ type pace struct {
 	moved      int64
 }
 
-// again sets the deadline of the next read or write.
-func (p *pace) again() {
+// setDeadline sets the deadline of the next read or write.
+func (p *pace) setDeadline() {
 	now := time.Now()
 	if p.begun.IsZero() {
 		p.begun = now
@@ -161,7 +161,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	if b.failed != nil {
 		return 0, b.failed
 	}
-	b.pace.again()
+	b.pace.setDeadline()
 	n, err := b.ReadCloser.Read(p)
 	b.pace.moved += int64(n)
 	if b.failed = err; err == io.EOF { //nolint:errorlint // a reader's own
@@ -179,18 +179,18 @@ func (b *pacedBody) finish() {
 
 // countedBody is a decompressed body that is counted in the budget and limited in size.
 type countedBody struct {
-	src        io.Reader
-	call       *inflight.Call
-	most, read int64
-	header     http.Header // headers of the answer
+	src         io.Reader
+	call        *inflight.Call
+	limit, read int64
+	header      http.Header // headers of the answer
 }
 
 // Read implements [io.Reader].
 func (b *countedBody) Read(p []byte) (int, error) {
-	n, err := b.src.Read(p[:min(int64(len(p)), b.most-b.read+1)])
+	n, err := b.src.Read(p[:min(int64(len(p)), b.limit-b.read+1)])
 	switch b.read += int64(n); {
-	case b.read > b.most:
-		err = errTooLarge(b.most)
+	case b.read > b.limit:
+		err = errTooLarge(b.limit)
 	case !b.call.Take(int64(n)):
 		err = errTooManyBytes()
 	default:
@@ -218,14 +218,14 @@ func (a *pacedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader implements [http.ResponseWriter].
 func (a *pacedAnswer) WriteHeader(status int) {
-	a.pace.again()
+	a.pace.setDeadline()
 	a.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements [io.Writer].
 func (a *pacedAnswer) Write(b []byte) (n int, err error) {
 	for {
-		a.pace.again()
+		a.pace.setDeadline()
 		m, err := a.ResponseWriter.Write(b[n:min(len(b), n+writeChunk)])
 		n += m
 		a.pace.moved += int64(m)
@@ -237,7 +237,7 @@ func (a *pacedAnswer) Write(b []byte) (n int, err error) {
 
 // Flush implements [http.Flusher].
 func (a *pacedAnswer) Flush() {
-	a.pace.again()
+	a.pace.setDeadline()
 	_ = http.NewResponseController(a.ResponseWriter).Flush()
 }
 

@@ -146,7 +146,7 @@ func TestFramesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.CloseNow()
-	eventually(t, "the first frame is held", func() bool { bytes, _ := l.Held(); return bytes >= 600<<10 })
+	eventually(t, "the first frame is held", func() bool { bytes, _ := l.InUse(); return bytes >= 600<<10 })
 	second, err := unfinished()
 	if err == nil {
 		_, _, err = second.Read(t.Context())
@@ -156,7 +156,7 @@ func TestFramesAreBounded(t *testing.T) {
 	}
 	want(t, send(h, "POST", "/v1/jobs", `{"payload":1}`), 200, "")
 	first.CloseNow()
-	eventually(t, "everything was given back", func() bool { bytes, calls := l.Held(); return bytes == 0 && calls == 0 })
+	eventually(t, "everything was given back", func() bool { bytes, calls := l.InUse(); return bytes == 0 && calls == 0 })
 }
 
 // eventually waits for what other goroutines do.
@@ -200,7 +200,7 @@ func TestCallsAreBounded(t *testing.T) {
 		t.Errorf("WebSocket: %s, %v", text, err)
 	}
 	c.CloseNow()
-	eventually(t, "the call has ended", func() bool { _, calls := l.Held(); return calls == 0 })
+	eventually(t, "the call has ended", func() bool { _, calls := l.InUse(); return calls == 0 })
 	want(t, send(h, "GET", "/v1/stats", ""), 200, "")
 }
 
@@ -270,7 +270,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 					t.Errorf("it was cut off after %v, not %v to %v", took, c.least, c.most)
 				}
 				synctest.Wait()
-				if bytes, calls := l.Held(); bytes != 0 || calls != 0 {
+				if bytes, calls := l.InUse(); bytes != 0 || calls != 0 {
 					t.Errorf("%d bytes and %d calls are held", bytes, calls)
 				}
 			})

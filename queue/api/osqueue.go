@@ -154,8 +154,8 @@ func (h *Handler) stateREST(c *call) error {
 
 func (h *Handler) throttleREST(c *call) error {
 	var s ThrottleStats
-	if h.opts.Throttle != nil {
-		s = h.opts.Throttle()
+	if h.opts.ThrottleStats != nil {
+		s = h.opts.ThrottleStats()
 	}
 	return c.json(s)
 }
@@ -172,7 +172,7 @@ func (h *Handler) healthREST(c *call) error {
 	c.w.Header().Set("Cache-Control", "no-store")
 	if err := check(c.r.Context()); err != nil {
 		e := h.refusal(c.r.Context(), err)
-		if refusal.Status(e.Tag) != http.StatusServiceUnavailable {
+		if refusal.HTTPStatus(e.Tag) != http.StatusServiceUnavailable {
 			e = queue.Refuse(queue.Unavailable, "%s", e.Error())
 		}
 		return e

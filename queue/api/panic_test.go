@@ -40,5 +40,5 @@ func TestPanicOverWebSocket(t *testing.T) {
 		}
 	}
 	c.CloseNow()
-	eventually(t, "everything was given back", func() bool { bytes, calls := l.Held(); return bytes == 0 && calls == 0 })
+	eventually(t, "everything was given back", func() bool { bytes, calls := l.InUse(); return bytes == 0 && calls == 0 })
 }

@@ -19,18 +19,18 @@ import (
 type Sharding interface {
 	// Shards returns how many shards a queue has. [queue.QueueNotFound] if there is none.
 	Shards(ctx context.Context, queue string) (int, error)
-	// OfJob returns the shard of a job that has an ID or a key.
-	OfJob(j *queue.Job, shards int) int
-	// OfSettlement returns the shard of a claim: the one that its token names, or else that of
+	// ShardOfJob returns the shard of a job that has an ID or a key.
+	ShardOfJob(j *queue.Job, shards int) int
+	// ShardOfSettlement returns the shard of a claim: the one that its token names, or else that of
 	// its job's ID.
-	OfSettlement(s *queue.Settlement, shards int) int
+	ShardOfSettlement(s *queue.Settlement, shards int) int
 }
 
-// claimSlice is how long a waiting claim waits at one node before it asks the next.
-const claimSlice = 500 * time.Millisecond
+// claimWaitPerNode is how long a waiting claim waits at one node before it asks the next.
+const claimWaitPerNode = 500 * time.Millisecond
 
-// place is a node that serves shards of a queue.
-type place struct {
+// shardHolder is a node that serves shards of a queue.
+type shardHolder struct {
 	first      int // the lowest shard
 	shards     []int
 	part       bool // not all of the queue's shards
@@ -42,7 +42,7 @@ type place struct {
 }
 
 // on returns the place restricted to some of its shards.
-func (p place) on(shards ...int) place {
+func (p shardHolder) on(shards ...int) shardHolder {
 	p.shards, p.first, p.part = shards, shards[0], true
 	p.ctx = queue.OnShards(p.ctx, shards)
 	return p
@@ -50,7 +50,7 @@ func (p place) on(shards ...int) place {
 
 // places returns the nodes that serve a queue. For most queues it is one node, which has all
 // shards.
-func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
+func (f *Forwarder) places(ctx context.Context, name string) ([]shardHolder, error) {
 	n := 1
 	if f.cfg.Sharding != nil && !hopOf(ctx).forwarded {
 		var err error
@@ -58,10 +58,10 @@ func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
 			return nil, err
 		}
 	}
-	var out []place
+	var out []shardHolder
 	for shard := range n {
 		p := f.route(ctx, name, shard)
-		i := slices.IndexFunc(out, func(o place) bool { return o.svc == p.svc && (o.err == nil) == (p.err == nil) })
+		i := slices.IndexFunc(out, func(o shardHolder) bool { return o.svc == p.svc && (o.err == nil) == (p.err == nil) })
 		if i < 0 {
 			out = append(out, p)
 			continue
@@ -77,15 +77,15 @@ func (f *Forwarder) places(ctx context.Context, name string) ([]place, error) {
 }
 
 // single returns the only place, if there is exactly one.
-func single(places []place) (place, bool) {
+func single(places []shardHolder) (shardHolder, bool) {
 	return places[0], len(places) == 1
 }
 
-// scatter makes a call on a list at all places to which elements belong, concurrently, and returns
+// callSplit makes a call on a list at all places to which elements belong, concurrently, and returns
 // the answers in the list's order. If the call fails at one place and may have had an effect at
 // another, its outcome is unknown: the caller repeats all of it, which changes nothing where it had
 // an effect.
-func scatter[T any](f *Forwarder, name string, places []place, shards []int, do func(p place, positions []int) ([]T, error)) ([]T, error) {
+func callSplit[T any](f *Forwarder, name string, places []shardHolder, shards []int, do func(p shardHolder, positions []int) ([]T, error)) ([]T, error) {
 	out := make([]T, len(shards))
 	errs := make([]error, len(places))
 	asked := 0
@@ -102,7 +102,7 @@ func scatter[T any](f *Forwarder, name string, places []place, shards []int, do 
 		}
 		asked++
 		all.Go(func() {
-			part, err := at(f, name, p, func(p place) ([]T, error) { return do(p, positions) })
+			part, err := callAt(f, name, p, func(p shardHolder) ([]T, error) { return do(p, positions) })
 			if errs[i] = err; err != nil {
 				return
 			}
@@ -112,11 +112,11 @@ func scatter[T any](f *Forwarder, name string, places []place, shards []int, do 
 		})
 	}
 	all.Wait()
-	return out, verdict(errs, asked)
+	return out, combineErrors(errs, asked)
 }
 
-// verdict combines the errors of the places that were asked.
-func verdict(errs []error, asked int) error {
+// combineErrors combines the errors of the places that were asked.
+func combineErrors(errs []error, asked int) error {
 	var failed []error
 	for _, err := range errs {
 		if err != nil {
@@ -151,7 +151,7 @@ func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) 
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func(p place) ([]queue.Receipt, error) { return p.svc.Enqueue(p.ctx, name, jobs) })
+		return callAt(f, name, p, func(p shardHolder) ([]queue.Receipt, error) { return p.svc.Enqueue(p.ctx, name, jobs) })
 	}
 	count := shardCount(places)
 	named := slices.Clone(jobs)
@@ -160,9 +160,9 @@ func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) 
 		if named[i].ID == "" && named[i].Key == "" { // the ID determines the shard
 			named[i].ID = client.NewID()
 		}
-		shards[i] = f.cfg.Sharding.OfJob(&named[i], count)
+		shards[i] = f.cfg.Sharding.ShardOfJob(&named[i], count)
 	}
-	return scatter(f, name, places, shards, func(p place, positions []int) ([]queue.Receipt, error) {
+	return callSplit(f, name, places, shards, func(p shardHolder, positions []int) ([]queue.Receipt, error) {
 		return p.svc.Enqueue(p.ctx, name, pick(named, positions))
 	})
 }
@@ -174,19 +174,19 @@ func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settle
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func(p place) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
+		return callAt(f, name, p, func(p shardHolder) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
 	}
 	count := shardCount(places)
 	shards := make([]int, len(what))
 	for i := range what {
-		shards[i] = f.cfg.Sharding.OfSettlement(&what[i], count)
+		shards[i] = f.cfg.Sharding.ShardOfSettlement(&what[i], count)
 	}
-	return scatter(f, name, places, shards, func(p place, positions []int) ([]queue.Outcome, error) {
+	return callSplit(f, name, places, shards, func(p shardHolder, positions []int) ([]queue.Outcome, error) {
 		return p.svc.Settle(p.ctx, name, pick(what, positions))
 	})
 }
 
-func shardCount(places []place) int {
+func shardCount(places []shardHolder) int {
 	n := 0
 	for _, p := range places {
 		n += len(p.shards)
@@ -203,7 +203,7 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func(p place) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, req) })
+		return callAt(f, name, p, func(p shardHolder) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, req) })
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(cmp.Or(req.RequestID, req.Worker, client.NewID())))
@@ -212,14 +212,14 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 	for n := 0; ; n++ {
 		p, part := places[(begin+n)%len(places)], req
 		if part.Wait = 0; n >= len(places) { // after one round without waiting
-			part.Wait = min(claimSlice, time.Until(deadline))
+			part.Wait = min(claimWaitPerNode, time.Until(deadline))
 		}
 		last := n >= len(places)-1 && time.Until(deadline) <= 0
-		claims, err := ask(f, name, p, func(p place) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, part) })
+		claims, err := callOnce(f, name, p, func(p shardHolder) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, part) })
 		switch {
 		case len(claims) > 0 || ctx.Err() != nil || queue.TagOf(err) == queue.UnknownOutcome:
 			return claims, err
-		case last && shut(places):
+		case last && noneServed(places):
 			return nil, err // no node serves any of the shards
 		case last:
 			return nil, nil
@@ -229,9 +229,9 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 	}
 }
 
-// shut reports whether no place serves its shards.
-func shut(places []place) bool {
-	return !slices.ContainsFunc(places, func(p place) bool { return p.err == nil })
+// noneServed reports whether no place serves its shards.
+func noneServed(places []shardHolder) bool {
+	return !slices.ContainsFunc(places, func(p shardHolder) bool { return p.err == nil })
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
@@ -253,15 +253,15 @@ func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []by
 		return nil, nil, err
 	}
 	if len(places) > 1 {
-		own := f.cfg.Sharding.OfJob(&queue.Job{ID: id}, shardCount(places))
-		slices.SortStableFunc(places, func(a, b place) int {
-			return cmp.Compare(away(a, own), away(b, own))
+		own := f.cfg.Sharding.ShardOfJob(&queue.Job{ID: id}, shardCount(places))
+		slices.SortStableFunc(places, func(a, b shardHolder) int {
+			return cmp.Compare(notServing(a, own), notServing(b, own))
 		})
 	}
 	var unsure error
 	for _, p := range places {
 		var payload []byte
-		info, err := at(f, name, p, func(p place) (info *queue.Info, err error) {
+		info, err := callAt(f, name, p, func(p shardHolder) (info *queue.Info, err error) {
 			info, payload, err = p.svc.Get(p.ctx, name, id)
 			return info, err
 		})
@@ -275,7 +275,7 @@ func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []by
 	return nil, nil, unsure
 }
 
-func away(p place, shard int) int {
+func notServing(p shardHolder, shard int) int {
 	if slices.Contains(p.shards, shard) {
 		return 0
 	}
@@ -293,7 +293,7 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 		return nil, err
 	}
 	if p, only := single(places); only {
-		return at(f, name, p, func(p place) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+		return callAt(f, name, p, func(p shardHolder) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
 	}
 	shard := 0
 	if q.Cursor != "" {
@@ -306,9 +306,9 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 	out, limit := &queue.Page{Jobs: []queue.Info{}}, cmp.Or(q.Limit, pageLimit)
 	bytes := 0
 	for ; shard < shardCount(places); shard++ {
-		p := of(places, shard)
+		p := placeOfShard(places, shard)
 		q.Limit = limit - len(out.Jobs)
-		page, err := at(f, name, p, func(p place) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+		page, err := callAt(f, name, p, func(p shardHolder) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
 		if err != nil {
 			return nil, err
 		}
@@ -329,19 +329,19 @@ func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queu
 	return out, nil
 }
 
-// of returns the place of one shard.
-func of(places []place, shard int) place {
-	i := slices.IndexFunc(places, func(p place) bool { return slices.Contains(p.shards, shard) })
+// placeOfShard returns the place of one shard.
+func placeOfShard(places []shardHolder, shard int) shardHolder {
+	i := slices.IndexFunc(places, func(p shardHolder) bool { return slices.Contains(p.shards, shard) })
 	return places[i].on(shard)
 }
 
-// gather makes a call at every place, concurrently. Answers and errors are in the order of the
+// callAll makes a call at every place, concurrently. Answers and errors are in the order of the
 // places.
-func gather[T any](f *Forwarder, name string, places []place, do func(p place) (T, error)) ([]T, []error) {
+func callAll[T any](f *Forwarder, name string, places []shardHolder, do func(p shardHolder) (T, error)) ([]T, []error) {
 	out, errs := make([]T, len(places)), make([]error, len(places))
 	var all sync.WaitGroup
 	for i, p := range places {
-		all.Go(func() { out[i], errs[i] = at(f, name, p, do) })
+		all.Go(func() { out[i], errs[i] = callAt(f, name, p, do) })
 	}
 	all.Wait()
 	return out, errs
@@ -353,7 +353,7 @@ func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error
 	if err != nil {
 		return nil, err
 	}
-	parts, errs := gather(f, name, places, func(p place) (*queue.Stats, error) { return p.svc.Stats(p.ctx, name) })
+	parts, errs := callAll(f, name, places, func(p shardHolder) (*queue.Stats, error) { return p.svc.Stats(p.ctx, name) })
 	for _, err := range errs {
 		if err != nil {
 			return nil, err
@@ -375,10 +375,10 @@ func (f *Forwarder) Do(ctx context.Context, name string, c queue.Command) (int, 
 	if err != nil {
 		return 0, err
 	}
-	met, errs := gather(f, name, places, func(p place) (int, error) { return p.svc.Do(p.ctx, name, c) })
+	met, errs := callAll(f, name, places, func(p shardHolder) (int, error) { return p.svc.Do(p.ctx, name, c) })
 	sum := 0
 	for _, n := range met {
 		sum += n
 	}
-	return sum, verdict(errs, len(places))
+	return sum, combineErrors(errs, len(places))
 }

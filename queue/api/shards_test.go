@@ -26,12 +26,12 @@ func (s *spread) Broker(_ context.Context, _ string, shard int) (string, int64, 
 
 func (s *spread) Shards(context.Context, string) (int, error) { return len(s.addrs), nil }
 
-func (s *spread) OfJob(j *queue.Job, shards int) int {
+func (s *spread) ShardOfJob(j *queue.Job, shards int) int {
 	return int(j.ID[len(j.ID)-1]) % shards
 }
 
-func (s *spread) OfSettlement(x *queue.Settlement, shards int) int {
-	return s.OfJob(&queue.Job{ID: x.ID}, shards)
+func (s *spread) ShardOfSettlement(x *queue.Settlement, shards int) int {
+	return s.ShardOfJob(&queue.Job{ID: x.ID}, shards)
 }
 
 // sharded returns a forwarder for a queue whose even jobs are on this node and odd ones on another.

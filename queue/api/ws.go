@@ -65,7 +65,7 @@ func (h *Handler) socket(c *call) error {
 		return nil
 	}
 	defer done()
-	h.converse(ctx, conn)
+	h.serveConn(ctx, conn)
 	return nil
 }
 
@@ -78,9 +78,9 @@ func (h *Handler) sameOrigin(origin, host string) bool {
 	return err == nil && u.Host == host || slices.Contains(h.opts.Origins, origin)
 }
 
-// converse reads calls and answers each on a goroutine of its own, so that a waiting call delays no
+// serveConn reads calls and answers each on a goroutine of its own, so that a waiting call delays no
 // other. It returns when the connection and all its calls have ended.
-func (h *Handler) converse(ctx context.Context, conn *websocket.Conn) {
+func (h *Handler) serveConn(ctx context.Context, conn *websocket.Conn) {
 	var calls sync.WaitGroup
 	defer func() {
 		calls.Wait()
@@ -99,7 +99,7 @@ func (h *Handler) converse(ctx context.Context, conn *websocket.Conn) {
 		calls.Go(func() {
 			defer func() { <-room }()
 			defer m.end()
-			out := encode(h.dispatch(inflight.With(alive, m.call), m))
+			out := encode(h.dispatch(inflight.NewContext(alive, m.call), m))
 			writing, stop := context.WithTimeout(context.WithoutCancel(alive), socketWrite)
 			defer stop()
 			if err := conn.Write(writing, websocket.MessageText, out); err != nil {
@@ -142,11 +142,11 @@ func (h *Handler) receive(ctx context.Context, conn *websocket.Conn) (m *receive
 	p := pace{set: func(at time.Time) error { slow.Reset(time.Until(at)); return nil }}
 	most := h.limiter.maxBody
 	if m.call == nil {
-		most = inflight.Free // enough for a refusal
+		most = inflight.FreeBytes // enough for a refusal
 	}
 	var text bytes.Buffer
 	for {
-		p.again()
+		p.setDeadline()
 		text.Grow(bytes.MinRead)
 		n, err := src.Read(text.AvailableBuffer()[:min(text.Available(), socketPiece)]) // returns when this much has arrived
 		text.Write(text.AvailableBuffer()[:n])
@@ -214,7 +214,7 @@ func (h *Handler) dispatch(ctx context.Context, in *received) (out response) {
 }
 
 func (h *Handler) refused(ctx context.Context, id json.RawMessage, err error) response {
-	return response{ID: null(id), Error: refusal.Of(h.refusal(ctx, err))}
+	return response{ID: null(id), Error: refusal.ProblemOf(h.refusal(ctx, err))}
 }
 
 func null(id json.RawMessage) json.RawMessage {
@@ -306,8 +306,8 @@ func (s *sockets) add(cancel context.CancelFunc) (func(), bool) {
 	}, true
 }
 
-// end closes all connections and accepts no more.
-func (s *sockets) end() {
+// closeAll closes all connections and accepts no more.
+func (s *sockets) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -319,7 +319,7 @@ func (s *sockets) end() {
 // Shutdown closes the WebSockets and waits for their end until ctx ends. Call it together with the
 // server's own Shutdown, which does not include them.
 func (h *Handler) Shutdown(ctx context.Context) error {
-	h.sockets.end()
+	h.sockets.closeAll()
 	ended := make(chan struct{})
 	go func() { h.sockets.open.Wait(); close(ended) }()
 	select {

@@ -66,7 +66,7 @@ func filled(b *testing.B, waiting int) (*node, *mem.Bucket) {
 func drive(b *testing.B, n *node, clients, jobs int, whole bool, during time.Duration) (done float64, took, used time.Duration) {
 	var count atomic.Int64
 	var callers sync.WaitGroup
-	before, begun := testproc.Used(), time.Now()
+	before, begun := testproc.ProcessTime(), time.Now()
 	payload := make([]byte, 100)
 	for range clients {
 		callers.Go(func() {
@@ -76,7 +76,7 @@ func drive(b *testing.B, n *node, clients, jobs int, whole bool, during time.Dur
 		})
 	}
 	callers.Wait()
-	return float64(count.Load()), time.Since(begun), testproc.Used() - before
+	return float64(count.Load()), time.Since(begun), testproc.ProcessTime() - before
 }
 
 func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
@@ -207,9 +207,9 @@ func BenchmarkTakeover(b *testing.B) {
 	var kill, used, drain, gap []time.Duration
 	for b.Loop() {
 		r.kill()
-		begun, before := time.Now(), testproc.Used()
+		begun, before := time.Now(), testproc.ProcessTime()
 		r = n.serve(queue.DefaultQueue, 0)
-		kill, used = append(kill, time.Since(begun)), append(used, testproc.Used()-before)
+		kill, used = append(kill, time.Since(begun)), append(used, testproc.ProcessTime()-before)
 		fill(100_000) // a log to replay
 		begun = time.Now()
 		r.a.BeginDrain()

@@ -13,7 +13,7 @@ import (
 type checkpoint struct {
 	log  *journal.Checkpoint
 	upTo uint64
-	cut  *ledger.Cut
+	cut  *ledger.CheckpointWriter
 	buf  []byte
 }
 
@@ -28,7 +28,7 @@ func (c *checkpoint) moved() <-chan struct{} {
 	if c.log == nil {
 		return nil
 	}
-	return c.log.Moved()
+	return c.log.Progressed()
 }
 
 // eager reports whether a step can be written now.
@@ -52,7 +52,7 @@ func (c *checkpoint) abort() {
 // to apply, lies behind it.
 func (s *shard) beforeSlot(next uint64) {
 	if s.ckpt.log != nil && s.ckpt.cut == nil && next > s.ckpt.upTo {
-		s.ckpt.cut = s.ledger.Cut()
+		s.ckpt.cut = s.ledger.BeginCheckpoint()
 	}
 }
 
@@ -94,10 +94,10 @@ func (c *checkpoint) write() (more bool, err error) {
 	if err != nil || more {
 		return more, err
 	}
-	if err := errors.Join(c.log.DropRuns(c.cut.Dropped()), c.log.Commit(nil)); err != nil {
+	if err := errors.Join(c.log.DropRuns(c.cut.DroppedRuns()), c.log.Commit(nil)); err != nil {
 		return false, err
 	}
-	c.cut.Named() // the journal begins no other checkpoint before this one is in force
+	c.cut.SetCurrentRuns() // the journal begins no other checkpoint before this one is in force
 	return false, nil
 }
 

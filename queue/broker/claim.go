@@ -65,8 +65,8 @@ type handed struct {
 // one.
 func (h *handed) take(s *shard, number uint64) (ok bool) {
 	h.shard = s
-	h.job, ok = s.ledger.Glance(number)
-	h.id, h.job.Payload = s.ledger.Content(number)
+	h.job, ok = s.ledger.JobWithoutPayload(number)
+	h.id, h.job.Payload = s.ledger.IDAndPayload(number)
 	return ok
 }
 
@@ -165,7 +165,7 @@ func answerOf(c *call) ([]handed, error) {
 }
 
 func claimCall(ctx context.Context, req *queue.ClaimRequest, taken *atomic.Bool, done chan *call) *call {
-	return &call{step: claimStep, claim: req, taken: taken, done: done, room: queue.MaxPayload, memory: inflight.Of(ctx)}
+	return &call{step: claimStep, claim: req, taken: taken, done: done, room: queue.MaxPayload, memory: inflight.FromContext(ctx)}
 }
 
 // withdraw tells the shard that the caller of a long poll has stopped waiting.
@@ -231,7 +231,7 @@ func (s *shard) repeated(c *call) *progress {
 	}
 	var claims []handed
 	fits := true
-	for _, n := range s.ledger.Requested(c.claim.RequestID) {
+	for _, n := range s.ledger.JobsOfRequest(c.claim.RequestID) {
 		var h handed
 		if h.take(s, n) && !h.job.Held {
 			fits = fits && c.memory.Take(int64(h.job.Size))

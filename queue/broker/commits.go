@@ -157,8 +157,8 @@ const (
 
 // recordEnqueue adds the record of a new job. The ledger keeps its ID as held until then.
 func (g *commits) recordEnqueue(c *call, j *prepared) *ledger.Record {
-	number := g.ledger.Number()
-	g.ledger.Expect(number, j.packed)
+	number := g.ledger.NextNumber()
+	g.ledger.ReserveID(number, j.packed)
 	r := g.recordPending(c, pending{number: number, job: j})
 	g.unapplied.jobs++
 	g.unapplied.bytes += int64(len(j.text))

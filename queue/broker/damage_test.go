@@ -63,7 +63,7 @@ func TestDamagedJournal(t *testing.T) {
 			refused := second.begin(queue.DefaultQueue, 0)
 			select {
 			case <-refused.done:
-			case <-refused.a.IsReady():
+			case <-refused.a.ReadyDone():
 				t.Fatal("the shard is served")
 			}
 			if refused.err == nil || damage.want != nil && !errors.Is(refused.err, damage.want) {

@@ -13,13 +13,13 @@ const dueStep = 1000
 // recordDue makes the records that time causes: a waiting job whose time to live is over dies, a claim
 // whose visibility timeout is over expires. At most dueStep of each are handled in one round.
 func recordDue(g *commits) {
-	for _, n := range g.ledger.Late(g.clock.now, dueStep) {
-		g.record(nil, &ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", Late: true})
+	for _, n := range g.ledger.ExpiredTTLs(g.clock.now, dueStep) {
+		g.record(nil, &ledger.Record{Kind: ledger.DeadLetter, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", TTLExpired: true})
 	}
-	for _, n := range g.ledger.Due(g.clock.now, dueStep) {
-		j, _ := g.ledger.Glance(n)
+	for _, n := range g.ledger.ExpiredClaims(g.clock.now, dueStep) {
+		j, _ := g.ledger.JobWithoutPayload(n)
 		if j.Exhausted(true) {
-			r := ledger.Record{Kind: ledger.Kill, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
+			r := ledger.Record{Kind: ledger.DeadLetter, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
 			g.record(nil, &r)
 			continue
 		}
@@ -28,7 +28,7 @@ func recordDue(g *commits) {
 			Cause: "the claim of the worker " + j.Worker + " ended without a word",
 		}
 		if j.Policy.Back {
-			r.Places = []uint64{g.ledger.Number()}
+			r.Places = []uint64{g.ledger.NextNumber()}
 		}
 		g.applySoft(r)
 	}
@@ -37,7 +37,7 @@ func recordDue(g *commits) {
 // untilDue returns how long it is until recordDue has something to do; ok is false if nothing is
 // to come.
 func untilDue(g *commits) (wait time.Duration, ok bool) {
-	at, ok := g.ledger.Next()
+	at, ok := g.ledger.NextDeadline()
 	if !ok {
 		return 0, false
 	}

@@ -46,17 +46,17 @@ func TestRecordDue(t *testing.T) {
 	}
 	pass(time.Second)
 	recordDue(g)
-	if j, _ := g.ledger.Glance(n); j.State != ledger.Waiting || j.Attempts != 1 || !g.idle() {
+	if j, _ := g.ledger.JobWithoutPayload(n); j.State != ledger.Waiting || j.Attempts != 1 || !g.idle() {
 		t.Fatalf("after the first claim: state %v, %d attempts, idle %t", j.State, j.Attempts, g.idle())
 	}
 	claim(2)
 	pass(time.Second)
 	recordDue(g)
-	if j, _ := g.ledger.Glance(n); j.State != ledger.Active || !j.Held {
+	if j, _ := g.ledger.JobWithoutPayload(n); j.State != ledger.Active || !j.Held {
 		t.Fatalf("before its death is durable: state %v, held %t", j.State, j.Held)
 	}
 	durable()
-	if j, _ := g.ledger.Glance(n); j.State != ledger.Dead {
+	if j, _ := g.ledger.JobWithoutPayload(n); j.State != ledger.Dead {
 		t.Errorf("after the last claim: state %v", j.State)
 	}
 	late := newJob("late")

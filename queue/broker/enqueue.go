@@ -112,7 +112,7 @@ func enqueueStep(s *shard, c *call) progress {
 	}
 	for ; c.next < len(c.jobs); c.next++ {
 		j := &c.jobs[c.next]
-		if state, held := s.ledger.Known(j.packed); held {
+		if state, held := s.ledger.Lookup(j.packed); held {
 			return s.commits.waitForNewest(c)
 		} else if state != ledger.None {
 			s.duplicate(c, j.id, stateOf(state))
@@ -146,8 +146,8 @@ func (s *shard) enqueue(c *call, j *prepared) {
 // fill fills in the Enqueue record of the job. Delays and times to live count from the record's
 // time.
 func (j *prepared) fill(r *ledger.Record) {
-	r.Kind, r.Packed, r.Type, r.Group = ledger.Enqueue, j.packed, j.kind, j.group
-	r.Text, r.Blob, r.Size, r.Priority, r.Policy = j.text, j.blob, j.size, j.priority, j.policy
+	r.Kind, r.PackedID, r.Type, r.Group = ledger.Enqueue, j.packed, j.kind, j.group
+	r.SharedPayload, r.Blob, r.Size, r.Priority, r.Policy = j.text, j.blob, j.size, j.priority, j.policy
 	r.RunAt = j.runAt
 	if j.delay > 0 {
 		r.RunAt = r.At + millis(j.delay)

@@ -32,9 +32,9 @@ func Example() {
 
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: "emit:queue/mail"}, Generation: 1}, 1, "alpha", nil)
 	ended := make(chan error, 1)
-	go func() { ended <- b.Run(daemon.WithTrust(ctx, func() time.Duration { return time.Hour }), a) }()
+	go func() { ended <- b.Run(daemon.WithValidity(ctx, func() time.Duration { return time.Hour }), a) }()
 	select {
-	case <-a.IsReady(): // it has taken the shard over
+	case <-a.ReadyDone(): // it has taken the shard over
 	case err := <-ended:
 		fmt.Println(err)
 		return

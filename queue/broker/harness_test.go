@@ -88,7 +88,7 @@ func (n *node) beginAt(queue string, index int, gen int64) *run {
 	r.a = daemon.NewAssignment(daemon.Fence{Unit: unit, Generation: gen}, 1, n.owner, func(held int64) { r.held = held })
 	ctx, cancel := context.WithCancel(n.w.ctx)
 	r.trust.Store(int64(24 * time.Hour))
-	ctx = daemon.WithTrust(ctx, func() time.Duration {
+	ctx = daemon.WithValidity(ctx, func() time.Duration {
 		if n.trust != nil {
 			return n.trust()
 		}
@@ -124,7 +124,7 @@ func (n *node) noVoid(queue string, index int) {
 func (r *run) ready(t testing.TB) {
 	t.Helper()
 	select {
-	case <-r.a.IsReady():
+	case <-r.a.ReadyDone():
 	case <-r.done:
 		t.Fatalf("the run ended: %v", r.err)
 	case <-time.After(time.Minute):

@@ -507,7 +507,7 @@ func (o *oracle) try(m mutation, root string) (v verdict) {
 		for shard := range set.Shards {
 			r := n.begin(set.Name, shard)
 			select {
-			case <-r.a.IsReady():
+			case <-r.a.ReadyDone():
 				served[shard] = true
 			case <-r.done:
 				v.refused = true

@@ -81,7 +81,7 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*queue.Info, []byte,
 // withPayload reads the payload object of a job that was found. If the object is gone, the job has
 // ended meanwhile, or the payload is lost; then the job is looked up again and returned without it.
 func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*queue.Info, []byte, error) {
-	if !inflight.Of(ctx).Take(int64(found.info.Size)) {
+	if !inflight.FromContext(ctx).Take(int64(found.info.Size)) {
 		return nil, nil, crowded()
 	}
 	payload, err := payloadOf(ctx, b.cfg.Bucket, found.blob)
@@ -160,7 +160,7 @@ func (b *Broker) List(ctx context.Context, name string, q queue.Query) (*queue.P
 		part.Limit -= len(page.Jobs)
 		c := newCall(pageStep)
 		c.room = room
-		c.query, c.page, c.memory = &part, page, inflight.Of(ctx)
+		c.query, c.page, c.memory = &part, page, inflight.FromContext(ctx)
 		if s.index == index && q.Cursor != "" {
 			_, c.number, _ = parseCursor(q.Cursor)
 		}
@@ -193,7 +193,7 @@ func (c *call) fits(size int) bool {
 func pageStep(s *shard, c *call) progress {
 	seen := 0
 	limit := len(c.page.Jobs) + c.query.Limit
-	s.ledger.From(c.number, func(j ledger.Job) bool {
+	s.ledger.EachFrom(c.number, func(j ledger.Job) bool {
 		if len(c.page.Jobs) == limit || seen == listStep {
 			c.page.Cursor = cursorOf(s.index, j.Number)
 			return false
@@ -336,7 +336,7 @@ const (
 )
 
 var commandKinds = map[queue.Act]ledger.Kind{
-	queue.Cancel: ledger.Cancel, queue.Redrive: ledger.Redrive, queue.RunNow: ledger.Run, queue.Purge: ledger.Purge, queue.Pause: ledger.Pause, queue.Resume: ledger.Resume,
+	queue.Cancel: ledger.Cancel, queue.Redrive: ledger.Redrive, queue.RunNow: ledger.MakeReady, queue.Purge: ledger.Purge, queue.Pause: ledger.Pause, queue.Resume: ledger.Resume,
 }
 
 // commandStep makes one record for up to commandJobs jobs. It returns later if there are more.
@@ -370,7 +370,7 @@ func (s *shard) commandIDs(c *call) progress {
 	for ; c.next < len(c.command.IDs); c.next++ {
 		id := c.command.IDs[c.next]
 		j, ok := s.ledger.Find(id)
-		_, held := s.ledger.Known(ledger.Pack(id)) // an enqueue of it may be in flight
+		_, held := s.ledger.Lookup(ledger.Pack(id)) // an enqueue of it may be in flight
 		if wait = held || ok && slices.Contains(r.Numbers, j.Number); wait {
 			break
 		}
@@ -399,7 +399,7 @@ func (s *shard) commandAll(c *call) progress {
 	}
 	r := ledger.Record{Kind: commandKinds[c.command.Act]}
 	seen, end, wait := 0, true, false
-	s.ledger.From(c.number, func(j ledger.Job) bool {
+	s.ledger.EachFrom(c.number, func(j ledger.Job) bool {
 		if j.Number >= c.limit {
 			return false
 		}

@@ -384,12 +384,14 @@ func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
 	return set.Shards, nil
 }
 
-// OfJob returns the shard of a job that has an ID or a key, in a queue with this many shards.
-func (*Registry) OfJob(j *queue.Job, shards int) int {
+// ShardOfJob returns the shard of a job that has an ID or a key, in a queue with this many shards.
+func (*Registry) ShardOfJob(j *queue.Job, shards int) int {
 	id, _ := jobID(j) // an invalid ID is refused by every shard
 	return shardOf(cmp.Or(j.Group, id), shards)
 }
 
-// OfSettlement returns the shard of a claim: the one that its token names, or else that of its
+// ShardOfSettlement returns the shard of a claim: the one that its token names, or else that of its
 // job's ID.
-func (*Registry) OfSettlement(x *queue.Settlement, shards int) int { return shardOfClaim(x, shards) }
+func (*Registry) ShardOfSettlement(x *queue.Settlement, shards int) int {
+	return shardOfClaim(x, shards)
+}

@@ -32,7 +32,7 @@ func (r *Registry) refresh(ctx context.Context) error {
 		o, err = r.bucket.ReadNewer(ctx, r.key, r.version)
 	}
 	switch {
-	case errors.Is(err, blob.ErrUnchanged):
+	case errors.Is(err, blob.ErrNotModified):
 		r.read = begun
 		return nil
 	case err != nil && !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrCorrupt):

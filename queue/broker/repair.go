@@ -125,7 +125,7 @@ func (b *Broker) repairShard(ctx context.Context, set *queue.Settings, index int
 	if r.out.Problems, err = r.problems(ctx); err != nil {
 		return nil, err
 	}
-	if found.Owned && how.Served != nil {
+	if found.HasOwner && how.Served != nil {
 		r.out.Served, err = how.Served(ctx, index, found.Head.Generation)
 		if err != nil || r.out.Served {
 			return r.out, err
@@ -160,7 +160,7 @@ func (b *Broker) repairShard(ctx context.Context, set *queue.Settings, index int
 	return r.out, err
 }
 
-func (r *repair) verify(ctx context.Context) (*journal.Found, error) {
+func (r *repair) verify(ctx context.Context) (*journal.VerifyResult, error) {
 	return journal.Verify(ctx, r.bucket, r.at, path(r.set, r.index), &folder{})
 }
 
@@ -218,7 +218,7 @@ func (r *repair) keepEvidence(ctx context.Context) error {
 		if unread == nil {
 			return r.keepAs(ctx, r.name, key, data)
 		}
-		err := blob.Keep(ctx, r.bucket, r.at+"/"+key, r.out.Evidence+"/"+key)
+		err := blob.Preserve(ctx, r.bucket, r.at+"/"+key, r.out.Evidence+"/"+key)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.kept[key] = true
@@ -296,13 +296,13 @@ func (r *repair) report(ctx context.Context) error {
 // second one, nothing refers to the lost slots, and the remains of the damaged objects are deleted.
 // If the state began with a checkpoint, objects are deleted after the first one too. Only a
 // complete repair closes the log, which ends its marking.
-func (r *repair) salvage(ctx context.Context, from *journal.Restored) error {
+func (r *repair) salvage(ctx context.Context, from *journal.RestoredHead) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	swept := make(chan error, 4)
 	cfg := r.b.journalConfig(r.set, r.index, from.Generation+1)
 	cfg.Bucket, cfg.Salvage = r.bucket, true
-	cfg.Hooks.Collected = func(_ int, err error) {
+	cfg.Hooks.OnCollected = func(_ int, err error) {
 		select {
 		case swept <- err:
 		default:
@@ -313,7 +313,7 @@ func (r *repair) salvage(ctx context.Context, from *journal.Restored) error {
 	if err != nil {
 		return err
 	}
-	err = r.rewrite(ctx, log, f, swept, from.Base > 0)
+	err = r.rewrite(ctx, log, f, swept, from.CheckpointSlot > 0)
 	if err != nil {
 		cancel()
 		return errors.Join(err, log.Close(ctx))
@@ -328,7 +328,7 @@ func (r *repair) rewrite(ctx context.Context, log *journal.Log, f *folder, swept
 		return err
 	}
 	for _, lost := range log.Lost() {
-		r.out.Lost = append(r.out.Lost, LostSlots{From: lost.Slot, To: lost.Next - 1, Why: lost.Err.Error()})
+		r.out.Lost = append(r.out.Lost, LostSlots{From: lost.Slot, To: lost.End - 1, Why: lost.Err.Error()})
 	}
 	r.out.Void, r.out.Jobs = f.void, l.Jobs()
 	// A broker may have written until the log was opened.
@@ -374,7 +374,7 @@ func (b *Broker) checkpointNow(ctx context.Context, log *journal.Log, l *ledger.
 	if err != nil {
 		return err
 	}
-	c := checkpoint{log: begun, upTo: upTo, cut: l.Cut()}
+	c := checkpoint{log: begun, upTo: upTo, cut: l.BeginCheckpoint()}
 	for more := true; more && err == nil; {
 		if c.eager() {
 			more, err = c.write()

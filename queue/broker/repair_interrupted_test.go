@@ -179,7 +179,7 @@ func (r *interrupted) run(t *testing.T) {
 		if !isDamage(between.err) && !errors.Is(between.err, journal.ErrGeneration) {
 			complaint("a broker ended with %v", between.err)
 		}
-	case <-between.a.IsReady():
+	case <-between.a.ReadyDone():
 		served = true
 		between.drain(t)
 	case <-time.After(time.Minute):

@@ -157,7 +157,7 @@ func (s *shard) claimOf(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcom
 	}
 	var ok bool
 	j := &s.use().scratch
-	*j, ok = s.ledger.Glance(t.number) // the MAC proves that the job has this ID
+	*j, ok = s.ledger.JobWithoutPayload(t.number) // the MAC proves that the job has this ID
 	switch {
 	case !ok:
 		return nil, s.afterEnd(c, x, t.nonce)
@@ -205,7 +205,7 @@ func (s *shard) adopt(x *queue.Settlement, j *ledger.Job, t token) bool {
 		Kind: ledger.Claim, Numbers: []uint64{j.Number}, Deliveries: []uint64{t.delivery}, Worker: x.Worker, Epoch: t.epoch, Nonce: t.nonce,
 		Until: s.clock.now + visibility, Visibility: visibility,
 	})
-	*j, _ = s.ledger.Glance(j.Number)
+	*j, _ = s.ledger.JobWithoutPayload(j.Number)
 	return true
 }
 
@@ -277,9 +277,9 @@ func (s *shard) write(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome
 	case queue.Release:
 		r.Kind, out.State = ledger.Release, queue.Waiting
 		if j.Exhausted(false) {
-			r.Kind, r.Cause, out.State = ledger.Kill, exhausted(j, "delivered and released too often"), queue.Dead
+			r.Kind, r.Cause, out.State = ledger.DeadLetter, exhausted(j, "delivered and released too often"), queue.Dead
 		} else if j.Policy.Back {
-			r.Places = []uint64{s.ledger.Number()}
+			r.Places = []uint64{s.ledger.NextNumber()}
 		}
 	}
 	r.Numbers = []uint64{j.Number}
@@ -295,7 +295,7 @@ func (s *shard) extend(x *queue.Settlement, j *ledger.Job) queue.Outcome {
 		visibility = millis(x.Visibility)
 	}
 	if !j.Begun {
-		s.commits.applySoft(ledger.Record{Kind: ledger.Started, Numbers: []uint64{j.Number}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch})
+		s.commits.applySoft(ledger.Record{Kind: ledger.AttemptStarted, Numbers: []uint64{j.Number}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch})
 	}
 	s.commits.extend(j.Number, visibility)
 	return queue.Outcome{ID: x.ID, State: queue.Active, For: millisecond(visibility)}
@@ -320,6 +320,6 @@ func (s *shard) failing(x *queue.Settlement, j *ledger.Job, r *ledger.Record) {
 		r.RunAt = s.clock.now + wait
 	}
 	if j.Policy.Back {
-		r.Places = []uint64{s.ledger.Number()}
+		r.Places = []uint64{s.ledger.NextNumber()}
 	}
 }

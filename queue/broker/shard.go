@@ -46,7 +46,7 @@ type shard struct {
 	index    int
 	blobs    string // prefix of payload objects
 	settings queue.Settings
-	ctx      context.Context // of the run; daemon.Trust reads from it how long the assignment holds
+	ctx      context.Context // of the run; daemon.Validity reads from it how long the assignment holds
 	log      *journal.Log
 	ledger   *ledger.Ledger
 	sealers  *sync.Pool
@@ -230,7 +230,7 @@ func (s *shard) finish(c *call) {
 // trusted reports whether the run's assignment still holds. Without a deadline in the context it
 // always does.
 func (s *shard) trusted() bool {
-	left, ok := daemon.Trust(s.ctx)
+	left, ok := daemon.Validity(s.ctx)
 	return !ok || left > 0
 }
 

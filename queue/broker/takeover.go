@@ -16,13 +16,13 @@ import (
 // folder rebuilds a ledger from a journal. It begins with the ledger's own defaults and not with
 // today's settings, because the log contains the settings that each record was decided under.
 type folder struct {
-	restore *ledger.Restore
+	restore *ledger.CheckpointReader
 	l       *ledger.Ledger
 	records int
 	void    int // records that the ledger rejected (ErrVoid)
 }
 
-var _ journal.Fold = (*folder)(nil)
+var _ journal.StateBuilder = (*folder)(nil)
 
 // Reset discards everything and begins with an empty state.
 func (f *folder) Reset() { *f = folder{} }
@@ -76,10 +76,10 @@ func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64)
 		Bucket: b.cfg.Bucket, Prefix: prefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
 		MinGap: b.cfg.MinGap, Window: b.cfg.Window, Name: path(set, index), MarkAfter: b.marks, MarkEvery: b.marks, Codec: b.codec,
 		Hooks: journal.Hooks{
-			Trouble: func(op string, attempt int, err error) {
+			OnRetry: func(op string, attempt int, err error) {
 				b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)
 			},
-			Collected: func(_ int, err error) {
+			OnCollected: func(_ int, err error) {
 				if err != nil {
 					b.cfg.Logger.Warn("cannot delete unused objects of a queue's journal", "queue", set.Name, "shard", index, "error", err)
 				}
@@ -126,7 +126,7 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 // that is too old to the cluster, so that the next one is above the journal's.
 func (b *Broker) refused(a *daemon.Assignment, set *queue.Settings, err error) error {
 	if g, ok := errors.AsType[*journal.GenerationError](err); ok {
-		a.Refused(g.Held)
+		a.ReportRefused(g.Held)
 		return fmt.Errorf("take over %s: %w", a.Unit, err)
 	}
 	if errors.Is(err, journal.ErrForeign) {

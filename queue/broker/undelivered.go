@@ -148,7 +148,7 @@ func leaveStep(s *shard, c *call) progress {
 func handBackStep(s *shard, c *call) progress {
 	for ; c.next < len(c.back); c.next++ {
 		u := &c.back[c.next]
-		j, ok := s.ledger.Glance(u.number)
+		j, ok := s.ledger.JobWithoutPayload(u.number)
 		switch {
 		case ok && j.Held:
 			return s.commits.waitForNewest(c)
@@ -158,12 +158,12 @@ func handBackStep(s *shard, c *call) progress {
 		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: true}
 		switch {
 		case errors.Is(u.err, blob.ErrNotFound):
-			r.Kind, r.Cause = ledger.Kill, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is gone", j.Attempts, j.Blob)
+			r.Kind, r.Cause = ledger.DeadLetter, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is gone", j.Attempts, j.Blob)
 		case j.Deliveries >= math.MaxUint16-1: // the counter ends here; claims could not be distinguished
-			r.Kind, r.Cause = ledger.Kill, exhausted(&j, "it never reached a worker")
+			r.Kind, r.Cause = ledger.DeadLetter, exhausted(&j, "it never reached a worker")
 		case u.err != nil:
 			r.Cause = cut("its payload could not be read: "+u.err.Error(), queue.MaxCause)
-			r.RunAt = s.clock.now + millis(min(unreadableWait<<min(j.Uncounted, 10), unreadableMost))
+			r.RunAt = s.clock.now + millis(min(unreadableWait<<min(j.UncountedDeliveries, 10), unreadableMost))
 		}
 		s.commits.record(c, &r)
 	}

@@ -127,7 +127,7 @@ func (r *Registry) verifyShard(ctx context.Context, set *queue.Settings, index i
 		out.Problems = append(out.Problems, Problem{Queue: set.Name, Shard: index, Object: key, What: what, Lost: !spare, Text: text})
 	}
 	for _, p := range found.Problems {
-		add(p.Key, p.Kind, p.Spare, p.Text)
+		add(p.Key, p.Kind, p.Unneeded, p.Text)
 	}
 	if found.Empty {
 		return nil
@@ -162,8 +162,8 @@ type badPayload struct {
 // verifyPayloads reads all payloads that are objects of their own.
 func (r *Registry) verifyPayloads(ctx context.Context, l *ledger.Ledger) (bad []badPayload, read int, err error) {
 	var jobs []ledger.Job
-	for n := range l.Number() {
-		if j, ok := l.Glance(n); ok && j.Blob != "" {
+	for n := range l.NextNumber() {
+		if j, ok := l.JobWithoutPayload(n); ok && j.Blob != "" {
 			j, _ = l.Job(n)
 			jobs = append(jobs, j)
 		}

@@ -80,7 +80,7 @@ func (c *cluster) assign(i int) {
 	n.end = sync.OnceFunc(func() { cancel(); <-ended })
 	c.t.Cleanup(n.end)
 	select {
-	case <-a.IsReady():
+	case <-a.ReadyDone():
 	case err := <-ended:
 		c.t.Fatalf("the broker ended: %v", err)
 	case <-time.After(time.Minute):

@@ -38,7 +38,7 @@ type request struct {
 
 // call sends a call until it is answered, may not be repeated, or time is up.
 func (c *Client) call(ctx context.Context, r request) error {
-	if _, bounded := ctx.Deadline(); !bounded && c.cfg.RetryFor > 0 && !c.cfg.Once {
+	if _, bounded := ctx.Deadline(); !bounded && c.cfg.RetryFor > 0 && !c.cfg.NoRetry {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.cfg.RetryFor+r.wait)
 		defer cancel()
@@ -71,13 +71,13 @@ func (c *Client) call(ctx context.Context, r request) error {
 			last = e
 		}
 		if e.Tag != queue.QueueFull {
-			c.forget(r.queue, p, e.Holder)
+			c.placeFailed(r.queue, p, e.Holder)
 			failed = p
 		}
-		if c.cfg.Once || unsure && !r.repeatable {
+		if c.cfg.NoRetry || unsure && !r.repeatable {
 			return e
 		}
-		if tried = append(tried, p); c.elsewhere(ctx, r.queue, e, tried) {
+		if tried = append(tried, p); c.hasUntriedPlace(ctx, r.queue, e, tried) {
 			continue
 		}
 		if e.Holder == "" || e.Tag == queue.QueueFull {
@@ -91,10 +91,10 @@ func (c *Client) call(ctx context.Context, r request) error {
 	}
 }
 
-// elsewhere reports whether another place is known that was not tried yet. When a node is gone, or
+// hasUntriedPlace reports whether another place is known that was not tried yet. When a node is gone, or
 // names the holder, the next place is called without a pause. If a node that answered asks for a
 // pause, the client pauses.
-func (c *Client) elsewhere(ctx context.Context, name string, e *queue.Error, tried []place) bool {
+func (c *Client) hasUntriedPlace(ctx context.Context, name string, e *queue.Error, tried []place) bool {
 	if !errors.Is(e, errNoAnswer) && (e.Holder == "" || e.Tag == queue.QueueFull) {
 		return false
 	}
@@ -103,7 +103,7 @@ func (c *Client) elsewhere(ctx context.Context, name string, e *queue.Error, tri
 		return false
 	}
 	if slices.Contains(tried, next) {
-		c.drop(name, next) // after the pause, there may be another place
+		c.forgetPlace(name, next) // after the pause, there may be another place
 		return false
 	}
 	return true
@@ -144,18 +144,18 @@ func (c *Client) attempt(ctx context.Context, p place, r request) error {
 	if err != nil {
 		return queue.Refuse(queue.BadRequest, "%s %s: %w", r.method, r.path, err)
 	}
-	c.dress(req, r)
+	c.setHeaders(req, r)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return r.broken(err, connected.Load())
+		return r.noAnswerError(err, connected.Load())
 	}
 	defer resp.Body.Close()
 	answer, err := readAll(ctx, resp)
 	if err != nil {
-		return r.broken(err, true)
+		return r.noAnswerError(err, true)
 	}
 	if resp.StatusCode/100 != 2 {
-		return r.refused(resp.StatusCode, answer)
+		return r.decodeRefusal(resp.StatusCode, answer)
 	}
 	if err := r.read(answer); err != nil {
 		// The call took effect, but the answer is invalid: it is not from this server.
@@ -164,7 +164,7 @@ func (c *Client) attempt(ctx context.Context, p place, r request) error {
 	return nil
 }
 
-func (c *Client) dress(req *http.Request, r request) {
+func (c *Client) setHeaders(req *http.Request, r request) {
 	if r.body != nil {
 		req.Header.Set("Content-Type", r.kind)
 	}
@@ -183,7 +183,7 @@ func (c *Client) dress(req *http.Request, r request) {
 // readAll reads an answer into a buffer of its size. A node that forwards a call holds the answer
 // for its caller, and counts it in its memory budget.
 func readAll(ctx context.Context, resp *http.Response) ([]byte, error) {
-	memory := inflight.Of(ctx)
+	memory := inflight.FromContext(ctx)
 	if n := resp.ContentLength; n >= 0 && n <= maxAnswer {
 		if !memory.Take(n) {
 			return nil, errCrowded
@@ -212,23 +212,23 @@ const answerPiece = 64 << 10
 
 var errCrowded = errors.New("this process holds too many large answers for its callers")
 
-// broken returns the error of a call without an answer. Without a connection, nothing was sent;
+// noAnswerError returns the error of a call without an answer. Without a connection, nothing was sent;
 // otherwise a write may have taken effect.
-func (r request) broken(err error, connected bool) *queue.Error {
+func (r request) noAnswerError(err error, connected bool) *queue.Error {
 	if !connected || r.method == http.MethodGet {
 		return queue.Refuse(queue.Unavailable, "%w: %w", errNoAnswer, err)
 	}
 	return queue.Refuse(queue.UnknownOutcome, "%w: %w", errNoAnswer, err)
 }
 
-// refused decodes a refusal in either form: a problem, or Connect's error with a Refusal in it.
-func (r request) refused(status int, body []byte) *queue.Error {
+// decodeRefusal decodes a refusal in either form: a problem, or Connect's error with a Refusal in it.
+func (r request) decodeRefusal(status int, body []byte) *queue.Error {
 	if r.kind == protobuf {
 		if e := connectRefusal(body); e != nil {
 			return e
 		}
 	}
-	e := refusal.Parse(status, body)
+	e := refusal.ParseProblem(status, body)
 	gateway := status == http.StatusBadGateway || status == http.StatusGatewayTimeout
 	if gateway && e.Tag == queue.Unavailable && r.method != http.MethodGet {
 		// A proxy that lost the connection to the server does not know whether the call had

@@ -53,9 +53,9 @@ type Locator interface {
 	Broker(ctx context.Context, queue string, shard int) (addr string, generation int64, err error)
 }
 
-// Doubter is a Locator that answers from a cache. Doubt tells it that its last answer may be out of
+// Invalidator is a Locator that answers from a cache. Doubt tells it that its last answer may be out of
 // date: its next answer comes from the cluster, as far as that costs little.
-type Doubter interface{ Doubt() }
+type Invalidator interface{ Invalidate() }
 
 // Config configures a client. Addresses or Locator is required.
 type Config struct {
@@ -82,9 +82,9 @@ type Config struct {
 	// Backoff is the first pause between attempts, MaxBackoff the longest; default 50 ms and 2
 	// s. A broker that answers may ask for a longer first pause.
 	Backoff, MaxBackoff time.Duration
-	// Once makes the client never repeat a call. It is for programs that forward the calls of
+	// NoRetry makes the client never repeat a call. It is for programs that forward the calls of
 	// others.
-	Once bool
+	NoRetry bool
 	// Prepare may change each request before it is sent. May be nil.
 	Prepare func(r *http.Request)
 }
@@ -104,9 +104,9 @@ type Client struct {
 	http  *http.Client
 	owned *http.Transport // the transport to close; nil if it is the caller's
 
-	mu     sync.Mutex
-	places map[string]place // by queue
-	next   int              // index of the next address to try
+	mu          sync.Mutex
+	places      map[string]place // by queue
+	nextAddress int              // index of the next address to try
 }
 
 // place is where a queue's broker was last found.
@@ -122,10 +122,10 @@ func New(c Config) (*Client, error) {
 	if len(c.Addresses) == 0 && c.Locator == nil {
 		return nil, errors.New("queue client: neither addresses nor a locator")
 	}
-	c.Timeout = or(c.Timeout, defaultTimeout)
-	c.RetryFor = or(c.RetryFor, defaultRetryFor)
-	c.Backoff = or(c.Backoff, defaultBackoff)
-	c.MaxBackoff = max(or(c.MaxBackoff, defaultMaxBackoff), c.Backoff)
+	c.Timeout = orDefault(c.Timeout, defaultTimeout)
+	c.RetryFor = orDefault(c.RetryFor, defaultRetryFor)
+	c.Backoff = orDefault(c.Backoff, defaultBackoff)
+	c.MaxBackoff = max(orDefault(c.MaxBackoff, defaultMaxBackoff), c.Backoff)
 	out := &Client{cfg: c, places: map[string]place{}}
 	out.cfg.Addresses = nil
 	for _, a := range c.Addresses {
@@ -163,7 +163,7 @@ func (c *Client) Close() {
 	}
 }
 
-func or(d, standard time.Duration) time.Duration {
+func orDefault(d, standard time.Duration) time.Duration {
 	if d == 0 {
 		return standard
 	}
@@ -207,7 +207,7 @@ func (c *Client) find(ctx context.Context, name string, avoid place) (place, err
 		}
 	}
 	c.mu.Lock()
-	p := place{base: c.cfg.Addresses[c.next%len(c.cfg.Addresses)]}
+	p := place{base: c.cfg.Addresses[c.nextAddress%len(c.cfg.Addresses)]}
 	c.mu.Unlock()
 	c.keep(name, p)
 	return p, nil
@@ -244,8 +244,8 @@ func (c *Client) keep(name string, p place) {
 	c.places[name] = p
 }
 
-// drop forgets the queue's place, so that the next call looks for it again.
-func (c *Client) drop(name string, p place) {
+// forgetPlace forgets the queue's place, so that the next call looks for it again.
+func (c *Client) forgetPlace(name string, p place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.places[name] == p {
@@ -253,11 +253,11 @@ func (c *Client) drop(name string, p place) {
 	}
 }
 
-// forget forgets a place that failed, unless another call has found a better one meanwhile, and
+// placeFailed forgets a place that failed, unless another call has found a better one meanwhile, and
 // stores the holder that the refusal named.
-func (c *Client) forget(name string, failed place, holder string) {
-	if d, ok := c.cfg.Locator.(Doubter); ok {
-		d.Doubt()
+func (c *Client) placeFailed(name string, failed place, holder string) {
+	if d, ok := c.cfg.Locator.(Invalidator); ok {
+		d.Invalidate()
 	}
 	base, err := c.base(holder)
 	c.mu.Lock()
@@ -268,7 +268,7 @@ func (c *Client) forget(name string, failed place, holder string) {
 			c.places[name] = place{base: base}
 		}
 	}
-	if n := len(c.cfg.Addresses); n > 0 && c.cfg.Addresses[c.next%n] == failed.base {
-		c.next = (c.next + 1) % n
+	if n := len(c.cfg.Addresses); n > 0 && c.cfg.Addresses[c.nextAddress%n] == failed.base {
+		c.nextAddress = (c.nextAddress + 1) % n
 	}
 }

@@ -348,7 +348,7 @@ func TestOnceMeansOnce(t *testing.T) {
 	t.Parallel()
 	q := queuetest.New()
 	var lose atomic.Int32
-	c := dial(t, client.Config{Addresses: []string{serve(t, q, lossy(&lose)).URL}, Once: true})
+	c := dial(t, client.Config{Addresses: []string{serve(t, q, lossy(&lose)).URL}, NoRetry: true})
 	lose.Store(1)
 	_, err := c.Enqueue(t.Context(), "q", []queue.Job{{}})
 	if queue.TagOf(err) != queue.UnknownOutcome || q.Calls("Enqueue") != 1 {
@@ -452,7 +452,7 @@ func TestTLS(t *testing.T) {
 	roots.AddCert(s.Certificate())
 	addr := s.Listener.Addr().String()
 	enqueue(t, dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}), "a")
-	stranger := dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Once: true})
+	stranger := dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, NoRetry: true})
 	if _, err := stranger.Enqueue(t.Context(), "q", []queue.Job{{}}); queue.TagOf(err) != queue.Unavailable || !strings.Contains(err.Error(), "certificate") {
 		t.Error(err)
 	}

@@ -18,8 +18,8 @@ type moving struct {
 	asked, doubts atomic.Int32
 }
 
-// Doubt implements client.Doubter.
-func (m *moving) Doubt() { m.doubts.Add(1) }
+// Invalidate implements client.Invalidator.
+func (m *moving) Invalidate() { m.doubts.Add(1) }
 
 func (m *moving) Broker(context.Context, string, int) (string, int64, error) {
 	n := min(m.asked.Add(1), 2)

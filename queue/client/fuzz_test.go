@@ -41,7 +41,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
 		for _, json := range []bool{false, true} {
 			c, err := client.New(client.Config{
-				Addresses: []string{"node.test:1"}, Transport: answered{200 + int(status)%400, body}, JSON: json, Once: true,
+				Addresses: []string{"node.test:1"}, Transport: answered{200 + int(status)%400, body}, JSON: json, NoRetry: true,
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -38,7 +38,7 @@ func (c *Client) Enqueue(ctx context.Context, name string, jobs []queue.Job) ([]
 		if err := limits.Job(&j); err != nil {
 			return nil, err
 		}
-		if j.ID == "" && j.Key == "" && !c.cfg.Once {
+		if j.ID == "" && j.Key == "" && !c.cfg.NoRetry {
 			j.ID = NewID()
 		}
 		named[i] = j
@@ -74,7 +74,7 @@ func (c *Client) Claim(ctx context.Context, name string, req queue.ClaimRequest)
 	if err := limits.Claim(&req); err != nil {
 		return nil, err
 	}
-	if req.RequestID == "" && !c.cfg.Once {
+	if req.RequestID == "" && !c.cfg.NoRetry {
 		req.RequestID = NewID()
 	}
 	var out []queue.Claimed

@@ -48,13 +48,13 @@ type state struct {
 }
 
 type job struct {
-	info    queue.Info
-	payload []byte
-	retry   queue.Retry
-	token   string // of the newest claim; empty: tokenless
-	tokens  []string
-	begun   bool   // the newest delivery counts as an attempt
-	settled string // token or worker that completed it
+	info        queue.Info
+	payload     []byte
+	retry       queue.Retry
+	token       string // of the newest claim; empty: tokenless
+	tokens      []string
+	begun       bool   // the newest delivery counts as an attempt
+	completedBy string // token or worker that completed it
 }
 
 // New creates an empty queue service.
@@ -78,12 +78,12 @@ func (q *Queue) enter(method, name string) (*state, time.Time) {
 		q.queues[name] = s
 	}
 	now := time.Now()
-	s.pass(now)
+	s.advanceTo(now)
 	return s, now
 }
 
-// pass ends claims, delays and times to live that are over.
-func (s *state) pass(now time.Time) {
+// advanceTo ends claims, delays and times to live that are over.
+func (s *state) advanceTo(now time.Time) {
 	for _, j := range s.jobs {
 		i := &j.info
 		if i.State == queue.Active && !now.Before(i.Until) {
@@ -287,7 +287,7 @@ func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
 	}
 	i := &j.info
 	proof := cmp.Or(w.Token, w.Worker)
-	if i.State == queue.Completed && w.Verb == queue.Complete && j.settled == proof {
+	if i.State == queue.Completed && w.Verb == queue.Complete && j.completedBy == proof {
 		out.State = i.State
 		return out
 	}
@@ -306,7 +306,7 @@ func (s *state) settle(w queue.Settlement, now time.Time) queue.Outcome {
 	if out.Err != nil {
 		return out
 	}
-	s.carry(j, w, proof, now)
+	s.apply(j, w, proof, now)
 	out.State = i.State
 	if w.Verb == queue.Extend {
 		out.For = i.Until.Sub(now)
@@ -325,8 +325,8 @@ func notFound(id string) *queue.Error {
 // ended reports whether a job in this state is removed, except for its ID.
 func ended(s queue.State) bool { return s == queue.Completed || s == queue.Cancelled }
 
-// carry carries out a settlement by the claim's holder.
-func (s *state) carry(j *job, w queue.Settlement, proof string, now time.Time) {
+// apply carries out a settlement by the claim's holder.
+func (s *state) apply(j *job, w queue.Settlement, proof string, now time.Time) {
 	i := &j.info
 	switch w.Verb {
 	case queue.Extend:
@@ -335,7 +335,7 @@ func (s *state) carry(j *job, w queue.Settlement, proof string, now time.Time) {
 	case queue.Complete:
 		j.begin()
 		i.State, i.EndedAt, i.Result, i.Until = queue.Completed, now, slices.Clone(w.Result), time.Time{}
-		j.settled = proof
+		j.completedBy = proof
 		s.stats.Completed++
 	case queue.Release:
 		i.State, i.Until, j.token = queue.Waiting, time.Time{}, ""
@@ -449,7 +449,7 @@ func (q *Queue) Do(_ context.Context, name string, c queue.Command) (int, error)
 	n := 0
 	for _, j := range slices.Clone(s.jobs) {
 		named := len(c.IDs) == 0 || slices.Contains(c.IDs, j.info.ID)
-		if named && (c.Type == "" || c.Type == j.info.Type) && s.meet(j, c, now) {
+		if named && (c.Type == "" || c.Type == j.info.Type) && s.applyCommand(j, c, now) {
 			n++
 		}
 	}
@@ -457,8 +457,8 @@ func (q *Queue) Do(_ context.Context, name string, c queue.Command) (int, error)
 	return n, nil
 }
 
-// meet applies a command to one job, and reports whether it applies to the job's state.
-func (s *state) meet(j *job, c queue.Command, now time.Time) bool {
+// applyCommand applies a command to one job, and reports whether it applies to the job's state.
+func (s *state) applyCommand(j *job, c queue.Command, now time.Time) bool {
 	i := &j.info
 	switch {
 	case ended(i.State):

@@ -19,16 +19,16 @@ const (
 	// saturatedWait is how long a claim waits if types at their limit are left out: one of
 	// their places may become free meanwhile.
 	saturatedWait = time.Second
-	// salvage is the time limit for finding and releasing the jobs of a claim call that was
+	// releaseTimeout is the time limit for finding and releasing the jobs of a claim call that was
 	// cancelled.
-	salvage = 2 * time.Second
+	releaseTimeout = 2 * time.Second
 )
 
 // claims claims jobs and starts their runs until ctx ends.
 func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 	pause := firstPause
 	for ctx.Err() == nil {
-		n, types, saturated := w.room()
+		n, types, saturated := w.capacity()
 		if n <= 0 {
 			select {
 			case <-ctx.Done():
@@ -47,11 +47,11 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 		claims, err := w.svc.Claim(ctx, w.cfg.Queue, req)
 		switch {
 		case ctx.Err() != nil:
-			w.giveBack(ctx, req, claims, err)
+			w.releaseUnstarted(ctx, req, claims, err)
 			return
 		case err != nil:
 			w.cfg.Hooks.erred(fmt.Errorf("claim: %w", err))
-			rest(ctx, jitter(pause))
+			sleep(ctx, jitter(pause))
 			pause = min(2*pause, longestPause)
 			continue
 		}
@@ -60,10 +60,10 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 			w.start(ctx, c, asked, jobs)
 		}
 		if len(claims) > n { // the broker returned more than was asked for
-			w.giveBack(ctx, req, claims[n:], nil)
+			w.releaseUnstarted(ctx, req, claims[n:], nil)
 		}
 		if len(claims) == 0 && time.Since(asked) < req.Wait/2 {
-			rest(ctx, jitter(saturatedWait)) // the broker does not wait
+			sleep(ctx, jitter(saturatedWait)) // the broker does not wait
 		}
 	}
 }
@@ -74,14 +74,14 @@ func (w *Worker) start(ctx context.Context, c queue.Claimed, asked time.Time, jo
 		c.For = w.cfg.Visibility
 	}
 	r := newRun(ctx, c, asked)
-	w.enter(r)
+	w.takePlace(r)
 	jobs.Go(func() { w.work(r) })
 }
 
-// giveBack releases the jobs of a cancelled claim call. If its answer was lost, the repeated call
+// releaseUnstarted releases the jobs of a cancelled claim call. If its answer was lost, the repeated call
 // returns the same jobs; otherwise they would have to time out.
-func (w *Worker) giveBack(ctx context.Context, req queue.ClaimRequest, claims []queue.Claimed, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), salvage)
+func (w *Worker) releaseUnstarted(ctx context.Context, req queue.ClaimRequest, claims []queue.Claimed, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if queue.TagOf(err) == queue.UnknownOutcome {
 		req.Wait = 0
@@ -143,7 +143,7 @@ func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
 		case o.Err == nil:
 			runs[i].extended(asked, w.cfg.Visibility)
 		case !transient(o.Err):
-			runs[i].over(o.Err)
+			runs[i].loseClaim(o.Err)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + mathrand.N(d/2+1) // no secret
 }
 
-func rest(ctx context.Context, d time.Duration) {
+func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -27,20 +27,20 @@ type Job[T any] struct {
 var ErrRelease = errors.New("give the job back")
 
 // Permanent marks an error after which a retry would fail too: the job is dead at once.
-func Permanent(err error) error { return &verdict{err: err, dead: true} }
+func Permanent(err error) error { return &outcomeError{err: err, dead: true} }
 
 // RetryAfter marks an error after which the job is tried again d later, whatever its policy.
-func RetryAfter(d time.Duration, err error) error { return &verdict{err: err, after: &d} }
+func RetryAfter(d time.Duration, err error) error { return &outcomeError{err: err, after: &d} }
 
-// verdict is an error that determines what happens to the job.
-type verdict struct {
+// outcomeError is an error that determines what happens to the job.
+type outcomeError struct {
 	err   error
 	dead  bool
 	after *time.Duration
 }
 
 // Error returns the text of the marked error.
-func (v *verdict) Error() string {
+func (v *outcomeError) Error() string {
 	if v.err == nil {
 		return "failed"
 	}
@@ -48,7 +48,7 @@ func (v *verdict) Error() string {
 }
 
 // Unwrap returns the marked error.
-func (v *verdict) Unwrap() error { return v.err }
+func (v *outcomeError) Unwrap() error { return v.err }
 
 // PanicError is the failure of a handler that panicked or ended its goroutine.
 type PanicError struct {

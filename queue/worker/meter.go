@@ -73,7 +73,7 @@ func (m meters) end(span trace.Span, typ string, took time.Duration, err error) 
 }
 
 func kindOf(err error) string {
-	v, marked := errors.AsType[*verdict](err)
+	v, marked := errors.AsType[*outcomeError](err)
 	switch {
 	case isPanic(err):
 		return "panic"

@@ -58,13 +58,13 @@ func (r *reporter) settle(s queue.Settlement) (queue.Outcome, error) {
 
 // send sends batches until no report waits.
 func (r *reporter) send() {
-	for batch := r.take(); len(batch) > 0; batch = r.take() {
+	for batch := r.nextBatch(); len(batch) > 0; batch = r.nextBatch() {
 		r.call(batch)
 	}
 }
 
-// take removes and returns the next batch. If no report waits, the sender is done.
-func (r *reporter) take() []*report {
+// nextBatch removes and returns the next batch. If no report waits, the sender is done.
+func (r *reporter) nextBatch() []*report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n, size := 0, 0
@@ -112,7 +112,7 @@ func (r *reporter) call(batch []*report) {
 
 // sleep waits for d, or until the reporter ends.
 func (r *reporter) sleep(d time.Duration) error {
-	rest(r.ctx, d)
+	sleep(r.ctx, d)
 	return r.ctx.Err()
 }
 

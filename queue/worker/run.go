@@ -45,8 +45,8 @@ func (r *run) extended(asked time.Time, length time.Duration) {
 	}
 }
 
-// over cancels the run because the broker said that the claim is over.
-func (r *run) over(err error) {
+// loseClaim cancels the run because the broker said that the claim is over.
+func (r *run) loseClaim(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refused = true
@@ -55,15 +55,15 @@ func (r *run) over(err error) {
 
 func (r *run) stop() { r.cancel(ErrStopped) }
 
-// isOver reports whether the broker has said that the claim is over.
-func (r *run) isOver() bool {
+// claimLost reports whether the broker has said that the claim is over.
+func (r *run) claimLost() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.refused
 }
 
-// left returns the time after which a report is useless.
-func (r *run) left(grace time.Duration) time.Time {
+// reportDeadline returns the time after which a report is useless.
+func (r *run) reportDeadline(grace time.Duration) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.deadline.Add(grace)
@@ -71,7 +71,7 @@ func (r *run) left(grace time.Duration) time.Time {
 
 // work runs the handler of a claimed job and reports the result.
 func (w *Worker) work(r *run) {
-	defer w.leave(r)
+	defer w.freePlace(r)
 	defer r.timer.Stop()
 	defer r.cancel(nil)
 	job := r.claim.Job
@@ -80,7 +80,7 @@ func (w *Worker) work(r *run) {
 	ctx, span := w.meters.begin(r.ctx, job)
 	h := w.handlers[job.Type]
 	if h == nil {
-		h = unasked
+		h = releaseUnknownType
 	}
 	result, err := guard(ctx, h, r, w.draining)
 	took := time.Since(begin)
@@ -88,7 +88,7 @@ func (w *Worker) work(r *run) {
 	if p, ok := errors.AsType[*PanicError](err); ok {
 		w.cfg.Logger.Error("handler panicked", "queue", w.cfg.Queue, "job", job.ID, "type", job.Type, "panic", p.Error(), "stack", string(p.Stack))
 	}
-	s := w.judge(r, result, err)
+	s := w.settlementOf(r, result, err)
 	out, problem := w.report(r, s)
 	switch {
 	case problem != nil:
@@ -102,8 +102,8 @@ func (w *Worker) work(r *run) {
 	}
 }
 
-// judge converts a handler's result into a settlement.
-func (w *Worker) judge(r *run, result []byte, err error) queue.Settlement {
+// settlementOf converts a handler's result into a settlement.
+func (w *Worker) settlementOf(r *run, result []byte, err error) queue.Settlement {
 	s := queue.Settlement{ID: r.claim.Job.ID, Token: r.claim.Token}
 	// An error that a handler returns after its context has ended is about the context, not
 	// about the job.
@@ -115,7 +115,7 @@ func (w *Worker) judge(r *run, result []byte, err error) queue.Settlement {
 		s.Verb = queue.Release
 	default:
 		s.Verb, s.Cause = queue.Fail, cut(err.Error(), queue.MaxCause)
-		if v, ok := errors.AsType[*verdict](err); ok {
+		if v, ok := errors.AsType[*outcomeError](err); ok {
 			s.Dead, s.RetryAfter = v.dead, v.after
 		}
 		if s.RetryAfter != nil {
@@ -129,8 +129,8 @@ func (w *Worker) judge(r *run, result []byte, err error) queue.Settlement {
 // longestRetry is the limit of RetryAfter, so that a mistaken unit is not refused as absurd.
 const longestRetry = 10 * 365 * 24 * time.Hour
 
-// unasked releases a job whose type was not asked for.
-func unasked(_ context.Context, info queue.Info, _ []byte, _ <-chan struct{}) ([]byte, error) {
+// releaseUnknownType releases a job whose type was not asked for.
+func releaseUnknownType(_ context.Context, info queue.Info, _ []byte, _ <-chan struct{}) ([]byte, error) {
 	return nil, fmt.Errorf("no handler of type %q: %w", info.Type, ErrRelease)
 }
 
@@ -158,7 +158,7 @@ func (w *Worker) report(r *run, s queue.Settlement) (queue.Outcome, error) {
 	// This is checked only once, before the first report: if a report took effect and its
 	// answer was lost, a heartbeat is refused too. From here on the answer to the report
 	// decides.
-	if r.isOver() {
+	if r.claimLost() {
 		return queue.Outcome{}, context.Cause(r.ctx)
 	}
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -172,7 +172,7 @@ func (w *Worker) report(r *run, s queue.Settlement) (queue.Outcome, error) {
 			err = out.Err
 		}
 		w.cfg.Hooks.erred(fmt.Errorf("%s job %s: %w", s.Verb, s.ID, err))
-		if !transient(err) || time.Now().After(r.left(w.cfg.Visibility)) {
+		if !transient(err) || time.Now().After(r.reportDeadline(w.cfg.Visibility)) {
 			return queue.Outcome{}, fmt.Errorf("%s: %w", s.Verb, err)
 		}
 		if err := w.reports.sleep(jitter(pause)); err != nil {

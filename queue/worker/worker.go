@@ -310,9 +310,9 @@ func (w *Worker) active() []*run {
 	return slices.Collect(maps.Keys(w.running))
 }
 
-// room returns what may be claimed now: how many jobs, and of which types. If saturated is true,
+// capacity returns what may be claimed now: how many jobs, and of which types. If saturated is true,
 // types at their limit are left out, so the claim must not wait long.
-func (w *Worker) room() (n int, types []string, saturated bool) {
+func (w *Worker) capacity() (n int, types []string, saturated bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n = min(w.cfg.Concurrency-len(w.running), queue.MaxCall)
@@ -334,15 +334,15 @@ func (w *Worker) room() (n int, types []string, saturated bool) {
 	return n, types, saturated
 }
 
-// enter takes a place for a run; leave frees it.
-func (w *Worker) enter(r *run) {
+// takePlace takes a place for a run; leave frees it.
+func (w *Worker) takePlace(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.running[r] = struct{}{}
 	w.byType[r.claim.Job.Type]++
 }
 
-func (w *Worker) leave(r *run) {
+func (w *Worker) freePlace(r *run) {
 	w.mu.Lock()
 	delete(w.running, r)
 	w.byType[r.claim.Job.Type]--

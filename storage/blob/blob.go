@@ -92,7 +92,7 @@ type Bucket interface {
 	ReadPrefix(ctx context.Context, key string, n int) (*Object, error)
 
 	// ReadNewer is like Read, but while the object has the version that the caller knows, it
-	// transfers nothing and returns ErrUnchanged. Errors: ErrUnchanged, ErrNotFound, ErrCorrupt.
+	// transfers nothing and returns ErrNotModified. Errors: ErrNotModified, ErrNotFound, ErrCorrupt.
 	ReadNewer(ctx context.Context, key string, known Version) (*Object, error)
 
 	// Create writes a key that has no object. Errors: ErrExists, ErrUnknownOutcome, ErrTooLarge.
@@ -148,7 +148,7 @@ var (
 	ErrNotFound       = errors.New("no such object")
 	ErrExists         = errors.New("the object already exists")
 	ErrChanged        = errors.New("the object is not the one that was read")
-	ErrUnchanged      = errors.New("the object is the known one")
+	ErrNotModified    = errors.New("the object is the known one")
 	ErrUnknownOutcome = errors.New("it is not known whether the write was or will be applied")
 	ErrDenied         = errors.New("permission denied")
 	ErrNoBucket       = errors.New("no such bucket")

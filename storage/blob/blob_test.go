@@ -29,7 +29,7 @@ func TestNotApplied(t *testing.T) {
 		{errors.Join(blob.ErrDenied, blob.ErrUnknownOutcome), false},
 		{&blob.Error{Unknown: true, Err: context.Canceled}, false},
 		{&blob.Error{Kind: blob.ErrUnavailable, Err: context.Canceled}, true},
-		{blob.ErrUnchanged, false},
+		{blob.ErrNotModified, false},
 		{blob.ErrCorrupt, false},
 	} {
 		if got := blob.NotApplied(c.err); got != c.want {

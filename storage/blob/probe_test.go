@@ -47,7 +47,7 @@ func TestProbeFindsStoresThatDoNotKeepTheContract(t *testing.T) {
 			b := mem.New(mem.Config{Faults: c.faults})
 			err := blob.Probe(t.Context(), b)
 			if !errors.Is(err, blob.ErrUnfit) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "use a store with") {
-				t.Errorf("got %v, want ErrUnfit with %q and what to do", err, c.says)
+				t.Errorf("got %v, want ErrContractViolated with %q and what to do", err, c.says)
 			}
 			if keys := b.Keys(); len(keys) != 0 {
 				t.Errorf("left behind: %q", keys)

@@ -29,19 +29,19 @@ func (s *state) eventPage(after int64, limit int) *storage.EventPage {
 	return page
 }
 
-// rollAfter returns the membership events after a number. The reader is behind if an event after
+// memberEventsAfter returns the membership events after a number. The reader is behind if an event after
 // that number is gone, or if it has seen events that this store never had (a failover lost them).
 // Either way it reads the member list.
-func (s *state) rollAfter(after int64) (out []daemon.Event, behind bool) {
-	i, _ := slices.BinarySearch(s.roll, after+1)
-	for _, seq := range s.roll[i:min(len(s.roll), i+maxRoll)] {
+func (s *state) memberEventsAfter(after int64) (out []daemon.Event, behind bool) {
+	i, _ := slices.BinarySearch(s.memberEvents, after+1)
+	for _, seq := range s.memberEvents[i:min(len(s.memberEvents), i+maxRoll)] {
 		out = append(out, s.events[seq-s.oldest])
 	}
 	return out, after+1 < s.oldest || after > s.head
 }
 
-// keepEvents drops the oldest events beyond n.
-func (s *state) keepEvents(n int) {
+// trimEvents drops the oldest events beyond n.
+func (s *state) trimEvents(n int) {
 	if over := len(s.events) - n; over > 0 {
 		s.dropEvents(over)
 	}
@@ -52,6 +52,6 @@ func (s *state) keepEvents(n int) {
 func (s *state) dropEvents(n int) {
 	s.events = s.events[n:]
 	s.oldest += int64(n)
-	i, _ := slices.BinarySearch(s.roll, s.oldest)
-	s.roll = s.roll[i:]
+	i, _ := slices.BinarySearch(s.memberEvents, s.oldest)
+	s.memberEvents = s.memberEvents[i:]
 }

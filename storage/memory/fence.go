@@ -7,8 +7,8 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// gate makes Stamp wait for the transactions that hold a unit's fence. New transactions wait behind
-// a Stamp that waits. Otherwise a stream of short transactions could keep the next run out for
+// gate makes StampFence wait for the transactions that hold a unit's fence. New transactions wait behind
+// a StampFence that waits. Otherwise a stream of short transactions could keep the next run out for
 // ever.
 type gate struct {
 	holders  int           // transactions between their check and their end
@@ -16,11 +16,11 @@ type gate struct {
 	moved    chan struct{} // closed when either number falls
 }
 
-// Stamp implements [storage.Store].
+// StampFence implements [storage.Store].
 //
-// The fence of a unit only grows, and only Stamp changes it: no leader and no heartbeat does.
+// The fence of a unit only grows, and only StampFence changes it: no leader and no heartbeat does.
 // Stamping the generation that is already there is harmless and does not wait.
-func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
+func (s *Store) StampFence(ctx context.Context, f daemon.Fence) error {
 	if _, err := s.begin(ctx); err != nil {
 		return fmt.Errorf("stamp %s: %w", f, err)
 	}
@@ -37,7 +37,7 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 		g.stampers++
 		err := s.waitGate(ctx, g)
 		g.stampers--
-		s.moveGate(f.Unit, g)
+		s.notifyGate(f.Unit, g)
 		if err != nil {
 			return fmt.Errorf("stamp %s: %w", f, err)
 		}
@@ -93,11 +93,11 @@ func (s *Store) leaveGate(u daemon.Unit) {
 	defer s.mu.Unlock()
 	g := s.gates[u]
 	g.holders--
-	s.moveGate(u, g)
+	s.notifyGate(u, g)
 }
 
-// moveGate wakes the calls that wait for a number to fall, and deletes a gate that is not in use.
-func (s *Store) moveGate(u daemon.Unit, g *gate) {
+// notifyGate wakes the calls that wait for a number to fall, and deletes a gate that is not in use.
+func (s *Store) notifyGate(u daemon.Unit, g *gate) {
 	close(g.moved)
 	g.moved = make(chan struct{})
 	if g.holders == 0 && g.stampers == 0 && s.gates[u] == g {
@@ -123,7 +123,7 @@ func (s *Store) waitGate(ctx context.Context, g *gate) error {
 // that an earlier run is still about to change. Generation 0 belongs to no run.
 func (s *state) checkFence(f daemon.Fence) error {
 	if held := s.fences[f.Unit]; held != f.Generation || f.Generation <= 0 {
-		return &daemon.StaleError{Fence: f, Holds: held}
+		return &daemon.StaleError{Fence: f, HeldGeneration: held}
 	}
 	return nil
 }

@@ -20,21 +20,21 @@ func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply
 	}
 	row.Seq = beat.Seq
 	row.LastHeartbeatAt = now
-	if beat.Heard > row.Heard {
-		row.Heard, row.HeardAt = beat.Heard, now
+	if beat.ConfirmedSeq > row.ConfirmedSeq {
+		row.ConfirmedSeq, row.ConfirmedAt = beat.ConfirmedSeq, now
 	}
 	row.HighestTerm = max(row.HighestTerm, beat.HighestTerm)
 	row.HighestGeneration = max(row.HighestGeneration, beat.HighestGeneration)
-	marked, vacated := rules.Ended(s, &s.term, beat, now)
+	marked, vacated := rules.ApplyExitEvidence(s, &s.term, beat, now)
 	if vacated {
 		s.wakeAll() // wakes the candidates, which should campaign
 	} else if marked {
 		s.wakeLeader()
 	}
-	if rules.Returned(s, beat) {
+	if rules.EndEmbargoes(s, beat) {
 		s.wakeLeader()
 	}
-	verdict := rules.Claim(s, rules.Reign{Term: &s.term, Lease: &s.lease}, beat.Claim, &row.Member, now)
+	verdict := rules.DecideTerm(s, rules.TermAndLease{Term: &s.term, Lease: &s.lease}, beat.TermRequest, &row.Member, now)
 	return s.reply(beat, verdict, now), nil
 }
 
@@ -57,7 +57,7 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 	cluster := s.cluster
 	if beat.Advert != nil {
 		var err error
-		if cluster, err = storage.ClusterName(s.cluster, beat.Advert.Traits.Cluster); err != nil {
+		if cluster, err = storage.CheckClusterName(s.cluster, beat.Advert.Traits.Cluster); err != nil {
 			return nil, err
 		}
 	}
@@ -65,7 +65,7 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 		s.cluster = cluster
 		if beat.Advert != nil {
 			text := rules.Advertise(&row.Member, beat.Advert)
-			s.keepAdvert(row.Advert, text)
+			s.storeAdvert(row.Advert, text)
 		}
 		return row, nil
 	}
@@ -81,7 +81,7 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 func (s *state) idInUse(beat storage.Heartbeat, now time.Time) error {
 	for _, m := range s.order {
 		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() &&
-			storage.InUse(m.LastHeartbeatAt, now, beat.TTL) && !slices.Contains(beat.Ended, m.Incarnation) {
+			storage.NodeIDInUse(m.LastHeartbeatAt, now, beat.TTL) && !slices.Contains(beat.ExitEvidence, m.Incarnation) {
 			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}
@@ -94,14 +94,14 @@ func (s *state) register(row *member, beat storage.Heartbeat, now time.Time) *me
 		row = s.addNode(beat.Node)
 	}
 	text := rules.Register(s, &row.Member, beat, now)
-	s.keepAdvert(row.Advert, text)
+	s.storeAdvert(row.Advert, text)
 	s.wakeLeader()
 	return row
 }
 
-// keepAdvert stores what a node advertises; equal texts are stored once. It replaces the map,
+// storeAdvert stores what a node advertises; equal texts are stored once. It replaces the map,
 // because snapshots hold the old one.
-func (s *state) keepAdvert(hash string, text []byte) {
+func (s *state) storeAdvert(hash string, text []byte) {
 	if s.adverts[hash] != nil {
 		return
 	}
@@ -118,7 +118,7 @@ func (s *state) keepAdvert(hash string, text []byte) {
 const maxRoll = 500
 
 // reply makes the answer to the heartbeat.
-func (s *state) reply(beat storage.Heartbeat, verdict storage.Verdict, now time.Time) *storage.Reply {
+func (s *state) reply(beat storage.Heartbeat, verdict storage.ElectionResult, now time.Time) *storage.Reply {
 	r := &storage.Reply{
 		Seq: beat.Seq, Now: now, Verdict: verdict,
 		Term: s.term, Lease: s.lease,
@@ -126,7 +126,7 @@ func (s *state) reply(beat storage.Heartbeat, verdict storage.Verdict, now time.
 		Head:  s.head,
 	}
 	if beat.EventsAfter >= 0 {
-		r.Events, r.Behind = s.rollAfter(beat.EventsAfter)
+		r.Events, r.EventsMissing = s.memberEventsAfter(beat.EventsAfter)
 	}
 	if beat.WantMembers {
 		r.Members = s.members()

@@ -33,6 +33,6 @@ func (s *state) leave(l storage.Leave, now time.Time) error {
 		rules.Drain(s, row.Member, l, now)
 		s.wakeLeader()
 	}
-	s.commands.Fulfil(l, s.term, now)
+	s.commands.MarkDone(l, s.term, now)
 	return nil
 }

@@ -71,7 +71,7 @@ func (s *state) acquire(name, owner string, ttl time.Duration, expired storage.L
 // that of any lock whose row was swept. It is at least the clock, so that a failover that lost the
 // newest rows repeats no number.
 func (s *state) nextLock(previous int64, now time.Time) int64 {
-	return storage.NextNumber(max(previous, s.lockFloor), now, 0)
+	return storage.NextTermNumber(max(previous, s.lockFloor), now, 0)
 }
 
 // extend renews a holding. A holder keeps the lock until another owner takes it.

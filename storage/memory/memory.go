@@ -9,7 +9,7 @@
 //
 // # What it promises
 //
-//   - Everything that package storage promises of a [storage.Store], a [storage.Waker], a
+//   - Everything that package storage promises of a [storage.Store], a [storage.Watcher], a
 //     [storage.Locker] and a [storage.Sweeper].
 //   - Determinism: the same calls at the same times give the same answers, in the same order.
 //     Nothing depends on the order of a map.
@@ -45,7 +45,7 @@ type Config struct {
 	// once per call, with the store locked.
 	Now func() time.Time
 	// KeepEvents bounds the history; 0 counts as DefaultKeepEvents. A reader that is further behind
-	// is told so (storage.Reply.Behind) and reads the member list instead.
+	// is told so (storage.Reply.EventsMissing) and reads the member list instead.
 	KeepEvents int
 
 	// OnEvent gets each event in the order of its number. OnStamp gets each fence that was stamped.
@@ -54,7 +54,7 @@ type Config struct {
 	// on the caller's goroutine; nil is skipped.
 	OnEvent func(daemon.Event)
 	OnStamp func(daemon.Fence)
-	OnWake  func(storage.Wake)
+	OnWake  func(storage.Hint)
 }
 
 // DefaultKeepEvents is how many events a store keeps by default.
@@ -64,17 +64,17 @@ const DefaultKeepEvents = 10_000
 type Store struct {
 	cfg Config
 
-	mu       sync.Mutex
-	state    *state
-	storeID  string
-	told     int64 // the last event that was passed to OnEvent
-	gates    map[daemon.Unit]*gate
-	watchers map[*watcher]struct{}
+	mu              sync.Mutex
+	state           *state
+	storeID         string
+	lastEventPassed int64 // the last event that was passed to OnEvent
+	gates           map[daemon.Unit]*gate
+	watchers        map[*watcher]struct{}
 }
 
 var (
 	_ storage.Store   = (*Store)(nil)
-	_ storage.Waker   = (*Store)(nil)
+	_ storage.Watcher = (*Store)(nil)
 	_ storage.Locker  = (*Store)(nil)
 	_ storage.Sweeper = (*Store)(nil)
 	_ storage.Renamer = (*Store)(nil)
@@ -110,13 +110,13 @@ func (s *Store) begin(ctx context.Context) (time.Time, error) {
 // the store and sends the hint.
 func (s *Store) end() {
 	if s.cfg.OnEvent != nil {
-		news := s.state.eventsAfter(s.told)
+		news := s.state.eventsAfter(s.lastEventPassed)
 		for _, e := range news {
 			s.cfg.OnEvent(e)
 		}
 	}
-	s.told = s.state.head
-	s.state.keepEvents(s.cfg.KeepEvents)
+	s.lastEventPassed = s.state.head
+	s.state.trimEvents(s.cfg.KeepEvents)
 	hint, ok := s.state.takeHint()
 	s.mu.Unlock()
 	if ok {

@@ -42,8 +42,8 @@ func backend(now func() time.Time) storagetest.Backend {
 		InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
 			return s.InTx(ctx, f, func() error { return fn(ctx) })
 		},
-		Become: func(testing.TB) { s.SetStoreID(fmt.Sprint("store-", another.Add(1))) },
-		Plant:  func(_ testing.TB, u daemon.Unit, state daemon.State) { s.Plant(u, state) },
+		ChangeIdentity: func(testing.TB) { s.SetStoreID(fmt.Sprint("store-", another.Add(1))) },
+		WriteState:     func(_ testing.TB, u daemon.Unit, state daemon.State) { s.Plant(u, state) },
 	}
 }
 

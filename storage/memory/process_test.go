@@ -35,7 +35,7 @@ func join(t testing.TB, s *memory.Store, n int) *process {
 func (p *process) beat(t testing.TB, edits ...func(*storage.Heartbeat)) *storage.Reply {
 	t.Helper()
 	p.seq++
-	h := storage.Heartbeat{Node: p.id, Seq: p.seq, Heard: p.seq - 1, TTL: time.Minute, EventsAfter: -1, Claim: storage.Claim{Lease: time.Minute}}
+	h := storage.Heartbeat{Node: p.id, Seq: p.seq, ConfirmedSeq: p.seq - 1, TTL: time.Minute, EventsAfter: -1, TermRequest: storage.TermRequest{Lease: time.Minute}}
 	for _, e := range edits {
 		e(&h)
 	}
@@ -49,7 +49,7 @@ func (p *process) beat(t testing.TB, edits ...func(*storage.Heartbeat)) *storage
 // lead makes the process the leader of a vacant term.
 func (p *process) lead(t testing.TB) node.Term {
 	t.Helper()
-	r := p.beat(t, func(h *storage.Heartbeat) { h.Claim.Stand = true })
+	r := p.beat(t, func(h *storage.Heartbeat) { h.TermRequest.Campaign = true })
 	if r.Verdict != storage.Elect {
 		t.Fatalf("verdict %v, want an election", r.Verdict)
 	}

@@ -19,7 +19,7 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 		return fmt.Errorf("rename the cluster: %w", &storage.OtherClusterError{Store: s.state.cluster, Node: from})
 	}
 	for _, m := range s.state.order {
-		if m.Present() && storage.InUse(m.LastHeartbeatAt, now, ttl) {
+		if m.Present() && storage.NodeIDInUse(m.LastHeartbeatAt, now, ttl) {
 			return fmt.Errorf("rename the cluster: %w: %s", storage.ErrNodesLive, m.Name)
 		}
 	}

@@ -37,7 +37,7 @@ func (s *Store) Restore(image *Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state = image.state.clone()
-	s.told = s.state.head
+	s.lastEventPassed = s.state.head
 }
 
 // SetStoreID changes the store identity.

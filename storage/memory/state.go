@@ -16,7 +16,7 @@ import (
 // state is everything that a store contains. Its methods are the specification. Each applies one
 // call at now, or returns an answer (an error) and changes nothing.
 type state struct {
-	cluster string // the cluster's name; see storage.ClusterName
+	cluster string // the cluster's name; see storage.CheckClusterName
 	term    node.Term
 	lease   node.Lease
 
@@ -31,14 +31,14 @@ type state struct {
 	units table                       // every unit
 	held  map[node.Incarnation]*table // the units that each process holds
 
-	fences   map[daemon.Unit]int64 // stamped generation of each unit
-	adverts  map[string]*daemon.Advert
-	events   []daemon.Event // without gaps; events[0].Seq is oldest
-	roll     []int64        // numbers of the events about members
-	oldest   int64          // number of the first event not dropped, or head+1
-	head     int64          // number of the newest event there was
-	commands rules.Commands
-	locks    map[string]storage.Lock
+	fences       map[daemon.Unit]int64 // stamped generation of each unit
+	adverts      map[string]*daemon.Advert
+	events       []daemon.Event // without gaps; events[0].Seq is oldest
+	memberEvents []int64        // numbers of the events about members
+	oldest       int64          // number of the first event not dropped, or head+1
+	head         int64          // number of the newest event there was
+	commands     rules.Commands
+	locks        map[string]storage.Lock
 	// lockFloor is the highest number of a lock whose row was swept.
 	lockFloor int64
 
@@ -80,7 +80,7 @@ func (s *state) clone() *state {
 		c.held[inc] = t.clone()
 	}
 	c.fences, c.locks = maps.Clone(s.fences), maps.Clone(s.locks)
-	c.events, c.roll = slices.Clip(s.events), slices.Clip(s.roll)
+	c.events, c.memberEvents = slices.Clip(s.events), slices.Clip(s.memberEvents)
 	c.commands = slices.Clone(s.commands)
 	c.hints = hints{}
 	return &c
@@ -137,8 +137,8 @@ func (s *state) Node(inc node.Incarnation) *node.Member {
 // PutNode implements [rules.Rows].
 func (s *state) PutNode(m node.Member) { s.nodes[m.Incarnation].Member = m }
 
-// Still implements [rules.Rows].
-func (s *state) Still(g storage.NodeGuard) bool {
+// Unchanged implements [rules.Rows].
+func (s *state) Unchanged(g storage.NodeVersion) bool {
 	m := s.nodes[g.Incarnation]
 	return m != nil && m.Seq == g.Seq
 }
@@ -159,11 +159,11 @@ func (s *state) Highest() (term, generation int64) {
 
 // Put writes a unit's row and updates the index of holders.
 func (s *state) Put(r daemon.Record) {
-	if old := s.units.get(r.Unit); old != nil && !old.State.Free() && !r.HeldBy(old.Holder.Incarnation) {
+	if old := s.units.get(r.Unit); old != nil && !old.State.IsFree() && !r.HeldBy(old.Holder.Incarnation) {
 		s.held[old.Holder.Incarnation].remove(r.Unit)
 	}
 	s.units.put(&r)
-	if r.State.Free() {
+	if r.State.IsFree() {
 		return
 	}
 	t := s.held[r.Holder.Incarnation]
@@ -188,10 +188,10 @@ func (s *state) Emit(e daemon.Event, now time.Time) {
 	s.head++
 	e.Seq, e.At = s.head, now
 	s.events = append(s.events, e)
-	if isRoll(e.Kind) {
-		s.roll = append(s.roll, e.Seq)
+	if isMemberEvent(e.Kind) {
+		s.memberEvents = append(s.memberEvents, e.Seq)
 	}
 }
 
-// isRoll reports whether an event is about membership.
-func isRoll(k daemon.EventKind) bool { return strings.HasPrefix(string(k), "node.") }
+// isMemberEvent reports whether an event is about membership.
+func isMemberEvent(k daemon.EventKind) bool { return strings.HasPrefix(string(k), "node.") }

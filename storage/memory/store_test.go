@@ -50,7 +50,7 @@ func TestRestore(t *testing.T) {
 	s := memory.Open(memory.Config{Now: c.Now})
 	p := join(t, s, 0)
 	r := assign(t, p)
-	if err := s.Stamp(t.Context(), r.Fence()); err != nil {
+	if err := s.StampFence(t.Context(), r.Fence()); err != nil {
 		t.Fatal(err)
 	}
 	lock, err := s.Acquire(t.Context(), "lock", "me", time.Minute, storage.Lock{})
@@ -66,7 +66,7 @@ func TestRestore(t *testing.T) {
 		if out, err := s.Report(t.Context(), storage.Report{Node: p.id, Seq: p.seq + 1, Units: []storage.UnitReport{{Unit: unit, Generation: r.Generation, Step: daemon.Acknowledge}}}); err != nil || !out[0].Applied {
 			t.Fatal(out, err)
 		}
-		if err := s.Stamp(t.Context(), daemon.Fence{Unit: unit, Generation: r.Generation + 5}); err != nil {
+		if err := s.StampFence(t.Context(), daemon.Fence{Unit: unit, Generation: r.Generation + 5}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Release(t.Context(), lock); err != nil {
@@ -197,7 +197,7 @@ func TestKeepEvents(t *testing.T) {
 	if page.Head != 22 || page.Oldest != 20 || len(page.Events) != 3 || page.Events[0].Seq != 20 {
 		t.Errorf("page is %+v", page)
 	}
-	if r := p.beat(t, func(h *storage.Heartbeat) { h.EventsAfter = 1 }); !r.Behind {
+	if r := p.beat(t, func(h *storage.Heartbeat) { h.EventsAfter = 1 }); !r.EventsMissing {
 		t.Error("the reader is not told that it fell behind")
 	}
 	for i, seq := range told {
@@ -209,7 +209,7 @@ func TestKeepEvents(t *testing.T) {
 		t.Errorf("the observer was told of %d events, want 22", len(told))
 	}
 	for _, generation := range []int64{3, 3, 5, 4} {
-		_ = s.Stamp(t.Context(), daemon.Fence{Unit: unit, Generation: generation}) // refused or not: the observer shows it
+		_ = s.StampFence(t.Context(), daemon.Fence{Unit: unit, Generation: generation}) // refused or not: the observer shows it
 	}
 	want := []daemon.Fence{{Unit: unit, Generation: 3}, {Unit: unit, Generation: 5}}
 	if !slices.Equal(stamps, want) {
@@ -227,8 +227,8 @@ func TestKeepEvents(t *testing.T) {
 func TestOnWake(t *testing.T) {
 	t.Parallel()
 	var s *memory.Store
-	var got []storage.Wake
-	s = memory.Open(memory.Config{OnWake: func(w storage.Wake) {
+	var got []storage.Hint
+	s = memory.Open(memory.Config{OnWake: func(w storage.Hint) {
 		got = append(got, w)
 		if _, err := s.Snapshot(context.Background()); err != nil {
 			t.Error(err)
@@ -245,7 +245,7 @@ func TestOnWake(t *testing.T) {
 	if err := s.Leave(t.Context(), storage.Leave{Node: l.id, Seq: 3, Resign: term.Number}); err != nil {
 		t.Fatal(err)
 	}
-	want := []storage.Wake{
+	want := []storage.Hint{
 		{Nodes: []node.Incarnation{p.id.Incarnation}},
 		{Nodes: []node.Incarnation{l.id.Incarnation}, Leader: true},
 		{},
@@ -263,10 +263,10 @@ func TestSlowWatcher(t *testing.T) {
 	term := l.lead(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	entered, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	var got []storage.Wake
+	var got []storage.Hint
 	last := make(chan struct{})
 	go func() {
-		done <- s.Watch(ctx, func(w storage.Wake) {
+		done <- s.Watch(ctx, func(w storage.Hint) {
 			if got = append(got, w); len(got) == 1 {
 				close(entered)
 				<-goOn
@@ -316,7 +316,7 @@ func TestFence(t *testing.T) {
 			t.Errorf("fence %v without a stamp: %v", unstamped, err)
 		}
 	}
-	if err := s.Stamp(t.Context(), f); err != nil {
+	if err := s.StampFence(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Fence(f); err != nil {
@@ -324,7 +324,7 @@ func TestFence(t *testing.T) {
 	}
 	f.Generation = 2
 	var stale *daemon.StaleError
-	if err := s.Fence(f); !errors.As(err, &stale) || stale.Holds != 3 || stale.Fence != f {
+	if err := s.Fence(f); !errors.As(err, &stale) || stale.HeldGeneration != 3 || stale.Fence != f {
 		t.Errorf("fence %v: %v", f, err)
 	}
 }
@@ -335,12 +335,12 @@ func TestStampIsNotStarved(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{})
 	old, now := daemon.Fence{Unit: unit, Generation: 3}, daemon.Fence{Unit: unit, Generation: 4}
-	if err := s.Stamp(t.Context(), old); err != nil {
+	if err := s.StampFence(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
 	stamped := make(chan error, 1)
 	err := s.InTx(t.Context(), old, func() error {
-		go func() { stamped <- s.Stamp(context.Background(), now) }()
+		go func() { stamped <- s.StampFence(context.Background(), now) }()
 		// The next transaction either joins this one (the stamp does not wait yet) or waits until
 		// it is refused.
 		for {
@@ -376,7 +376,7 @@ func TestEndedContext(t *testing.T) {
 	_, acquire := s.Acquire(ctx, "a", "b", time.Minute, storage.Lock{})
 	_, extend := s.Extend(ctx, storage.Lock{}, time.Minute)
 	_, nodes := s.SweepNodes(ctx, f, 0, 1)
-	for i, err := range []error{acquire, extend, s.Release(ctx, storage.Lock{}), nodes, s.Stamp(ctx, f), s.InTx(ctx, f, func() error { return nil })} {
+	for i, err := range []error{acquire, extend, s.Release(ctx, storage.Lock{}), nodes, s.StampFence(ctx, f), s.InTx(ctx, f, func() error { return nil })} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("call %d returned %v", i, err)
 		}

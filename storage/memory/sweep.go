@@ -19,7 +19,7 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 }
 
 // SweepEvents implements [storage.Sweeper].
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Retention, limit int) (int, error) {
 	return s.sweep(ctx, fence, "events", func(now time.Time) int {
 		cut := now.Add(-keep.Age)
 		n := s.state.sweepEvents(cut, keep, limit)
@@ -80,9 +80,9 @@ func (s *state) sweepAdverts() {
 
 // sweepEvents removes events from the beginning of the history that exceed keep or were written
 // before cut. It stops at the first event that stays, so a clock that stepped makes no gap.
-func (s *state) sweepEvents(cut time.Time, keep storage.Keep, limit int) int {
+func (s *state) sweepEvents(cut time.Time, keep storage.Retention, limit int) int {
 	n := 0
-	for left := len(s.events); n < limit && left > 0 && (left > keep.Most || left > keep.Least && s.events[n].At.Before(cut)); left-- {
+	for left := len(s.events); n < limit && left > 0 && (left > keep.MaxEvents || left > keep.MinEvents && s.events[n].At.Before(cut)); left-- {
 		n++
 	}
 	s.dropEvents(n)

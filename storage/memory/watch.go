@@ -34,19 +34,19 @@ func (s *state) wakeLeader() {
 }
 
 // takeHint returns the hint of the step that ends, if there is one.
-func (s *state) takeHint() (storage.Wake, bool) {
+func (s *state) takeHint() (storage.Hint, bool) {
 	h := s.hints
 	s.hints = hints{}
 	if h.everybody {
-		return storage.Wake{}, true
+		return storage.Hint{}, true
 	}
-	return storage.Wake{Nodes: h.nodes, Leader: h.leader}, len(h.nodes) > 0
+	return storage.Hint{Nodes: h.nodes, Leader: h.leader}, len(h.nodes) > 0
 }
 
 // watcher holds the hints that one Watch has not passed on yet.
 type watcher struct {
 	mu      sync.Mutex
-	pending []storage.Wake
+	pending []storage.Hint
 	ready   chan struct{} // capacity 1
 }
 
@@ -54,9 +54,9 @@ type watcher struct {
 // all.
 const maxPending = 64
 
-// Watch implements [storage.Waker]. A node gets a hint if it may have to campaign, or was given or
+// Watch implements [storage.Watcher]. A node gets a hint if it may have to campaign, or was given or
 // lost a unit. The leader gets hints about reports, registrations, leaves and commands.
-func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
+func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
 	w := &watcher{ready: make(chan struct{}, 1)}
 	s.mu.Lock()
 	s.watchers[w] = struct{}{}
@@ -79,7 +79,7 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 }
 
 // wake passes a hint on. The store must be unlocked.
-func (s *Store) wake(hint storage.Wake) {
+func (s *Store) wake(hint storage.Hint) {
 	if s.cfg.OnWake != nil {
 		s.cfg.OnWake(hint)
 	}
@@ -90,15 +90,15 @@ func (s *Store) wake(hint storage.Wake) {
 	}
 }
 
-func (w *watcher) add(hint storage.Wake) {
+func (w *watcher) add(hint storage.Hint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	same := func(o storage.Wake) bool { return o.Leader == hint.Leader && slices.Equal(o.Nodes, hint.Nodes) }
+	same := func(o storage.Hint) bool { return o.Leader == hint.Leader && slices.Equal(o.Nodes, hint.Nodes) }
 	if slices.ContainsFunc(w.pending, same) {
 		return
 	}
 	if w.pending = append(w.pending, hint); len(w.pending) > maxPending {
-		w.pending = append(w.pending[:0], storage.Wake{Leader: true})
+		w.pending = append(w.pending[:0], storage.Hint{Leader: true})
 	}
 	select {
 	case w.ready <- struct{}{}:
@@ -106,7 +106,7 @@ func (w *watcher) add(hint storage.Wake) {
 	}
 }
 
-func (w *watcher) take() []storage.Wake {
+func (w *watcher) take() []storage.Hint {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := w.pending

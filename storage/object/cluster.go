@@ -26,15 +26,15 @@ type cluster struct {
 	// Past holds the nonces of the contents N-1, N-2, …, up to keepPast of them. Together they show
 	// whether a write of unknown outcome has happened, and whether the present content continues
 	// the one that was read before.
-	N     uint64   `json:"n"`
-	Nonce uint64   `json:"nonce"`
-	Past  []uint64 `json:"past,omitempty"`
+	N             uint64   `json:"n"`
+	Nonce         uint64   `json:"nonce"`
+	EarlierNonces []uint64 `json:"past,omitempty"`
 
 	// StoreID names this history. KnownID is the store identity that the newest heartbeat found.
 	// Since is when that last changed.
-	StoreID string    `json:"store_id"`
-	KnownID string    `json:"known_id,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
+	StoreID           string    `json:"store_id"`
+	KnownID           string    `json:"known_id,omitempty"`
+	IdentityChangedAt time.Time `json:"since,omitzero"`
 
 	// Name is the cluster's name, set by the first node that registers.
 	Name string `json:"name,omitempty"`
@@ -53,9 +53,9 @@ type cluster struct {
 	Ring     []daemon.Event `json:"ring,omitempty"`
 	Oldest   int64          `json:"oldest"`
 	Head     int64          `json:"head"`
-	// Rolled is at least the number of the newest event about members. A reader whose cursor is at
+	// LastMemberEvent is at least the number of the newest event about members. A reader whose cursor is at
 	// or after it need not look.
-	Rolled int64 `json:"rolled,omitempty"`
+	LastMemberEvent int64 `json:"rolled,omitempty"`
 
 	Commands  rules.Commands          `json:"commands,omitempty"`
 	Locks     map[string]storage.Lock `json:"locks,omitempty"`
@@ -69,9 +69,9 @@ type member struct {
 	Left bool `json:"left,omitempty"`
 	// BeatSeq is the sequence number of the newest heartbeat that is part of the row.
 	BeatSeq uint64 `json:"beat_seq"`
-	// Within says that the node leads: each of its heartbeats is written here, and nobody reads its
+	// BeatsInCluster says that the node leads: each of its heartbeats is written here, and nobody reads its
 	// own object.
-	Within bool `json:"within,omitempty"`
+	BeatsInCluster bool `json:"within,omitempty"`
 	// Doubt is set while a leader tries to declare the node dead. It is the sequence number that
 	// the leader saw not change. A node that finds it removes it before its heartbeat is answered.
 	Doubt *uint64 `json:"doubt,omitempty"`
@@ -81,8 +81,8 @@ type member struct {
 // write until this many contents have followed.
 const keepPast = 64
 
-// found makes the first content of a new history, after number n.
-func found(n uint64) *cluster {
+// newHistory makes the first content of a new history, after number n.
+func newHistory(n uint64) *cluster {
 	return &cluster{N: n + 1, Nonce: rand.Uint64(), StoreID: fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()), Oldest: 1}
 }
 
@@ -94,7 +94,7 @@ func (c *cluster) clone() *cluster {
 		row := *m
 		d.Members[i] = &row
 	}
-	d.Past, d.Segments, d.Ring = slices.Clip(c.Past), slices.Clip(c.Segments), slices.Clip(c.Ring)
+	d.EarlierNonces, d.Segments, d.Ring = slices.Clip(c.EarlierNonces), slices.Clip(c.Segments), slices.Clip(c.Ring)
 	d.Units, d.Commands = slices.Clone(c.Units), slices.Clone(c.Commands)
 	d.Fences, d.Locks, d.Adverts = cloned(c.Fences), cloned(c.Locks), cloned(c.Adverts)
 	return &d
@@ -108,9 +108,9 @@ func cloned[K comparable, V any](m map[K]V) map[K]V {
 	return maps.Clone(m)
 }
 
-// follow turns the clone into the content after the one it was cloned from.
-func (c *cluster) follow() {
-	c.Past = append([]uint64{c.Nonce}, c.Past[:min(len(c.Past), keepPast-1)]...)
+// advance turns the clone into the content after the one it was cloned from.
+func (c *cluster) advance() {
+	c.EarlierNonces = append([]uint64{c.Nonce}, c.EarlierNonces[:min(len(c.EarlierNonces), keepPast-1)]...)
 	c.N++
 	c.Nonce = rand.Uint64()
 }
@@ -120,8 +120,8 @@ func (c *cluster) nonceOf(n uint64) (uint64, bool) {
 	if n == c.N {
 		return c.Nonce, true
 	}
-	if back := c.N - n; n < c.N && back <= uint64(len(c.Past)) {
-		return c.Past[back-1], true
+	if back := c.N - n; n < c.N && back <= uint64(len(c.EarlierNonces)) {
+		return c.EarlierNonces[back-1], true
 	}
 	return 0, false
 }
@@ -212,8 +212,8 @@ func (c *cluster) addRow(who node.Identity) *member {
 	return m
 }
 
-// everybody lists all processes that are members.
-func (c *cluster) everybody() []node.Incarnation {
+// memberIDs lists all processes that are members.
+func (c *cluster) memberIDs() []node.Incarnation {
 	var out []node.Incarnation
 	for _, m := range c.Members {
 		if m.Present() {
@@ -293,7 +293,7 @@ func (c *cluster) Emit(e daemon.Event, now time.Time) {
 	c.Head++
 	e.Seq, e.At = c.Head, now
 	if aboutMembers(e) {
-		c.Rolled = e.Seq
+		c.LastMemberEvent = e.Seq
 	}
 	c.Ring = append(c.Ring, e)
 }

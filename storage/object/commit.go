@@ -27,7 +27,7 @@ func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storag
 	if len(commit.Changes) > storage.MaxChanges {
 		return nil, fmt.Errorf("%d changes, the limit is %d", len(commit.Changes), storage.MaxChanges)
 	}
-	dead, assigns := deaths(commit)
+	dead, assigns := rowsDeclaredDead(commit)
 	if len(dead) > 0 {
 		if err := s.doubt(ctx, commit, dead); err != nil {
 			return nil, err
@@ -37,9 +37,9 @@ func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storag
 		guess: true,
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
 			if assigns {
-				return s.refresh(ctx, c, c.everybody()) // the generations of the new runs depend on all rows
+				return s.refresh(ctx, c, c.memberIDs()) // the generations of the new runs depend on all rows
 			}
-			return s.refresh(ctx, c, incarnations(append(dead[:len(dead):len(dead)], judged(commit)...)))
+			return s.refresh(ctx, c, incarnations(append(dead[:len(dead):len(dead)], rowsMarkedLateOrDeaf(commit)...)))
 		},
 		apply: func(c *cluster, now time.Time) (bool, error) {
 			if err := s.same(c, commit.StoreID); err != nil {
@@ -55,8 +55,8 @@ func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storag
 	return out, nil
 }
 
-// deaths lists the rows that must not have moved, and reports whether the batch assigns units.
-func deaths(commit storage.Commit) (dead []storage.NodeGuard, assigns bool) {
+// rowsDeclaredDead lists the rows that must not have moved, and reports whether the batch assigns units.
+func rowsDeclaredDead(commit storage.Commit) (dead []storage.NodeVersion, assigns bool) {
 	for _, n := range commit.Nodes {
 		if n.State == node.Removed {
 			dead = append(dead, n.Guard)
@@ -71,19 +71,19 @@ func deaths(commit storage.Commit) (dead []storage.NodeGuard, assigns bool) {
 	return dead, assigns
 }
 
-// judged lists the nodes that the batch calls late or deaf by a stamp. The stamps are in the nodes'
+// rowsMarkedLateOrDeaf lists the nodes that the batch calls late or deaf by a stamp. The stamps are in the nodes'
 // own objects, which must be read.
-func judged(commit storage.Commit) []storage.NodeGuard {
-	var out []storage.NodeGuard
+func rowsMarkedLateOrDeaf(commit storage.Commit) []storage.NodeVersion {
+	var out []storage.NodeVersion
 	for _, n := range commit.Nodes {
-		if !n.Stamp.IsZero() {
+		if !n.ObservedAt.IsZero() {
 			out = append(out, n.Guard)
 		}
 	}
 	return out
 }
 
-func incarnations(guards []storage.NodeGuard) []node.Incarnation {
+func incarnations(guards []storage.NodeVersion) []node.Incarnation {
 	var out []node.Incarnation
 	seen := map[node.Incarnation]bool{}
 	for _, g := range guards {
@@ -96,7 +96,7 @@ func incarnations(guards []storage.NodeGuard) []node.Incarnation {
 
 // doubt writes into the rows the sequence number at which the leader saw them unchanged. Rows that
 // have changed since get none.
-func (s *Store) doubt(ctx context.Context, commit storage.Commit, dead []storage.NodeGuard) error {
+func (s *Store) doubt(ctx context.Context, commit storage.Commit, dead []storage.NodeVersion) error {
 	_, err := s.run(ctx, step{
 		guess: true,
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
@@ -122,16 +122,16 @@ func (s *Store) doubt(ctx context.Context, commit storage.Commit, dead []storage
 	return err
 }
 
-// Still implements [rules.Rows]: the leader doubts the row as it saw it, and the row has not moved
+// Unchanged implements [rules.Rows]: the leader doubts the row as it saw it, and the row has not moved
 // since.
-func (c *cluster) Still(g storage.NodeGuard) bool {
+func (c *cluster) Unchanged(g storage.NodeVersion) bool {
 	m := c.row(g.Incarnation)
 	return m != nil && m.Seq == g.Seq && m.Doubt != nil && *m.Doubt == g.Seq
 }
 
 // commit applies the whole batch if exactly this term leads. Each change also has the guard of its
 // row.
-func (c *cluster) commit(commit storage.Commit, dead []storage.NodeGuard, now time.Time) ([]storage.Outcome, error) {
+func (c *cluster) commit(commit storage.Commit, dead []storage.NodeVersion, now time.Time) ([]storage.Outcome, error) {
 	if !c.Term.Held() || c.Term.Ref() != commit.Term {
 		return nil, storage.ErrTermLost
 	}

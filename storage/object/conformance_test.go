@@ -53,8 +53,8 @@ func backend(t testing.TB, bucket blob.Bucket, cfg object.Config) storagetest.Ba
 	s := open(t, bucket, cfg)
 	return storagetest.Backend{
 		Store: s, Second: open(t, bucket, cfg),
-		Become: func(t testing.TB) { restore(t, bucket) },
-		Plant: func(t testing.TB, u daemon.Unit, state daemon.State) {
+		ChangeIdentity: func(t testing.TB) { restore(t, bucket) },
+		WriteState: func(t testing.TB, u daemon.Unit, state daemon.State) {
 			if err := s.Plant(context.Background(), u, state); err != nil {
 				t.Fatal(err)
 			}
@@ -137,7 +137,7 @@ func TestConformanceInAStorm(t *testing.T) {
 			c := newClock()
 			bucket := mem.New(mem.Config{Faults: storm(seed.Add(1)), Latency: mem.Constant(100 * time.Microsecond)})
 			b := backend(t, bucket, object.Config{Clock: c.Now})
-			b.Advance, b.Frozen, b.Become = c.Advance, true, nil
+			b.Advance, b.Frozen, b.ChangeIdentity = c.Advance, true, nil
 			return b
 		},
 		Lacks: storagetest.Tx | storagetest.Wakes,

@@ -200,7 +200,7 @@ func TestIdleHeartbeat(t *testing.T) {
 		t.Errorf("a heartbeat costs %v", calls)
 	}
 	start(t, store, 2) // news
-	if r := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = cursor }); len(r.Events) != 1 || r.Behind {
-		t.Errorf("told %d events of members, behind %v", len(r.Events), r.Behind)
+	if r := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = cursor }); len(r.Events) != 1 || r.EventsMissing {
+		t.Errorf("told %d events of members, behind %v", len(r.Events), r.EventsMissing)
 	}
 }

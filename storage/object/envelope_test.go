@@ -23,18 +23,18 @@ func full() *cluster {
 	who := node.Identity{Name: "узел \"1\"\n", ID: "id", Incarnation: "inc"}
 	unit := daemon.Unit{Daemon: "acme:a/b", Index: 7}
 	doubt := uint64(3)
-	c := found(41)
-	c.follow()
-	c.KnownID, c.Since, c.Name = "other", at, "production"
+	c := newHistory(41)
+	c.advance()
+	c.KnownID, c.IdentityChangedAt, c.Name = "other", at, "production"
 	c.Term = node.Term{Number: 5, Ordinal: 2, Leader: who, ElectedAt: at, Vacant: true}
 	c.Lease = node.Lease{ExpiresAt: at, Renewals: 9, LastPassAt: at, PassSeq: 4}
-	c.Members = []*member{{Member: node.Member{Identity: who, State: node.Live, Seq: 3, Advert: "hash", RegisteredAt: at}, Left: true, BeatSeq: 2, Within: true, Doubt: &doubt}}
+	c.Members = []*member{{Member: node.Member{Identity: who, State: node.Live, Seq: 3, Advert: "hash", RegisteredAt: at}, Left: true, BeatSeq: 2, BeatsInCluster: true, Doubt: &doubt}}
 	c.Units = []*daemon.Record{{Unit: unit, State: "of a newer version", Holder: who, Generation: 6, Since: at, Embargoes: []daemon.Embargo{{Incarnation: "x", Strikes: 1}}}}
 	c.Fences = map[daemon.Unit]int64{unit: 6}
 	c.Adverts = map[string]*daemon.Advert{"hash": {Kinds: []daemon.Kind{"a"}, Specs: []daemon.Spec{{ID: "a", Requires: map[string]string{"k": "v"}}}}}
 	c.Segments = []segment{{First: 1, Count: 4, Nonce: 77, At: at}}
 	c.Ring = []daemon.Event{{Seq: 5, At: at, Kind: daemon.LeaderElected, Unit: unit, Detail: json.RawMessage(`{"a":[1]}`)}}
-	c.Oldest, c.Head, c.Rolled = 3, 5, 4
+	c.Oldest, c.Head, c.LastMemberEvent = 3, 5, 4
 	c.Commands = []*storage.Command{{ID: "c", Kind: "k", Args: json.RawMessage(`{}`), CreatedAt: at, Cooldown: time.Second}}
 	c.Locks = map[string]storage.Lock{"l": {Name: "l", Owner: "o", Number: 3, Renewals: 2, TTL: time.Minute, ExpiresAt: at}}
 	c.LockFloor = 2
@@ -103,7 +103,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: %v", story, err)
 		}
 	}
-	if err := open(kindEvents, line(kindEvents, 1, []byte("not deflated")), &lot{}); !errors.Is(err, blob.ErrCorrupt) {
+	if err := open(kindEvents, line(kindEvents, 1, []byte("not deflated")), &eventBatch{}); !errors.Is(err, blob.ErrCorrupt) {
 		t.Errorf("not deflated: %v", err)
 	}
 	err = open(kindNode, line(kindNode, 9, []byte(`{"more":2}`)), &pulse{})
@@ -144,11 +144,11 @@ func TestValidRefuses(t *testing.T) {
 // TestNonces: what a content says about the contents before it.
 func TestNonces(t *testing.T) {
 	t.Parallel()
-	c := found(0)
+	c := newHistory(0)
 	contents := map[uint64]*cluster{1: c}
 	for range 2 * keepPast {
 		c = c.clone()
-		c.follow()
+		c.advance()
 		contents[c.N] = c
 	}
 	for n, old := range contents {
@@ -189,7 +189,7 @@ func TestPulseKeys(t *testing.T) {
 // FuzzOpen: no bytes make a decoder panic, and every accepted content can be used and written
 // again.
 func FuzzOpen(f *testing.F) {
-	for k, v := range map[kind]any{kindCluster: full(), kindNode: pulse{Seq: 3}, kindEvents: lot{full().Ring}} {
+	for k, v := range map[kind]any{kindCluster: full(), kindNode: pulse{Seq: 3}, kindEvents: eventBatch{full().Ring}} {
 		data, err := seal(k, v)
 		if err != nil {
 			f.Fatal(err)
@@ -213,7 +213,7 @@ func FuzzOpen(f *testing.F) {
 			c.HeldBy("inc")
 			c.Commands.Waiting()
 			c.dropEvents(1)
-			c.follow()
+			c.advance()
 			again, err := seal(kindCluster, c)
 			if err != nil {
 				t.Fatal(err)
@@ -223,7 +223,7 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 		_ = open(kindNode, line(kindNode, format, text), &pulse{})
-		var l lot
+		var l eventBatch
 		if open(kindEvents, line(kindEvents, format, deflate(text)), &l) == nil {
 			_ = segment{First: 1, Count: len(l.Events)}.fits(l.Events)
 		}

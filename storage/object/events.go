@@ -36,30 +36,30 @@ func (g segment) last() int64 { return g.First + int64(g.Count) - 1 }
 
 func (g segment) key() string { return fmt.Sprintf("%s%020d-%016x", segmentPrefix, g.First, g.Nonce) }
 
-// lot is the content of a segment: a batch of events.
-type lot struct {
+// eventBatch is the content of a segment: a batch of events.
+type eventBatch struct {
 	Events []daemon.Event `json:"events"`
 }
 
-// maxLots is how many batches of events may wait in the cluster object while segments cannot be
+// maxBatches is how many batches of events may wait in the cluster object while segments cannot be
 // written. Up to then, no heartbeat fails because of the history.
-const maxLots = 8
+const maxBatches = 8
 
-// spill writes the oldest events of the ring to segments while the ring is too long. Only events up
+// writeSegments writes the oldest events of the ring to segments while the ring is too long. Only events up
 // to committed may leave, because the later ones have not happened yet.
-func (s *Store) spill(ctx context.Context, c *cluster, committed int64) error {
+func (s *Store) writeSegments(ctx context.Context, c *cluster, committed int64) error {
 	for len(c.Ring) >= 2*perSegment && c.Ring[perSegment-1].Seq <= committed {
 		out := c.Ring[:perSegment]
 		g := segment{First: out[0].Seq, Count: len(out), Nonce: rand.Uint64(), At: out[0].At}
-		if s.spilled.id == c.StoreID && s.spilled.segment.First == g.First {
-			g = s.spilled.segment // written by an attempt that failed later
+		if s.lastSegment.id == c.StoreID && s.lastSegment.segment.First == g.First {
+			g = s.lastSegment.segment // written by an attempt that failed later
 		} else if err := s.writeSegment(ctx, g, out); err != nil {
-			if len(c.Ring) < maxLots*perSegment {
+			if len(c.Ring) < maxBatches*perSegment {
 				return nil
 			}
 			return fmt.Errorf("write events %d to %d: %w", g.First, g.last(), err)
 		}
-		s.spilled.id, s.spilled.segment = c.StoreID, g
+		s.lastSegment.id, s.lastSegment.segment = c.StoreID, g
 		c.Segments = append(c.Segments, g)
 		c.Ring = slices.Clone(c.Ring[perSegment:])
 	}
@@ -70,7 +70,7 @@ func (s *Store) spill(ctx context.Context, c *cluster, committed int64) error {
 // that already exists under it must be the same. It is read to verify that, because the events are
 // about to leave the cluster object.
 func (s *Store) writeSegment(ctx context.Context, g segment, events []daemon.Event) error {
-	data, err := seal(kindEvents, lot{events})
+	data, err := seal(kindEvents, eventBatch{events})
 	if err != nil {
 		return err
 	}
@@ -83,13 +83,13 @@ func (s *Store) writeSegment(ctx context.Context, g segment, events []daemon.Eve
 
 // readSegment reads a segment and checks that its content is the named one.
 func (s *Store) readSegment(ctx context.Context, g segment) ([]daemon.Event, error) {
-	var l lot
-	err := s.insist(ctx, func() error {
+	var l eventBatch
+	err := s.retry(ctx, func() error {
 		o, err := s.bucket.Read(ctx, g.key())
 		if err != nil {
 			return err
 		}
-		l = lot{}
+		l = eventBatch{}
 		if err := open(kindEvents, o.Data, &l); err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func (s *Store) history(ctx context.Context, c *cluster, after int64, yield func
 // page reads at most limit events after a number.
 func (s *Store) page(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
 	for range tries {
-		c, err := s.look(ctx)
+		c, err := s.readCluster(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -167,33 +167,33 @@ func (s *Store) page(ctx context.Context, after int64, limit int) (*storage.Even
 // aboutMembers reports whether an event is about members, and so is part of heartbeat replies.
 func aboutMembers(e daemon.Event) bool { return strings.HasPrefix(string(e.Kind), "node.") }
 
-// maxRoll bounds the number of membership events in one reply. maxRollSegments bounds how many
+// maxMemberEvents bounds the number of membership events in one reply. maxMemberEventSegments bounds how many
 // segments are searched for them. A reader that is further behind reads the member list, which costs
 // less.
 const (
-	maxRoll         = 500
-	maxRollSegments = 8
+	maxMemberEvents        = 500
+	maxMemberEventSegments = 8
 )
 
-// roll adds the membership events after a number to a reply. The reader is behind if an event after
+// addMemberEvents adds the membership events after a number to a reply. The reader is behind if an event after
 // that number is gone, or if it has seen events that this store never had.
-func (s *Store) roll(ctx context.Context, c *cluster, after int64, r *storage.Reply) error {
-	r.Behind = after+1 < c.Oldest || after > c.Head
-	if after >= c.Rolled {
+func (s *Store) addMemberEvents(ctx context.Context, c *cluster, after int64, r *storage.Reply) error {
+	r.EventsMissing = after+1 < c.Oldest || after > c.Head
+	if after >= c.LastMemberEvent {
 		return nil // an idle node's cursor does not move, however many other events followed
 	}
-	if n := len(c.Segments); n > maxRollSegments && c.Segments[n-maxRollSegments-1].last() > after {
-		r.Behind = true
-		after = c.Segments[n-maxRollSegments-1].last()
+	if n := len(c.Segments); n > maxMemberEventSegments && c.Segments[n-maxMemberEventSegments-1].last() > after {
+		r.EventsMissing = true
+		after = c.Segments[n-maxMemberEventSegments-1].last()
 	}
 	err := s.history(ctx, c, after, func(e daemon.Event) bool {
 		if aboutMembers(e) {
 			r.Events = append(r.Events, e)
 		}
-		return len(r.Events) < maxRoll
+		return len(r.Events) < maxMemberEvents
 	})
 	if errors.Is(err, blob.ErrNotFound) {
-		r.Events, r.Behind = nil, true // swept meanwhile
+		r.Events, r.EventsMissing = nil, true // swept meanwhile
 		return nil
 	}
 	return err

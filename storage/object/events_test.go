@@ -22,7 +22,7 @@ import (
 // news makes the leader emit n events about a node, some dozens in each step.
 func (p *process) news(of *process, n int) {
 	p.t.Helper()
-	guard := storage.NodeGuard{Incarnation: of.id.Incarnation}
+	guard := storage.NodeVersion{Incarnation: of.id.Incarnation}
 	c := storage.Commit{Term: p.term.Ref(), Nodes: []storage.NodeChange{{Guard: guard, State: node.Live}}}
 	for i := range n {
 		c.Nodes = append(c.Nodes, storage.NodeChange{Guard: guard, State: []node.State{node.Late, node.Deaf}[i%2]})
@@ -80,8 +80,8 @@ func TestSpill(t *testing.T) {
 		t.Error("another reader sees another history")
 	}
 	r := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = 0 })
-	if r.Behind || len(r.Events) != 3 {
-		t.Errorf("behind %v, %d membership events", r.Behind, len(r.Events))
+	if r.EventsMissing || len(r.Events) != 3 {
+		t.Errorf("behind %v, %d membership events", r.EventsMissing, len(r.Events))
 	}
 	page, err := p.s.Events(t.Context(), 200, 500)
 	if err != nil || !reflect.DeepEqual(page.Events, all[200:700]) {
@@ -194,7 +194,7 @@ func TestSweptSegments(t *testing.T) {
 	leader, p := start(t, store, 0).lead(), start(t, store, 1)
 	leader.news(p, 5*object.PerSegment)
 	f := daemon.Fence{Unit: daemon.Unit{Daemon: "emit:sweeper"}, Generation: 3}
-	if err := leader.s.Stamp(t.Context(), f); err != nil {
+	if err := leader.s.StampFence(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
 	litter := "ev/00000000000000000257-00000000000000aa"
@@ -216,7 +216,7 @@ func TestSweptSegments(t *testing.T) {
 	keep := int(head-first) + 1 + object.PerSegment/2
 	for removed := -1; removed != 0; {
 		var err error
-		if removed, err = leader.s.SweepEvents(t.Context(), f, storage.Keep{Age: time.Hour, Most: keep}, 100); err != nil {
+		if removed, err = leader.s.SweepEvents(t.Context(), f, storage.Retention{Age: time.Hour, MaxEvents: keep}, 100); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,18 +226,18 @@ func TestSweptSegments(t *testing.T) {
 	if got := segments(t, store); len(got) != 2 || got[1] != pending {
 		t.Errorf("segments %v", got)
 	}
-	if r := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = 1 }); !r.Behind {
+	if r := p.beat(func(h *storage.Heartbeat) { h.EventsAfter = 1 }); !r.EventsMissing {
 		t.Error("a reader of swept events is not behind")
 	}
 	// By age: the first event that is young enough stays, and no segment is read to find that out.
 	reads := store.Stats()[mem.Read].Calls
-	if n, err := leader.s.SweepEvents(t.Context(), f, storage.Keep{Age: time.Hour, Most: 1 << 20}, 100); n != 0 || err != nil {
+	if n, err := leader.s.SweepEvents(t.Context(), f, storage.Retention{Age: time.Hour, MaxEvents: 1 << 20}, 100); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 	if got := store.Stats()[mem.Read].Calls - reads; got > 1 {
 		t.Errorf("%d reads", got)
 	}
-	if n, err := leader.s.SweepEvents(t.Context(), f, storage.Keep{Age: -time.Hour, Most: 1 << 20}, 1<<20); n != keep || err != nil {
+	if n, err := leader.s.SweepEvents(t.Context(), f, storage.Retention{Age: -time.Hour, MaxEvents: 1 << 20}, 1<<20); n != keep || err != nil {
 		t.Error(n, err)
 	}
 	if got := segments(t, store); len(got) != 0 {

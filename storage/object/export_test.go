@@ -30,6 +30,6 @@ func Older(data []byte) ([]byte, error) {
 	if err := open(kindCluster, data, c); err != nil {
 		return nil, err
 	}
-	c.N, c.Nonce, c.Past = c.N-1, c.Past[0], c.Past[1:]
+	c.N, c.Nonce, c.EarlierNonces = c.N-1, c.EarlierNonces[0], c.EarlierNonces[1:]
 	return seal(kindCluster, c)
 }

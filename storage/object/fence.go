@@ -23,7 +23,7 @@ func (s *Store) stamp(ctx context.Context, f daemon.Fence) error {
 // to no run.
 func (c *cluster) checkFence(f daemon.Fence) error {
 	if held := c.Fences[f.Unit]; held != f.Generation || f.Generation <= 0 {
-		return &daemon.StaleError{Fence: f, Holds: held}
+		return &daemon.StaleError{Fence: f, HeldGeneration: held}
 	}
 	return nil
 }

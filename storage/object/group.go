@@ -19,10 +19,10 @@ type proposal struct {
 	step
 	alone bool // it is written alone from now on; guarded by the turn
 
-	mu     sync.Mutex    // held while the step is applied
-	gone   bool          // its caller has given up: the step must not be applied
-	ready  chan struct{} // closed when there is an answer
-	answer               // valid once ready is closed
+	mu                sync.Mutex    // held while the step is applied
+	abandonedByCaller bool          // its caller has given up: the step must not be applied
+	ready             chan struct{} // closed when there is an answer
+	answer                          // valid once ready is closed
 }
 
 // answer is the result of a step.
@@ -39,8 +39,8 @@ func (g *group) add(st step) *proposal {
 	return p
 }
 
-// with lists the steps that p is written together with, itself included.
-func (g *group) with(p *proposal) []*proposal {
+// batchOf lists the steps that p is written together with, itself included.
+func (g *group) batchOf(p *proposal) []*proposal {
 	if p.alone {
 		return []*proposal{p}
 	}
@@ -52,7 +52,7 @@ func (g *group) with(p *proposal) []*proposal {
 // drop ends the wait of the caller. After it has returned, the step is not applied any more.
 func (g *group) drop(p *proposal) {
 	p.mu.Lock()
-	p.gone = true
+	p.abandonedByCaller = true
 	p.mu.Unlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,8 +61,8 @@ func (g *group) drop(p *proposal) {
 	}
 }
 
-// settle gives the answer to a step. The caller holds the turn.
-func (g *group) settle(p *proposal, a answer) {
+// answer gives the answer to a step. The caller holds the turn.
+func (g *group) answer(p *proposal, a answer) {
 	p.answer = a
 	close(p.ready)
 	g.mu.Lock()
@@ -72,8 +72,8 @@ func (g *group) settle(p *proposal, a answer) {
 	}
 }
 
-// settled reports whether there is an answer.
-func (p *proposal) settled() bool {
+// answered reports whether there is an answer.
+func (p *proposal) answered() bool {
 	select {
 	case <-p.ready:
 		return true

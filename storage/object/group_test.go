@@ -34,7 +34,7 @@ func TestStepsShareAWrite(t *testing.T) {
 		var all sync.WaitGroup
 		errs := make([]error, 7)
 		for i, call := range []func(ctx context.Context) error{
-			func(ctx context.Context) error { return p.s.Stamp(ctx, daemon.Fence{Unit: unit, Generation: 7}) },
+			func(ctx context.Context) error { return p.s.StampFence(ctx, daemon.Fence{Unit: unit, Generation: 7}) },
 			func(ctx context.Context) error {
 				_, err := p.s.Report(ctx, storage.Report{Node: p.id, Seq: 4})
 				return err
@@ -48,7 +48,7 @@ func TestStepsShareAWrite(t *testing.T) {
 				return err
 			},
 			func(ctx context.Context) error {
-				return p.s.Stamp(ctx, daemon.Fence{Unit: daemon.Unit{Daemon: "acme:b"}})
+				return p.s.StampFence(ctx, daemon.Fence{Unit: daemon.Unit{Daemon: "acme:b"}})
 			},
 			func(ctx context.Context) error {
 				_, err := p.s.Report(ctx, storage.Report{Node: p.id, Seq: 1})
@@ -120,7 +120,7 @@ func TestGroupWithoutAnAnswer(t *testing.T) {
 		errs := make([]error, 4)
 		for i := range errs {
 			all.Go(func() {
-				errs[i] = p.s.Stamp(ctx, daemon.Fence{Unit: daemon.Unit{Daemon: "acme:a", Index: i}, Generation: 1})
+				errs[i] = p.s.StampFence(ctx, daemon.Fence{Unit: daemon.Unit{Daemon: "acme:a", Index: i}, Generation: 1})
 			})
 		}
 		synctest.Wait()
@@ -136,7 +136,7 @@ func TestGroupWithoutAnAnswer(t *testing.T) {
 		}
 		w.cut.Store(false)
 		for i, err := range errs {
-			if now := p.s.Stamp(t.Context(), daemon.Fence{Unit: daemon.Unit{Daemon: "acme:a", Index: i}, Generation: 1}); now != nil {
+			if now := p.s.StampFence(t.Context(), daemon.Fence{Unit: daemon.Unit{Daemon: "acme:a", Index: i}, Generation: 1}); now != nil {
 				t.Errorf("unit %d, after %v: %v", i, err, now)
 			}
 		}

@@ -19,40 +19,40 @@ import (
 // follower's. Any other heartbeat is one step of the cluster object: a registration, a renewal, an
 // election. If the read after the first way shows that the second is needed, the second follows.
 func (s *Store) heartbeat(ctx context.Context, b storage.Heartbeat) (*storage.Reply, error) {
-	if v := s.seen.Load(); v != nil && v.quiet(b, s.identity(v.cluster), s.now()) {
-		written, err := s.beatAside(ctx, b, v.cluster)
+	if v := s.seen.Load(); v != nil && v.changesOnlyOwnRow(b, s.identity(v.cluster), s.now()) {
+		written, err := s.beatToPulse(ctx, b, v.cluster)
 		if err != nil {
 			return nil, err
 		}
 		if written {
-			c, err := s.look(ctx)
+			c, err := s.readCluster(ctx)
 			switch {
 			case err != nil:
 				return nil, err
 			case c.present(b.Node.Incarnation) == nil:
 				return nil, storage.ErrNotRegistered
-			case c.quiet(b, s.identity(c), s.now()):
+			case c.changesOnlyOwnRow(b, s.identity(c), s.now()):
 				return s.reply(ctx, c, b, storage.Refuse)
 			}
-			return s.beatWithin(ctx, b, true)
+			return s.beatToCluster(ctx, b, true)
 		}
 	}
-	return s.beatWithin(ctx, b, false)
+	return s.beatToCluster(ctx, b, false)
 }
 
-// quiet reports whether a heartbeat changes nothing but its own row.
-func (c *cluster) quiet(b storage.Heartbeat, identity string, now time.Time) bool {
+// changesOnlyOwnRow reports whether a heartbeat changes nothing but its own row.
+func (c *cluster) changesOnlyOwnRow(b storage.Heartbeat, identity string, now time.Time) bool {
 	row := c.present(b.Node.Incarnation)
-	return row != nil && !row.Within && row.Doubt == nil && b.Advert == nil && len(b.Ended) == 0 && len(b.Returned) == 0 && c.KnownID == identity &&
-		(row.NeverLead || storage.Decide(b.Claim, row.Identity, c.Term, c.Lease, now) == storage.Refuse)
+	return row != nil && !row.BeatsInCluster && row.Doubt == nil && b.Advert == nil && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0 && c.KnownID == identity &&
+		(row.NeverLead || storage.Decide(b.TermRequest, row.Identity, c.Term, c.Lease, now) == storage.Refuse)
 }
 
-// beatAside writes a heartbeat to the node's own object. It reports false, and has written nothing,
+// beatToPulse writes a heartbeat to the node's own object. It reports false, and has written nothing,
 // if the sequence number is not newer than the known one.
-func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) (bool, error) {
+func (s *Store) beatToPulse(ctx context.Context, b storage.Heartbeat, c *cluster) (bool, error) {
 	inc := b.Node.Incarnation
 	k, ok := s.pulses.get(inc)
-	for round := 0; round < rounds; round++ {
+	for round := 0; round < maxRounds; round++ {
 		if !ok {
 			var err error
 			if k, err = s.readPulse(ctx, inc); err != nil {
@@ -64,7 +64,7 @@ func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) 
 		if b.Seq <= row.Seq {
 			return false, nil
 		}
-		row.beat(b, s.bucket.change(), s.now())
+		row.beat(b, s.bucket.changeTime(), s.now())
 		if err := s.writePulse(ctx, inc, k, row.pulse()); !isConflict(err) {
 			return err == nil, err
 		}
@@ -73,32 +73,32 @@ func (s *Store) beatAside(ctx context.Context, b storage.Heartbeat, c *cluster) 
 	return false, blob.ErrUnavailable
 }
 
-// beatWithin is a heartbeat as a step of the cluster object. Admitted says that its own row was
+// beatToCluster is a heartbeat as a step of the cluster object. Admitted says that its own row was
 // already written.
-func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bool) (*storage.Reply, error) {
+func (s *Store) beatToCluster(ctx context.Context, b storage.Heartbeat, admitted bool) (*storage.Reply, error) {
 	verdict, crowded := storage.Refuse, false
 	c, err := s.run(ctx, step{
 		guess: b.Advert == nil && !admitted,
 		prepare: func(ctx context.Context, c *cluster, now time.Time) error {
-			if crowded = s.crowded(c, b); crowded {
-				return s.refresh(ctx, c, c.everybody())
+			if crowded = s.mayExceedRoom(c, b); crowded {
+				return s.refresh(ctx, c, c.memberIDs())
 			}
-			return s.refresh(ctx, c, s.concerned(c, b, now))
+			return s.refresh(ctx, c, s.rowsNeeded(c, b, now))
 		},
 		apply: func(c *cluster, now time.Time) (bool, error) {
 			row, err := c.admit(b, admitted, s.silent, now)
 			if err == nil && crowded {
-				err = s.room(c, b, now)
+				err = s.checkRoom(c, b, now)
 			}
 			if err != nil {
 				return false, err
 			}
-			row.beat(b, s.bucket.change(), now)
+			row.beat(b, s.bucket.changeTime(), now)
 			c.identify(s.identity(c), now)
-			rules.Ended(c, &c.Term, b, now)
-			rules.Returned(c, b)
-			verdict = rules.Claim(c, rules.Reign{Term: &c.Term, Lease: &c.Lease}, b.Claim, &row.Member, now)
-			row.Doubt, row.Within = nil, verdict != storage.Refuse
+			rules.ApplyExitEvidence(c, &c.Term, b, now)
+			rules.EndEmbargoes(c, b)
+			verdict = rules.DecideTerm(c, rules.TermAndLease{Term: &c.Term, Lease: &c.Lease}, b.TermRequest, &row.Member, now)
+			row.Doubt, row.BeatsInCluster = nil, verdict != storage.Refuse
 			return true, nil
 		},
 	})
@@ -111,12 +111,12 @@ func (s *Store) beatWithin(ctx context.Context, b storage.Heartbeat, admitted bo
 	return s.reply(ctx, c, b, verdict)
 }
 
-// concerned lists the processes whose rows a heartbeat depends on. Those are all processes for the
+// rowsNeeded lists the processes whose rows a heartbeat depends on. Those are all processes for the
 // number of a new term, the ones with the same ID for a registration, and otherwise its own, unless
 // this process knows it.
-func (s *Store) concerned(c *cluster, b storage.Heartbeat, now time.Time) []node.Incarnation {
-	if b.Claim.Stand && (len(b.Ended) > 0 || storage.Decide(b.Claim, b.Node, c.Term, c.Lease, now) == storage.Elect) {
-		return c.everybody()
+func (s *Store) rowsNeeded(c *cluster, b storage.Heartbeat, now time.Time) []node.Incarnation {
+	if b.TermRequest.Campaign && (len(b.ExitEvidence) > 0 || storage.Decide(b.TermRequest, b.Node, c.Term, c.Lease, now) == storage.Elect) {
+		return c.memberIDs()
 	}
 	row := c.present(b.Node.Incarnation)
 	if row == nil {
@@ -149,7 +149,7 @@ func (c *cluster) rivals(who node.Identity) []node.Incarnation {
 //	present                 advert renewed, no event   kept; both only if seq is newer
 //
 // A heartbeat that was admitted before finds its own sequence number in the row.
-func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silence, now time.Time) (*member, error) {
+func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silentFunc, now time.Time) (*member, error) {
 	row := c.row(b.Node.Incarnation)
 	gone := row == nil || !row.Present()
 	switch {
@@ -160,19 +160,19 @@ func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silence, now 
 	}
 	if b.Advert != nil {
 		var err error
-		if c.Name, err = storage.ClusterName(c.Name, b.Advert.Traits.Cluster); err != nil {
+		if c.Name, err = storage.CheckClusterName(c.Name, b.Advert.Traits.Cluster); err != nil {
 			return nil, err
 		}
 	}
 	if !gone {
 		if b.Advert != nil {
 			text := rules.Advertise(&row.Member, b.Advert)
-			c.keepAdvert(row.Advert, text)
+			c.storeAdvert(row.Advert, text)
 		}
 		return row, nil
 	}
 	for _, inc := range c.rivals(b.Node) {
-		if m := c.row(inc); !slices.Contains(b.Ended, inc) && !silent(m, b.TTL, now) {
+		if m := c.row(inc); !slices.Contains(b.ExitEvidence, inc) && !silent(m, b.TTL, now) {
 			return nil, &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}
@@ -185,12 +185,12 @@ func (c *cluster) register(row *member, b storage.Heartbeat, now time.Time) *mem
 		row = c.addRow(b.Node)
 	}
 	text := rules.Register(c, &row.Member, b, now)
-	c.keepAdvert(row.Advert, text)
+	c.storeAdvert(row.Advert, text)
 	return row
 }
 
-// keepAdvert stores what a node advertises; equal texts are stored once.
-func (c *cluster) keepAdvert(hash string, text []byte) {
+// storeAdvert stores what a node advertises; equal texts are stored once.
+func (c *cluster) storeAdvert(hash string, text []byte) {
 	if c.Adverts[hash] != nil {
 		return
 	}
@@ -204,26 +204,26 @@ func (c *cluster) keepAdvert(hash string, text []byte) {
 // identify compares the store identity with the one that the previous heartbeat found.
 func (c *cluster) identify(identity string, now time.Time) {
 	if c.KnownID != "" && c.KnownID != identity {
-		c.Since = now
+		c.IdentityChangedAt = now
 	}
 	c.KnownID = identity
 }
 
 // reply makes the answer to a heartbeat.
-func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verdict storage.Verdict) (*storage.Reply, error) {
+func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verdict storage.ElectionResult) (*storage.Reply, error) {
 	r := &storage.Reply{
-		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.Since, Verdict: verdict,
+		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.IdentityChangedAt, Verdict: verdict,
 		Term: c.Term, Lease: c.Lease,
 		Units: c.HeldBy(b.Node.Incarnation),
-		Head:  c.Head, Commands: c.Commands.Waiting(), ChangeTime: s.bucket.change(),
+		Head:  c.Head, Commands: c.Commands.Waiting(), MinChangeTime: s.bucket.changeTime(),
 	}
 	var errs []error
 	if b.EventsAfter >= 0 {
-		errs = append(errs, s.roll(ctx, c, b.EventsAfter, r))
+		errs = append(errs, s.addMemberEvents(ctx, c, b.EventsAfter, r))
 	}
 	if b.WantMembers {
 		c = c.clone()
-		errs = append(errs, s.refresh(ctx, c, c.everybody()))
+		errs = append(errs, s.refresh(ctx, c, c.memberIDs()))
 		r.Members = c.list()
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -43,6 +43,6 @@ func (c *cluster) leave(l storage.Leave, now time.Time) error {
 	case l.Drain:
 		rules.Drain(c, row.Member, l, now)
 	}
-	c.Commands.Fulfil(l, c.Term, now)
+	c.Commands.MarkDone(l, c.Term, now)
 	return nil
 }

@@ -13,7 +13,7 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 		l, err = c.acquire(name, owner, ttl, expired, now)
 		return err == nil, err
 	}})
-	return l, attempted(err, "acquire lock %q", name)
+	return l, wrapErr(err, "acquire lock %q", name)
 }
 
 // Extend implements [storage.Locker].
@@ -27,7 +27,7 @@ func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration
 		l = c.hold(row, ttl, now)
 		return true, nil
 	}})
-	return l, attempted(err, "extend lock %q", held.Name)
+	return l, wrapErr(err, "extend lock %q", held.Name)
 }
 
 // Release implements [storage.Locker].
@@ -41,7 +41,7 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 		c.Locks[row.Name] = row
 		return true, nil
 	}})
-	return attempted(err, "release lock %q", held.Name)
+	return wrapErr(err, "release lock %q", held.Name)
 }
 
 // acquire gives a lock that is free, or is still as in expired, to the owner under a new number.
@@ -50,7 +50,7 @@ func (c *cluster) acquire(name, owner string, ttl time.Duration, expired storage
 	row := c.Locks[name]
 	switch {
 	case row.Free() || row.Owner != owner && row.SameRenewal(expired):
-		number := storage.NextNumber(max(row.Number, c.LockFloor), now, 0)
+		number := storage.NextTermNumber(max(row.Number, c.LockFloor), now, 0)
 		row = storage.Lock{Name: name, Owner: owner, Number: number}
 	case row.Owner == owner:
 		row.Renewals++

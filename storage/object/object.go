@@ -46,22 +46,22 @@ const DefaultMaxBytes = 4 << 20
 // opens one. It starts no goroutines that outlive a call, and needs no closing.
 type Store struct {
 	cfg    Config
-	bucket *paced
+	bucket *timedBucket
 
-	turn chan struct{}        // a mutex: held to read or write the cluster object
-	seen atomic.Pointer[view] // its newest content that this process knows
+	clusterMu chan struct{}        // a mutex: held to read or write the cluster object
+	seen      atomic.Pointer[view] // its newest content that this process knows
 
 	// These two are guarded by turn. loose is a write of unknown outcome that may still happen.
 	// spilled is the segment that was written last; if its attempt failed, the next one uses it.
-	loose   *cluster
-	spilled struct {
+	pendingWrite *cluster
+	lastSegment  struct {
 		id      string
 		segment segment
 	}
 
-	pulses    pulses
-	group     group
-	seenSince sightings
+	pulses         pulses
+	group          group
+	unchangedSince unchangedTimes
 }
 
 var (
@@ -77,23 +77,23 @@ var (
 func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	s := &Store{
-		cfg: cfg, bucket: &paced{Bucket: bucket}, turn: make(chan struct{}, 1),
-		pulses: pulses{of: map[node.Incarnation]known{}}, seenSince: sightings{of: map[string]sighting{}},
+		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1),
+		pulses: pulses{of: map[node.Incarnation]known{}}, unchangedSince: unchangedTimes{of: map[string]observation{}},
 	}
 	if !cfg.NoProbe {
 		if err := blob.Probe(ctx, s.bucket); err != nil {
-			return nil, attempted(err, "open the cluster store")
+			return nil, wrapErr(err, "open the cluster store")
 		}
 	}
-	if _, err := s.look(ctx); err != nil {
-		return nil, attempted(err, "open the cluster store")
+	if _, err := s.readCluster(ctx); err != nil {
+		return nil, wrapErr(err, "open the cluster store")
 	}
 	return s, nil
 }
 
 // Capabilities declares where a bucket is weaker than a database.
 func (s *Store) Capabilities() storage.Capabilities {
-	return storage.Capabilities{NoWake: true, NoClock: s.cfg.Clock == nil, Requests: 2}
+	return storage.Capabilities{NoHints: true, NoClock: s.cfg.Clock == nil, Requests: 2}
 }
 
 // now is the time to stamp facts with: the shared clock, or this process's own.
@@ -124,7 +124,7 @@ func (s *Store) same(c *cluster, read string) error {
 func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage.Reply, error) {
 	reply, err := s.heartbeat(ctx, beat)
 	if err != nil {
-		return nil, attempted(err, "heartbeat of %q (incarnation %s)", beat.Node.Name, beat.Node.Incarnation)
+		return nil, wrapErr(err, "heartbeat of %q (incarnation %s)", beat.Node.Name, beat.Node.Incarnation)
 	}
 	return reply, nil
 }
@@ -132,29 +132,29 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 // Report implements [storage.Store].
 func (s *Store) Report(ctx context.Context, report storage.Report) ([]storage.Outcome, error) {
 	out, err := s.report(ctx, report)
-	return out, attempted(err, "report of %q (incarnation %s)", report.Node.Name, report.Node.Incarnation)
+	return out, wrapErr(err, "report of %q (incarnation %s)", report.Node.Name, report.Node.Incarnation)
 }
 
 // Leave implements [storage.Store].
 func (s *Store) Leave(ctx context.Context, leave storage.Leave) error {
-	return attempted(s.leave(ctx, leave), "leave of %q (incarnation %s)", leave.Node.Name, leave.Node.Incarnation)
+	return wrapErr(s.leave(ctx, leave), "leave of %q (incarnation %s)", leave.Node.Name, leave.Node.Incarnation)
 }
 
 // Commit implements [storage.Store].
 func (s *Store) Commit(ctx context.Context, commit storage.Commit) ([]storage.Outcome, error) {
 	out, err := s.commit(ctx, commit)
-	return out, attempted(err, "commit of term %d", commit.Term.Number)
+	return out, wrapErr(err, "commit of term %d", commit.Term.Number)
 }
 
 // Snapshot implements [storage.Store].
 func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
-	c, err := s.look(ctx)
+	c, err := s.readCluster(ctx)
 	if err != nil {
-		return nil, attempted(err, "snapshot")
+		return nil, wrapErr(err, "snapshot")
 	}
 	c = c.clone()
-	if err := s.refresh(ctx, c, c.everybody()); err != nil {
-		return nil, attempted(err, "snapshot")
+	if err := s.refresh(ctx, c, c.memberIDs()); err != nil {
+		return nil, wrapErr(err, "snapshot")
 	}
 	snap := &daemon.Snapshot{
 		Now: s.now(), StoreID: s.identity(c), Cluster: c.Name, Term: c.Term, Lease: c.Lease,
@@ -170,32 +170,32 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
 	page, err := s.page(ctx, after, limit)
 	if err != nil {
-		return nil, attempted(err, "events after %d", after)
+		return nil, wrapErr(err, "events after %d", after)
 	}
 	return page, nil
 }
 
-// Stamp implements [storage.Store].
-func (s *Store) Stamp(ctx context.Context, fence daemon.Fence) error {
-	return attempted(s.stamp(ctx, fence), "stamp %s", fence)
+// StampFence implements [storage.Store].
+func (s *Store) StampFence(ctx context.Context, fence daemon.Fence) error {
+	return wrapErr(s.stamp(ctx, fence), "stamp %s", fence)
 }
 
 // Fence reports whether effects of a run are accepted at this moment: a [daemon.StaleError] if not.
 // A bucket has no transactions. An effect that must not come after a later run's effects must carry
 // the fence to where it is written, and be compared there.
 func (s *Store) Fence(ctx context.Context, fence daemon.Fence) error {
-	c, err := s.look(ctx)
+	c, err := s.readCluster(ctx)
 	if err == nil {
 		err = c.checkFence(fence)
 	}
-	return attempted(err, "fence %s", fence)
+	return wrapErr(err, "fence %s", fence)
 }
 
 // Submit implements [storage.Store].
 func (s *Store) Submit(ctx context.Context, command storage.Command) (*storage.Command, error) {
 	filed, err := s.submit(ctx, command)
 	if err != nil {
-		return nil, attempted(err, "submit command %s", fmt.Sprintf("%q", command.ID))
+		return nil, wrapErr(err, "submit command %s", fmt.Sprintf("%q", command.ID))
 	}
 	return filed, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// paced is a bucket whose reads and conditional writes are timed.
-type paced struct {
+// timedBucket is a bucket whose reads and conditional writes are timed.
+type timedBucket struct {
 	blob.Bucket
 	mu          sync.Mutex
 	read, write latency
@@ -47,8 +47,8 @@ func (l *latency) value() time.Duration {
 }
 
 // time records how long a request took, if the bucket answered it.
-func (p *paced) time(l *latency, began time.Time, err error) {
-	if err != nil && !isConflict(err) && !errors.Is(err, blob.ErrUnchanged) && !errors.Is(err, blob.ErrNotFound) {
+func (p *timedBucket) time(l *latency, began time.Time, err error) {
+	if err != nil && !isConflict(err) && !errors.Is(err, blob.ErrNotModified) && !errors.Is(err, blob.ErrNotFound) {
 		return
 	}
 	now := time.Now()
@@ -57,37 +57,37 @@ func (p *paced) time(l *latency, began time.Time, err error) {
 	l.add(now, now.Sub(began))
 }
 
-// change returns how long one change takes: a read and a write. If one of them was not measured
+// changeTime returns how long one change takes: a read and a write. If one of them was not measured
 // yet, it counts as long as the other; 0 is unknown.
-func (p *paced) change() time.Duration {
+func (p *timedBucket) changeTime() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	read, write := p.read.value(), p.write.value()
 	return cmp.Or(read, write) + cmp.Or(write, read)
 }
 
-func (p *paced) Read(ctx context.Context, key string) (o *blob.Object, err error) {
+func (p *timedBucket) Read(ctx context.Context, key string) (o *blob.Object, err error) {
 	began := time.Now()
 	o, err = p.Bucket.Read(ctx, key)
 	p.time(&p.read, began, err)
 	return o, err
 }
 
-func (p *paced) ReadNewer(ctx context.Context, key string, known blob.Version) (o *blob.Object, err error) {
+func (p *timedBucket) ReadNewer(ctx context.Context, key string, known blob.Version) (o *blob.Object, err error) {
 	began := time.Now()
 	o, err = p.Bucket.ReadNewer(ctx, key, known)
 	p.time(&p.read, began, err)
 	return o, err
 }
 
-func (p *paced) Create(ctx context.Context, key string, data []byte) (v blob.Version, err error) {
+func (p *timedBucket) Create(ctx context.Context, key string, data []byte) (v blob.Version, err error) {
 	began := time.Now()
 	v, err = p.Bucket.Create(ctx, key, data)
 	p.time(&p.write, began, err)
 	return v, err
 }
 
-func (p *paced) Replace(ctx context.Context, key string, data []byte, old blob.Version) (v blob.Version, err error) {
+func (p *timedBucket) Replace(ctx context.Context, key string, data []byte, old blob.Version) (v blob.Version, err error) {
 	began := time.Now()
 	v, err = p.Bucket.Replace(ctx, key, data, old)
 	p.time(&p.write, began, err)

@@ -31,8 +31,8 @@ func TestChangeTime(t *testing.T) {
 		}
 		expect := func(when string, r *storage.Reply, want time.Duration) {
 			t.Helper()
-			if r.ChangeTime != want || r.Members[0].ChangeTime != want {
-				t.Errorf("%s: a change takes %v, by the row %v, want %v", when, r.ChangeTime, r.Members[0].ChangeTime, want)
+			if r.MinChangeTime != want || r.Members[0].ChangeTime != want {
+				t.Errorf("%s: a change takes %v, by the row %v, want %v", when, r.MinChangeTime, r.Members[0].ChangeTime, want)
 			}
 		}
 		expect("at first", beats(1), 70*time.Millisecond)

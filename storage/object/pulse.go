@@ -36,11 +36,11 @@ type pulse struct {
 // merge adds the node's pulse to its row. It ignores three pulses. An older one is already part of
 // the row. That of a tombstone belongs to a process that did not know of it yet. A leader has none.
 func (m *member) merge(p pulse) {
-	if !m.Present() || m.Within || p.Seq <= m.BeatSeq {
+	if !m.Present() || m.BeatsInCluster || p.Seq <= m.BeatSeq {
 		return
 	}
 	m.Seq, m.BeatSeq = max(m.Seq, p.Seq), p.Seq
-	m.LastHeartbeatAt, m.Heard, m.HeardAt = p.At, p.Heard, p.HeardAt
+	m.LastHeartbeatAt, m.ConfirmedSeq, m.ConfirmedAt = p.At, p.Heard, p.HeardAt
 	m.HighestTerm = max(m.HighestTerm, p.HighestTerm)
 	m.HighestGeneration = max(m.HighestGeneration, p.HighestGeneration)
 	m.ChangeTime = p.ChangeTime
@@ -50,8 +50,8 @@ func (m *member) merge(p pulse) {
 func (m *member) beat(b storage.Heartbeat, change time.Duration, now time.Time) {
 	m.Seq, m.BeatSeq = max(m.Seq, b.Seq), b.Seq
 	m.LastHeartbeatAt, m.ChangeTime = now, change
-	if b.Heard > m.Heard {
-		m.Heard, m.HeardAt = b.Heard, now
+	if b.ConfirmedSeq > m.ConfirmedSeq {
+		m.ConfirmedSeq, m.ConfirmedAt = b.ConfirmedSeq, now
 	}
 	m.HighestTerm = max(m.HighestTerm, b.HighestTerm)
 	m.HighestGeneration = max(m.HighestGeneration, b.HighestGeneration)
@@ -60,7 +60,7 @@ func (m *member) beat(b storage.Heartbeat, change time.Duration, now time.Time) 
 // pulse returns the part of the row that comes from heartbeats.
 func (m *member) pulse() pulse {
 	return pulse{
-		Seq: m.BeatSeq, Heard: m.Heard, HeardAt: m.HeardAt, At: m.LastHeartbeatAt, ChangeTime: m.ChangeTime,
+		Seq: m.BeatSeq, Heard: m.ConfirmedSeq, HeardAt: m.ConfirmedAt, At: m.LastHeartbeatAt, ChangeTime: m.ChangeTime,
 		HighestTerm: m.HighestTerm, HighestGeneration: m.HighestGeneration, Nonce: rand.Uint64(),
 	}
 }
@@ -99,8 +99,8 @@ func (ps *pulses) put(inc node.Incarnation, p pulse, v blob.Version, own bool) k
 	return k
 }
 
-// keep drops the objects of processes that no longer have a row.
-func (ps *pulses) keep(c *cluster) {
+// dropDeparted drops the objects of processes that no longer have a row.
+func (ps *pulses) dropDeparted(c *cluster) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	for inc := range ps.of {
@@ -126,7 +126,7 @@ func pulseKey(inc node.Incarnation) string {
 func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (known, error) {
 	k, _ := s.pulses.get(inc)
 	var o *blob.Object
-	err := s.insist(ctx, func() (err error) {
+	err := s.retry(ctx, func() (err error) {
 		if o, err = s.readNewer(ctx, pulseKey(inc), k.version); err != nil || o == nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (s *Store) writePulse(ctx context.Context, inc node.Incarnation, old known,
 		return err
 	}
 	unknown := false
-	return s.insist(ctx, func() error {
+	return s.retry(ctx, func() error {
 		v, err := s.put(ctx, pulseKey(inc), data, old.version)
 		switch {
 		case err == nil:
@@ -186,7 +186,7 @@ func (s *Store) refresh(ctx context.Context, c *cluster, of []node.Incarnation) 
 	var readers sync.WaitGroup
 	for i, inc := range of {
 		row := c.present(inc)
-		if row == nil || row.Within {
+		if row == nil || row.BeatsInCluster {
 			continue
 		}
 		gate <- struct{}{}

@@ -14,7 +14,7 @@ import (
 func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Duration) error {
 	_, err := s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
-			return s.refresh(ctx, c, c.everybody())
+			return s.refresh(ctx, c, c.memberIDs())
 		},
 		apply: func(c *cluster, now time.Time) (bool, error) {
 			if c.Name != from {
@@ -29,5 +29,5 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 			return true, nil
 		},
 	})
-	return attempted(err, "rename the cluster")
+	return wrapErr(err, "rename the cluster")
 }

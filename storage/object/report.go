@@ -16,7 +16,7 @@ func (s *Store) report(ctx context.Context, r storage.Report) (out []storage.Out
 	_, err = s.run(ctx, step{
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
 			if renews {
-				return s.refresh(ctx, c, c.everybody()) // the generation of the new run depends on all rows
+				return s.refresh(ctx, c, c.memberIDs()) // the generation of the new run depends on all rows
 			}
 			return s.refreshOwn(ctx, c, r.Node.Incarnation)
 		},

@@ -24,16 +24,16 @@ const (
 	maxPause   = time.Second
 )
 
-// insist repeats a request while it fails in a way that passes by itself, at most tries times and
+// retry repeats a request while it fails in a way that passes by itself, at most tries times and
 // not beyond ctx. The request must be repeatable.
-func (s *Store) insist(ctx context.Context, request func() error) error {
+func (s *Store) retry(ctx context.Context, request func() error) error {
 	pause, corrupt := firstPause, 0
 	for try := 1; ; try++ {
 		err := request()
 		if errors.Is(err, blob.ErrCorrupt) {
 			corrupt++
 		}
-		if err == nil || !passes(err) || try == tries || corrupt == corruptTries || ctx.Err() != nil {
+		if err == nil || !isTransient(err) || try == tries || corrupt == corruptTries || ctx.Err() != nil {
 			return err
 		}
 		wait := max(pause/2+rand.N(pause/2), blob.RetryAfter(err))
@@ -44,9 +44,9 @@ func (s *Store) insist(ctx context.Context, request func() error) error {
 	}
 }
 
-// passes reports whether the same request may succeed later. A corrupt object counts, because a
+// isTransient reports whether the same request may succeed later. A corrupt object counts, because a
 // broken connection may have cut it in half. One that is really corrupt stays so; see corruptTries.
-func passes(err error) bool {
+func isTransient(err error) bool {
 	for _, kind := range []error{blob.ErrUnknownOutcome, blob.ErrUnavailable, blob.ErrThrottled, blob.ErrCorrupt} {
 		if errors.Is(err, kind) {
 			return true
@@ -81,7 +81,7 @@ func (s *Store) readNewer(ctx context.Context, key string, known blob.Version) (
 		return s.bucket.Read(ctx, key)
 	}
 	o, err := s.bucket.ReadNewer(ctx, key, known)
-	if errors.Is(err, blob.ErrUnchanged) {
+	if errors.Is(err, blob.ErrNotModified) {
 		return nil, nil
 	}
 	return o, err
@@ -95,14 +95,14 @@ func (s *Store) put(ctx context.Context, key string, data []byte, old blob.Versi
 	return s.bucket.Replace(ctx, key, data, old)
 }
 
-// attempted says what failed, and marks errors that pass by themselves as storage.ErrUnavailable. A
+// wrapErr says what failed, and marks errors that pass by themselves as storage.ErrUnavailable. A
 // nil error stays nil.
-func attempted(err error, format string, args ...any) error {
+func wrapErr(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
 	what := fmt.Sprintf(format, args...)
-	if passes(err) || errors.Is(err, blob.ErrBudget) {
+	if isTransient(err) || errors.Is(err, blob.ErrBudget) {
 		return fmt.Errorf("%s: %w: %w", what, storage.ErrUnavailable, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)

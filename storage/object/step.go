@@ -29,8 +29,8 @@ type step struct {
 	apply func(c *cluster, now time.Time) (bool, error)
 }
 
-// rounds bounds how often a step starts again because another process was first.
-const rounds = 100
+// maxRounds bounds how often a step starts again because another process was first.
+const maxRounds = 100
 
 // run carries a step out and returns the cluster after it. The way of a step: run adds it to the group (group.go)
 // and calls attempt. One attempt at a time holds the turn; it reads the cluster, or starts from the content seen
@@ -42,10 +42,10 @@ func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 	own := s.group.add(st)
 	defer s.group.drop(own)
 	guess := st.guess
-	for round := range rounds {
+	for round := range maxRounds {
 		began := time.Now()
 		err := s.attempt(ctx, own, guess)
-		if own.settled() {
+		if own.answered() {
 			return own.c, own.err
 		}
 		if err != errConflict { //nolint:errorlint // never wrapped
@@ -60,7 +60,7 @@ func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 		}
 		guess = false
 	}
-	return nil, fmt.Errorf("%w: other processes wrote first %d times in a row", blob.ErrUnavailable, rounds)
+	return nil, fmt.Errorf("%w: other processes wrote first %d times in a row", blob.ErrUnavailable, maxRounds)
 }
 
 // pause waits for d, or until another call's attempt has answered this step.
@@ -83,17 +83,17 @@ var errConflict = errors.New("the cluster object was changed by another process"
 // because two would only conflict with each other. After errConflict all steps still wait. Any other error concerns
 // this step alone; the other calls try for themselves, unless their steps may have been written.
 func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
-	release, err := s.take(ctx, own.ready)
-	if err != nil || own.settled() {
+	release, err := s.lockCluster(ctx, own.ready)
+	if err != nil || own.answered() {
 		if err == nil {
 			release()
 		}
 		return err
 	}
 	defer release()
-	all, v := s.group.with(own), s.seen.Load()
+	all, v := s.group.batchOf(own), s.seen.Load()
 	careful := slices.ContainsFunc(all, func(p *proposal) bool { return !p.guess })
-	if guess = guess && !careful && v != nil && s.loose == nil; !guess {
+	if guess = guess && !careful && v != nil && s.pendingWrite == nil; !guess {
 		if v, err = s.read(ctx); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
 		return err
 	}
 	if next != v.cluster {
-		if err := s.spill(ctx, next, v.Head); err != nil {
+		if err := s.writeSegments(ctx, next, v.Head); err != nil {
 			return err
 		}
 		err = s.replace(ctx, v, next)
@@ -112,7 +112,7 @@ func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
 	case errors.Is(err, blob.ErrTooLarge) && len(answers) > 1:
 		own.alone = true
 		return errConflict
-	case err != nil && s.loose != next:
+	case err != nil && s.pendingWrite != next:
 		return err
 	}
 	for p, a := range answers {
@@ -122,7 +122,7 @@ func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
 		case a.err == nil:
 			a.c = next
 		}
-		s.group.settle(p, a)
+		s.group.answer(p, a)
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (s *Store) compose(ctx context.Context, v *view, own *proposal, all []*prop
 			}
 		}
 		p.mu.Lock()
-		if p.gone {
+		if p.abandonedByCaller {
 			p.mu.Unlock()
 			continue
 		}
@@ -160,14 +160,14 @@ func (s *Store) compose(ctx context.Context, v *view, own *proposal, all []*prop
 	return next, answers, nil
 }
 
-// take waits until this call may read or write the cluster object, or until needless is closed.
-func (s *Store) take(ctx context.Context, needless <-chan struct{}) (release func(), err error) {
+// lockCluster waits until this call may read or write the cluster object, or until needless is closed.
+func (s *Store) lockCluster(ctx context.Context, needless <-chan struct{}) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	select {
-	case s.turn <- struct{}{}:
-		return func() { <-s.turn }, nil
+	case s.clusterMu <- struct{}{}:
+		return func() { <-s.clusterMu }, nil
 	case <-needless:
 		return func() {}, nil
 	case <-ctx.Done():
@@ -175,9 +175,9 @@ func (s *Store) take(ctx context.Context, needless <-chan struct{}) (release fun
 	}
 }
 
-// look reads the cluster as it is now.
-func (s *Store) look(ctx context.Context) (*cluster, error) {
-	release, err := s.take(ctx, nil)
+// readCluster reads the cluster as it is now.
+func (s *Store) readCluster(ctx context.Context) (*cluster, error) {
+	release, err := s.lockCluster(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -197,9 +197,9 @@ func (s *Store) read(ctx context.Context) (*view, error) {
 		if err != nil {
 			return nil, err
 		}
-		next := s.settled(v)
+		next := s.correction(v)
 		if next == nil {
-			s.saw(v)
+			s.setSeen(v)
 			return v, nil
 		}
 		if err := s.replace(ctx, v, next); err != nil && err != errConflict { //nolint:errorlint // never wrapped
@@ -209,26 +209,26 @@ func (s *Store) read(ctx context.Context) (*view, error) {
 	return nil, fmt.Errorf("read the cluster: %w: it keeps changing", blob.ErrUnavailable)
 }
 
-// settled returns what must be written before the content may be used, or nil. There are two cases:
+// correction returns what must be written before the content may be used, or nil. There are two cases:
 //
 //   - The content does not continue what was seen before, because the bucket was restored or emptied. From now on
 //     it is another history with another name, so that all nodes learn of it.
 //   - A write of this process that was based on the content is still on its way. A content in between makes that
 //     write fail.
-func (s *Store) settled(v *view) *cluster {
+func (s *Store) correction(v *view) *cluster {
 	old := s.seen.Load()
 	if old != nil && !v.continues(old.cluster) {
-		next, name := v.clone(), found(0).StoreID
-		next.follow()
-		next.N, next.Past, next.StoreID = max(v.N, old.N)+1, nil, name
+		next, name := v.clone(), newHistory(0).StoreID
+		next.advance()
+		next.N, next.EarlierNonces, next.StoreID = max(v.N, old.N)+1, nil, name
 		return next
 	}
-	if s.loose != nil && s.loose.StoreID == v.StoreID && s.loose.N == v.N+1 {
+	if s.pendingWrite != nil && s.pendingWrite.StoreID == v.StoreID && s.pendingWrite.N == v.N+1 {
 		next := v.clone()
-		next.follow()
+		next.advance()
 		return next
 	}
-	s.loose = nil
+	s.pendingWrite = nil
 	return nil
 }
 
@@ -239,7 +239,7 @@ func (s *Store) fetch(ctx context.Context) (v *view, err error) {
 	if old != nil {
 		known = old.version
 	}
-	err = s.insist(ctx, func() error {
+	err = s.retry(ctx, func() error {
 		o, err := s.readNewer(ctx, clusterKey, known)
 		switch {
 		case errors.Is(err, blob.ErrNotFound):
@@ -269,18 +269,18 @@ func decode(o *blob.Object) (*view, error) {
 	if err := corrupt(kindCluster, v.valid()); err != nil {
 		return nil, err
 	}
-	if v.Rolled == 0 {
-		v.Rolled = v.Head // written before Rolled existed: readers must look until it is set
+	if v.LastMemberEvent == 0 {
+		v.LastMemberEvent = v.Head // written before LastMemberEvent existed: readers must look until it is set
 	}
 	return v, nil
 }
 
 // begin creates the first content, or the first one after the object was lost.
 func (s *Store) begin(ctx context.Context, old *view) (*view, error) {
-	first := found(0)
+	first := newHistory(0)
 	switch {
 	case old != nil:
-		first = found(old.N)
+		first = newHistory(old.N)
 		first.KnownID = s.identity(old.cluster)
 	case s.cfg.MustExist:
 		return nil, fmt.Errorf("the bucket holds no cluster: %w", blob.ErrNotFound)
@@ -299,10 +299,10 @@ func (s *Store) begin(ctx context.Context, old *view) (*view, error) {
 	return &view{first, version}, nil
 }
 
-// saw records the newest content.
-func (s *Store) saw(v *view) {
+// setSeen records the newest content.
+func (s *Store) setSeen(v *view) {
 	if old := s.seen.Swap(v); old == nil || old.cluster != v.cluster {
-		s.pulses.keep(v.cluster)
+		s.pulses.dropDeparted(v.cluster)
 	}
 }
 
@@ -314,7 +314,7 @@ func (s *Store) saw(v *view) {
 // before the outcome is known, the write is remembered in loose; see settled.
 func (s *Store) replace(ctx context.Context, v *view, next *cluster) error {
 	if next.N == v.N {
-		next.follow()
+		next.advance()
 	}
 	data, err := seal(kindCluster, next)
 	if err != nil {
@@ -325,20 +325,20 @@ func (s *Store) replace(ctx context.Context, v *view, next *cluster) error {
 			blob.ErrTooLarge, len(data), s.cfg.MaxBytes)
 	}
 	w := &write{next: next, base: v, data: data}
-	if err = s.insist(ctx, func() error { return s.send(ctx, w) }); err == nil {
-		s.loose = nil
-	} else if w.open {
-		s.loose = next
+	if err = s.retry(ctx, func() error { return s.send(ctx, w) }); err == nil {
+		s.pendingWrite = nil
+	} else if w.unknownOutcome {
+		s.pendingWrite = next
 	}
 	return err
 }
 
 // write is a replacement of the cluster object in flight.
 type write struct {
-	next *cluster
-	base *view
-	data []byte
-	open bool // it may have happened, or may still happen
+	next           *cluster
+	base           *view
+	data           []byte
+	unknownOutcome bool // it may have happened, or may still happen
 }
 
 // send sends a write and finds out its result.
@@ -346,14 +346,14 @@ func (s *Store) send(ctx context.Context, w *write) error {
 	version, err := s.bucket.Replace(ctx, clusterKey, w.data, w.base.version)
 	switch {
 	case err == nil:
-		w.open = false
-		s.saw(&view{w.next, version})
+		w.unknownOutcome = false
+		s.setSeen(&view{w.next, version})
 		return nil
 	case errors.Is(err, blob.ErrUnknownOutcome) || !blob.NotApplied(err):
-		w.open = true
+		w.unknownOutcome = true
 	case !isConflict(err):
 		return err
-	case !w.open:
+	case !w.unknownOutcome:
 		return errConflict
 	}
 	o, reread := s.bucket.Read(ctx, clusterKey)
@@ -364,11 +364,11 @@ func (s *Store) send(ctx context.Context, w *write) error {
 	if reread != nil {
 		return fmt.Errorf("%w (%w)", err, reread)
 	}
-	return s.judge(w, now, err)
+	return s.resolveWrite(w, now, err)
 }
 
-// judge determines the result of a write from the present content.
-func (s *Store) judge(w *write, now *view, err error) error {
+// resolveWrite determines the result of a write from the present content.
+func (s *Store) resolveWrite(w *write, now *view, err error) error {
 	nonce, known := now.nonceOf(w.next.N)
 	switch {
 	case now.StoreID == w.base.StoreID && now.N == w.base.N && now.Nonce == w.base.Nonce:
@@ -377,14 +377,14 @@ func (s *Store) judge(w *write, now *view, err error) error {
 		// Another history has replaced this one, or more than keepPast contents have followed.
 		return fmt.Errorf("write the cluster: its outcome can no longer be determined: %s", err.Error())
 	case nonce == w.next.Nonce:
-		w.open = false
+		w.unknownOutcome = false
 		if now.N == w.next.N {
-			s.saw(&view{w.next, now.version})
+			s.setSeen(&view{w.next, now.version})
 		} else {
-			s.saw(now)
+			s.setSeen(now)
 		}
 		return nil
 	}
-	w.open = false
+	w.unknownOutcome = false
 	return errConflict
 }

@@ -107,7 +107,7 @@ func TestAmbiguousWrites(t *testing.T) {
 				if x.left() != 0 {
 					t.Fatal("the fault was not met")
 				}
-				store.Land() // too late to have an effect
+				store.DeliverLate() // too late to have an effect
 				after := other.look()
 				want := map[string]int64{"report": 1, "commit": 1, "leave": 1}[name]
 				if got := after.Head - before.Head; got != want {
@@ -143,7 +143,7 @@ func TestLateWrite(t *testing.T) {
 	}
 	x.set("", mem.Fault{}, 0)
 	told := p.beat().Units[0].State
-	store.Land()
+	store.DeliverLate()
 	if got := leader.look().Units[0].State; got != told {
 		t.Errorf("the unit is %s, after its holder was told that it is %s", got, told)
 	}
@@ -218,7 +218,7 @@ func TestDeath(t *testing.T) {
 				p.beat()
 				leader.s = open(t, bucket, object.Config{})
 				leader.look()
-				guard := storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}
+				guard := storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}
 				var reply *storage.Reply
 				n := 0
 				bucket.on(func(op mem.Op, key string) {
@@ -266,7 +266,7 @@ func TestDeathOfTheSameTwice(t *testing.T) {
 	p.beat()
 	other := open(t, store, object.Config{})
 	leader.s = open(t, bucket, object.Config{})
-	guard := storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}
+	guard := storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}
 	expire := storage.Change{Unit: unit, Step: daemon.Expire, State: r.State, Generation: r.Generation, Dead: &guard, Forced: true}
 	skipped := expire
 	skipped.Generation--
@@ -307,7 +307,7 @@ func TestDeathOfTheSilent(t *testing.T) {
 	leader, p := start(t, store, 0).lead(), start(t, store, 1)
 	r := leader.give(unit, p)
 	p.beat()
-	guard := storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}
+	guard := storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}
 	out, err := leader.s.Commit(t.Context(), storage.Commit{
 		Term: leader.term.Ref(), Nodes: []storage.NodeChange{{Guard: guard, State: node.Removed}},
 		Changes: []storage.Change{{Unit: unit, Step: daemon.Expire, State: r.State, Generation: r.Generation, Dead: &guard, Forced: true}},
@@ -452,7 +452,7 @@ func TestStampsShareAWrite(t *testing.T) {
 		for i := range errs {
 			all.Go(func() {
 				f := daemon.Fence{Unit: daemon.Unit{Daemon: "acme:a", Index: i / 2}, Generation: int64(1 + i%2)}
-				errs[i] = p.s.Stamp(t.Context(), f)
+				errs[i] = p.s.StampFence(t.Context(), f)
 			})
 		}
 		all.Wait()

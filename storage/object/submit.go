@@ -11,7 +11,7 @@ import (
 func (s *Store) submit(ctx context.Context, command storage.Command) (*storage.Command, error) {
 	var filed storage.Command
 	_, err := s.run(ctx, step{apply: func(c *cluster, now time.Time) (fresh bool, err error) {
-		filed, fresh = c.Commands.File(c, command, c.Term, now)
+		filed, fresh = c.Commands.Add(c, command, c.Term, now)
 		return fresh, nil
 	}})
 	if err != nil {

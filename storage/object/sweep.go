@@ -25,17 +25,17 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 		return len(gone) > 0, nil
 	}})
 	if err != nil {
-		return 0, attempted(err, "sweep nodes")
+		return 0, wrapErr(err, "sweep nodes")
 	}
 	for _, inc := range gone {
-		s.discard(ctx, pulseKey(inc))
+		s.deleteUnreferenced(ctx, pulseKey(inc))
 	}
 	return len(gone), nil
 }
 
-// discard deletes an object that nothing names any more. If the deletion fails, the object stays
+// deleteUnreferenced deletes an object that nothing names any more. If the deletion fails, the object stays
 // and does no harm.
-func (s *Store) discard(ctx context.Context, key string) { _ = s.bucket.Delete(ctx, key) }
+func (s *Store) deleteUnreferenced(ctx context.Context, key string) { _ = s.bucket.Delete(ctx, key) }
 
 // sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row names any
 // more.
@@ -62,7 +62,7 @@ func (c *cluster) sweepNodes(cut time.Time, limit int) []node.Incarnation {
 }
 
 // SweepEvents implements [storage.Sweeper].
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Retention, limit int) (int, error) {
 	var oldEvents, oldCommands int
 	var dropped []segment
 	c, err := s.run(ctx, step{
@@ -83,7 +83,7 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storag
 		},
 	})
 	if err != nil {
-		return 0, attempted(err, "sweep events")
+		return 0, wrapErr(err, "sweep events")
 	}
 	if len(dropped) > 0 {
 		s.sweepSegments(ctx, c, dropped)
@@ -93,10 +93,10 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storag
 
 // countOld counts the events at the beginning of the history that exceed keep or were written
 // before cut. It stops at the first event that stays, so a clock that stepped makes no gap.
-func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep storage.Keep, limit int) (int, error) {
+func (s *Store) countOld(ctx context.Context, c *cluster, cut time.Time, keep storage.Retention, limit int) (int, error) {
 	all := int(c.Head - c.Oldest + 1)
-	n := max(min(all-keep.Most, limit), 0) // these go whatever their age
-	most := min(limit, all-keep.Least)     // including those that are old
+	n := max(min(all-keep.MaxEvents, limit), 0) // these go whatever their age
+	most := min(limit, all-keep.MinEvents)      // including those that are old
 	if n >= most {
 		return n, nil
 	}
@@ -136,7 +136,7 @@ func (c *cluster) dropEvents(n int) []segment {
 // cluster object, so its segment stays.
 func (s *Store) sweepSegments(ctx context.Context, c *cluster, dropped []segment) {
 	for _, g := range dropped {
-		s.discard(ctx, g.key())
+		s.deleteUnreferenced(ctx, g.key())
 	}
 	named := map[string]bool{}
 	for _, g := range c.Segments {
@@ -149,7 +149,7 @@ func (s *Store) sweepSegments(ctx context.Context, c *cluster, dropped []segment
 	}
 	for _, e := range page.Entries {
 		if e.Key < end && !named[e.Key] && !strings.HasPrefix(e.Key, end) {
-			s.discard(ctx, e.Key)
+			s.deleteUnreferenced(ctx, e.Key)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Dur
 		return n > 0, nil
 	}})
 	if err != nil {
-		return 0, attempted(err, "sweep locks")
+		return 0, wrapErr(err, "sweep locks")
 	}
 	return n, nil
 }

@@ -7,26 +7,26 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// silence reports whether a node has been silent for ttl.
-type silence func(m *member, ttl time.Duration, now time.Time) bool
+// silentFunc reports whether a node has been silent for ttl.
+type silentFunc func(m *member, ttl time.Duration, now time.Time) bool
 
 // silent decides silence by the shared clock, or by how long this process has seen the row
 // unchanged by its own clock.
 func (s *Store) silent(m *member, ttl time.Duration, now time.Time) bool {
 	if s.cfg.Clock != nil {
-		return !storage.InUse(m.LastHeartbeatAt, now, ttl)
+		return !storage.NodeIDInUse(m.LastHeartbeatAt, now, ttl)
 	}
-	return s.seenSince.unchanged("node "+string(m.Incarnation), m.Seq) >= ttl
+	return s.unchangedSince.unchanged("node "+string(m.Incarnation), m.Seq) >= ttl
 }
 
-// sightings remember since when a value was seen unchanged, by the clock of this process. That
+// unchangedTimes remember since when a value was seen unchanged, by the clock of this process. That
 // clock only runs forward. A process that looks late measures a shorter time, never a longer one.
-type sightings struct {
+type unchangedTimes struct {
 	mu sync.Mutex
-	of map[string]sighting
+	of map[string]observation
 }
 
-type sighting struct {
+type observation struct {
 	value any
 	since time.Time
 }
@@ -36,7 +36,7 @@ type sighting struct {
 const maxSightings = 10_000
 
 // unchanged records the present value and returns for how long it has been seen.
-func (w *sightings) unchanged(key string, value any) time.Duration {
+func (w *unchangedTimes) unchanged(key string, value any) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -46,6 +46,6 @@ func (w *sightings) unchanged(key string, value any) time.Duration {
 	if len(w.of) >= maxSightings {
 		clear(w.of)
 	}
-	w.of[key] = sighting{value, now}
+	w.of[key] = observation{value, now}
 	return 0
 }

@@ -45,9 +45,9 @@ func start(t testing.TB, bucket blob.Bucket, n int) *process {
 // try sends a heartbeat.
 func (p *process) try(ctx context.Context, edits ...func(*storage.Heartbeat)) (*storage.Reply, error) {
 	p.seq++
-	h := storage.Heartbeat{Node: p.id, Seq: p.seq, Heard: p.seq - 1, TTL: time.Minute, EventsAfter: -1, Claim: storage.Claim{Lease: time.Minute}}
+	h := storage.Heartbeat{Node: p.id, Seq: p.seq, ConfirmedSeq: p.seq - 1, TTL: time.Minute, EventsAfter: -1, TermRequest: storage.TermRequest{Lease: time.Minute}}
 	if p.term.Number != 0 {
-		h.Claim.Holds = p.term.Number
+		h.TermRequest.Renew = p.term.Number
 	}
 	for _, e := range edits {
 		e(&h)
@@ -65,7 +65,7 @@ func (p *process) beat(edits ...func(*storage.Heartbeat)) *storage.Reply {
 	return r
 }
 
-func stand(h *storage.Heartbeat) { h.Claim.Stand = true }
+func stand(h *storage.Heartbeat) { h.TermRequest.Campaign = true }
 
 // lead makes the process the leader of a vacant term.
 func (p *process) lead() *process {

@@ -43,7 +43,7 @@ func BenchmarkStore(b *testing.B) {
 			cfg := postgres.Config{URL: url, Schema: fmt.Sprintf("s%d", n.Add(1)), AutoMigrate: true}
 			return storagetest.Backend{Store: open(t, cfg)}
 		},
-		Lacks: storagetest.Clock | storagetest.FrozenClock | storagetest.Tx | storagetest.Plant,
+		Lacks: storagetest.Clock | storagetest.FrozenClock | storagetest.Tx | storagetest.StateWrites,
 	})
 }
 
@@ -190,7 +190,7 @@ func batchForm(b *testing.B, url, schema string, nodes int) func(i int) error {
 				Incarnation: node.Incarnation(fmt.Sprintf("0198c5a2-0002-7000-8000-%012d", i)),
 			},
 			Advert: &daemon.Advert{Traits: node.Traits{Version: "v1", Capacity: 4, Labels: map[string]string{"zone": "a"}}},
-			Seq:    1, TTL: time.Minute, Claim: storage.Claim{Stand: i == 0, Lease: time.Hour},
+			Seq:    1, TTL: time.Minute, TermRequest: storage.TermRequest{Campaign: i == 0, Lease: time.Hour},
 		}
 		reply, err := store.Heartbeat(ctx, beats[i])
 		if err != nil {
@@ -199,7 +199,7 @@ func batchForm(b *testing.B, url, schema string, nodes int) func(i int) error {
 		if i == 0 {
 			term = reply.Term
 		}
-		beats[i].Advert, beats[i].Claim = nil, storage.Claim{}
+		beats[i].Advert, beats[i].TermRequest = nil, storage.TermRequest{}
 		for k := range 2 {
 			u := daemon.Unit{Daemon: "acme:bench", Index: 2*i + k}
 			changes = append(changes, storage.Change{Unit: u},
@@ -209,7 +209,7 @@ func batchForm(b *testing.B, url, schema string, nodes int) func(i int) error {
 	if _, err := store.Commit(ctx, storage.Commit{Term: term.Ref(), Changes: changes}); err != nil {
 		b.Fatal(err)
 	}
-	beats[0].Claim = storage.Claim{Holds: term.Number, Lease: time.Hour}
+	beats[0].TermRequest = storage.TermRequest{Renew: term.Number, Lease: time.Hour}
 	page, err := store.Events(ctx, 0, 1)
 	if err != nil {
 		b.Fatal(err)
@@ -217,7 +217,7 @@ func batchForm(b *testing.B, url, schema string, nodes int) func(i int) error {
 	return func(i int) error {
 		beat := &beats[i]
 		beat.Seq++
-		beat.Heard, beat.EventsAfter = beat.Seq-1, page.Head
+		beat.ConfirmedSeq, beat.EventsAfter = beat.Seq-1, page.Head
 		reply, err := store.Heartbeat(ctx, *beat)
 		if err == nil && len(reply.Units) != 2 {
 			err = fmt.Errorf("%d units, want 2", len(reply.Units))

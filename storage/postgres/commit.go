@@ -62,8 +62,8 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 	err := s.call(ctx, "commit", writing, func(m *message) {
 		m.count(func(n int64) { held = n == 1 }, "commit_lock", term...)
 		lockRows(m, c, changes)
-		m.ask(isSame(&same), "same", plain(c.StoreID), read)
-		for part := range apart(nodeInputs(c.Nodes), func(in nodeInput) string { return in.Incarnation }) {
+		m.ask(isSame(&same), "same", cleanText(c.StoreID), read)
+		for part := range splitByKey(nodeInputs(c.Nodes), func(in nodeInput) string { return in.Incarnation }) {
 			m.do("commit_nodes", append(slices.Clone(term), encode(part))...)
 		}
 		for _, part := range inOrder(changes) {
@@ -122,7 +122,7 @@ func inputOf(ord int, c storage.Change) changeInput {
 		Ord: ord, Daemon: string(c.Unit.Daemon), Index: c.Unit.Index, Step: string(c.Step), State: string(c.State),
 		Generation: c.Generation, Target: string(c.To.Incarnation), Acknowledge: int64(c.AcknowledgeTimeout),
 		Drain: int64(c.DrainTimeout), Forced: c.Forced, Embargo: micros(c.Embargo), Retired: c.Retired,
-		Reason: plain(c.Reason), Detail: detail(c.Detail),
+		Reason: cleanText(c.Reason), Detail: detail(c.Detail),
 	}
 	if c.Dead != nil {
 		in.Dead, in.Seq = string(c.Dead.Incarnation), number(c.Dead.Seq)
@@ -137,7 +137,7 @@ func detail(text json.RawMessage) json.RawMessage {
 		return nil
 	}
 	if !json.Valid(text) {
-		text = json.RawMessage(encode(plain(string(text))))
+		text = json.RawMessage(encode(cleanText(string(text))))
 	}
 	return bytes.ReplaceAll(text, []byte(`\u0000`), []byte(`\ufffd`))
 }
@@ -145,7 +145,7 @@ func detail(text json.RawMessage) json.RawMessage {
 func nodeInputs(changes []storage.NodeChange) []nodeInput {
 	out := make([]nodeInput, len(changes))
 	for i, c := range changes {
-		out[i] = nodeInput{i, string(c.Guard.Incarnation), number(c.Guard.Seq), string(c.State), plain(c.Reason), c.Stamp}
+		out[i] = nodeInput{i, string(c.Guard.Incarnation), number(c.Guard.Seq), string(c.State), cleanText(c.Reason), c.ObservedAt}
 	}
 	return out
 }
@@ -173,7 +173,7 @@ func inOrder(changes []changeInput) [][]changeInput {
 	if len(first) > 0 {
 		out = append(out, first)
 	}
-	for part := range apart(rest, changeInput.unit) {
+	for part := range splitByKey(rest, changeInput.unit) {
 		for len(part) > 0 {
 			n := slices.IndexFunc(part, func(c changeInput) bool { return (c.Step == "") != (part[0].Step == "") })
 			if n < 0 {

@@ -32,7 +32,7 @@ func newStage(t testing.TB) *stage {
 	t.Helper()
 	s := &stage{url: pgtest.Database(t)}
 	s.role = pgtest.Role(t, s.url)
-	s.user = pgtest.As(s.url, s.role, "secret")
+	s.user = pgtest.WithUser(s.url, s.role, "secret")
 	pool, err := pgxpool.New(context.Background(), s.url)
 	if err != nil {
 		t.Fatal(err)
@@ -123,10 +123,10 @@ func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagete
 		InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
 			return stores[0].InTx(ctx, s.pool, f, func(pgx.Tx) error { return fn(ctx) })
 		},
-		Plant: func(t testing.TB, u daemon.Unit, state daemon.State) {
+		WriteState: func(t testing.TB, u daemon.Unit, state daemon.State) {
 			s.exec(t, "update "+cfg.Schema+".unit set state = $3 where daemon = $1 and index = $2", string(u.Daemon), u.Index, string(state))
 		},
-		Become: func(t testing.TB) { s.exec(t, "update "+clock+" set id = id + 1") },
+		ChangeIdentity: func(t testing.TB) { s.exec(t, "update "+clock+" set id = id + 1") },
 		LoseReply: func(call func() error) error {
 			proxy.LoseReplies(1)
 			defer proxy.LoseReplies(0)

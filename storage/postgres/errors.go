@@ -54,9 +54,9 @@ const (
 	codeNoRow          = "P0002" // no_data_found: raised by the function heartbeat_2
 )
 
-// misdirected reports whether the server that answered cannot be written to, because it is a
+// isReadOnlyServer reports whether the server that answered cannot be written to, because it is a
 // standby or a primary that is recovering. Connections to it are useless.
-func misdirected(err error) bool {
+func isReadOnlyServer(err error) bool {
 	switch pgerror.Code(err) {
 	case codeReadOnly, codeStarting:
 		return true
@@ -95,7 +95,7 @@ func explain(err error, cfg Config) error {
 		return fmt.Errorf("the server refuses the user or password in store.url: %w", pgerror.Strip(err, cfg.URL))
 	case c == codeNoDatabase:
 		return fmt.Errorf("the database in store.url does not exist: create it first: %w", pgerror.Strip(err, cfg.URL))
-	case misdirected(err):
+	case isReadOnlyServer(err):
 		return clean("the server that answered is read-only or recovering; its connections were dropped: " + sentence(err))
 	case c == codeTooMany:
 		return clean("the server has no connection left: lower store.max_connections or raise the server's max_connections: " + sentence(err))
@@ -147,16 +147,16 @@ func isAnswer(err error) bool {
 	return false
 }
 
-// mayNotMigrate marks a privilege error of a role that tried to create tables.
-type mayNotMigrate struct{ error }
+// migrationDenied marks a privilege error of a role that tried to create tables.
+type migrationDenied struct{ error }
 
-func (e *mayNotMigrate) Unwrap() error { return e.error }
+func (e *migrationDenied) Unwrap() error { return e.error }
 
 // denied explains a privilege error: it names the object and what to do.
 func denied(err error, cfg Config) error {
 	what := "lacks privileges in schema " + cfg.Schema
 	hint := "grant what emitd migrate get prints (GrantSQL) to it"
-	if _, migrates := errors.AsType[*mayNotMigrate](err); migrates {
+	if _, migrates := errors.AsType[*migrationDenied](err); migrates {
 		what = "may not create the tables of schema " + cfg.Schema
 		hint = "run what emitd migrate get prints as a role that may, once; the role of the nodes needs only the grants at its end"
 	}

@@ -22,7 +22,7 @@ func TestWhatOpenSays(t *testing.T) {
 	const secret = "s3cr3t"
 	with := func(user string, edit func(*postgres.Config)) postgres.Config {
 		cfg := good
-		cfg.URL = pgtest.As(s.url, user, secret)
+		cfg.URL = pgtest.WithUser(s.url, user, secret)
 		edit(&cfg)
 		return cfg
 	}
@@ -116,7 +116,7 @@ func TestClosedStore(t *testing.T) {
 	store.Close()
 	_, beat := a.try()
 	_, snap := store.Snapshot(context.Background())
-	for what, err := range map[string]error{"heartbeat": beat, "snapshot": snap, "stamp": store.Stamp(context.Background(), fence(1))} {
+	for what, err := range map[string]error{"heartbeat": beat, "snapshot": snap, "stamp": store.StampFence(context.Background(), fence(1))} {
 		if err == nil || !strings.Contains(err.Error(), "closed") {
 			t.Errorf("%s: error %v", what, err)
 		}

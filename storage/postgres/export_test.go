@@ -66,7 +66,7 @@ func (s *Store) CheckIdle(ctx context.Context) error {
 }
 
 // Hopeless exports hopeless.
-func Hopeless(left, total time.Duration) bool { return hopeless(left, total) }
+func Hopeless(left, total time.Duration) bool { return tooLate(left, total) }
 
 // StampsWaiting counts the stamps that are in no batch yet.
 func (s *Store) StampsWaiting() int {
@@ -84,9 +84,9 @@ func (s *Store) StampsTravel() bool {
 
 // StampBatch stamps in one call and returns what the fences hold.
 func (s *Store) StampBatch(fences ...daemon.Fence) []int64 {
-	batch, held := make([]*wanted, len(fences)), make([]int64, len(fences))
+	batch, held := make([]*stampRequest, len(fences)), make([]int64, len(fences))
 	for i, f := range fences {
-		batch[i] = &wanted{fence: f, done: make(chan struct{})}
+		batch[i] = &stampRequest{fence: f, done: make(chan struct{})}
 	}
 	s.sendBatch(batch)
 	for i, w := range batch {
@@ -98,4 +98,4 @@ func (s *Store) StampBatch(fences ...daemon.Fence) []int64 {
 }
 
 // ParseWake exports parseWake.
-func ParseWake(payload string) storage.Wake { return parseWake(payload) }
+func ParseWake(payload string) storage.Hint { return parseWake(payload) }

@@ -14,38 +14,38 @@ import (
 
 // How a stamp waits for users' transactions.
 const (
-	patience = time.Second            // after this the wait is written as an event
-	glance   = 25 * time.Millisecond  // how long one short attempt waits for the fence
-	between  = 200 * time.Millisecond // how long it waits for a place in line before the next short attempt
+	longWait  = time.Second            // after this the wait is written as an event
+	briefWait = 25 * time.Millisecond  // how long one short attempt waits for the fence
+	placeWait = 200 * time.Millisecond // how long it waits for a place in line before the next short attempt
 )
 
-// Stamp implements [storage.Store]. If it still waits for a user's transaction after a second, it
+// StampFence implements [storage.Store]. If it still waits for a user's transaction after a second, it
 // writes the event fence.waiting and goes on waiting as long as ctx allows.
-func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
-	held, err := s.stampPatiently(ctx, f)
+func (s *Store) StampFence(ctx context.Context, f daemon.Fence) error {
+	held, err := s.stampWithRetry(ctx, f)
 	if err == nil && !owns(f, held) {
-		err = &daemon.StaleError{Fence: f, Holds: held}
+		err = &daemon.StaleError{Fence: f, HeldGeneration: held}
 	}
 	return s.fail("stamp "+f.String(), err)
 }
 
-// stampPatiently tries until the fence is raised or refused, or until something other than waiting
+// stampWithRetry tries until the fence is raised or refused, or until something other than waiting
 // fails. The first attempt is sent together with other stamps and does not wait for locks. After
 // that, waiting stamps use at most half of the connections, so that they cannot block heartbeats.
 // Only half of these wait in line for the lock; the others try briefly now and then. Otherwise
 // stamps that are blocked could keep out stamps whose fence is free.
-func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64, err error) {
+func (s *Store) stampWithRetry(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	began := time.Now()
-	if held, err = s.stampTogether(ctx, f); err != nil || held >= f.Generation {
+	if held, err = s.stampBatched(ctx, f); err != nil || held >= f.Generation {
 		return held, err
 	}
 	tries := []struct {
 		places       chan struct{}
 		inTurn, lock time.Duration
-	}{{s.glances, time.Hour, glance}, {s.line, between, patience}}
+	}{{s.briefWaiters, time.Hour, briefWait}, {s.lockWaiters, placeWait, longWait}}
 	for told := false; ; {
 		for _, try := range tries {
-			if !s.turn(ctx, try.places, try.inTurn) {
+			if !s.acquirePlace(ctx, try.places, try.inTurn) {
 				continue
 			}
 			held, err = s.stamp(ctx, f, try.lock)
@@ -59,15 +59,15 @@ func (s *Store) stampPatiently(ctx context.Context, f daemon.Fence) (held int64,
 			return 0, ctx.Err()
 		case s.calls.Err() != nil:
 			return 0, errClosed
-		case !told && time.Since(began) >= patience:
+		case !told && time.Since(began) >= longWait:
 			told = true
-			s.tellWaiting(ctx, f)
+			s.writeWaitingEvent(ctx, f)
 		}
 	}
 }
 
-// turn waits for a place in a bounded group of stamps. It reports whether it got one.
-func (s *Store) turn(ctx context.Context, places chan struct{}, wait time.Duration) bool {
+// acquirePlace waits for a place in a bounded group of stamps. It reports whether it got one.
+func (s *Store) acquirePlace(ctx context.Context, places chan struct{}, wait time.Duration) bool {
 	late := time.NewTimer(wait)
 	defer late.Stop()
 	select {
@@ -93,12 +93,12 @@ func (s *Store) stamp(ctx context.Context, f daemon.Fence, wait time.Duration) (
 
 // unitOf returns a fence's unit as arguments.
 func unitOf(f daemon.Fence) (daemon string, index int) {
-	return plain(string(f.Unit.Daemon)), f.Unit.Index
+	return cleanText(string(f.Unit.Daemon)), f.Unit.Index
 }
 
-// tellWaiting writes the event fence.waiting. The event only informs people, so failing to write it
+// writeWaitingEvent writes the event fence.waiting. The event only informs people, so failing to write it
 // stops nothing.
-func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
+func (s *Store) writeWaitingEvent(ctx context.Context, f daemon.Fence) {
 	err := s.call(ctx, "fence waiting", writing, func(m *message) {
 		d, i := unitOf(f)
 		m.do("fence_waiting", d, i, f.Generation)
@@ -113,8 +113,8 @@ func (s *Store) tellWaiting(ctx context.Context, f daemon.Fence) {
 // change. Generation 0 belongs to no run.
 func owns(f daemon.Fence, held int64) bool { return held == f.Generation && f.Generation > 0 }
 
-// idle bounds how long a fenced transaction may idle when ctx carries no validity.
-const idle = 5 * time.Second
+// maxIdle bounds how long a fenced transaction may idle when ctx carries no validity.
+const maxIdle = 5 * time.Second
 
 // Fence ties the caller's transaction to a run. It fails with a [daemon.StaleError] unless exactly
 // this run has stamped its unit's fence last. Otherwise it holds the fence until the transaction
@@ -123,12 +123,12 @@ const idle = 5 * time.Second
 //
 // The next run of the unit, and no other call, may have to wait for the transaction. The
 // transaction may therefore idle only while the run's assignment is valid (ctx is that of the run,
-// see [daemon.Trust]), and 5 s if ctx carries no validity. The role of the transaction needs the
+// see [daemon.Validity]), and 5 s if ctx carries no validity. The role of the transaction needs the
 // rights of [Roles].App.
 func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	what := "fence " + f.String()
-	bound := idle
-	if trust, ok := daemon.Trust(ctx); ok {
+	bound := maxIdle
+	if trust, ok := daemon.Validity(ctx); ok {
 		bound = min(bound, trust)
 	}
 	if bound < time.Millisecond {
@@ -141,7 +141,7 @@ func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 		return s.fail(what, err)
 	}
 	if !owns(f, held) {
-		return fmt.Errorf("%s: %w", what, &daemon.StaleError{Fence: f, Holds: held})
+		return fmt.Errorf("%s: %w", what, &daemon.StaleError{Fence: f, HeldGeneration: held})
 	}
 	return nil
 }

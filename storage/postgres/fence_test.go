@@ -21,7 +21,7 @@ func fence(generation int64) daemon.Fence {
 
 func stamp(t testing.TB, store *postgres.Store, f daemon.Fence) {
 	t.Helper()
-	if err := store.Stamp(context.Background(), f); err != nil {
+	if err := store.StampFence(context.Background(), f); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -51,8 +51,8 @@ func TestFenceWantsTheStamp(t *testing.T) {
 	refused := func(f daemon.Fence, holds int64) {
 		t.Helper()
 		var stale *daemon.StaleError
-		if err := s.write(store, f); !errors.As(err, &stale) || stale.Holds != holds || stale.Fence != f {
-			t.Errorf("error %v, want %v", err, &daemon.StaleError{Fence: f, Holds: holds})
+		if err := s.write(store, f); !errors.As(err, &stale) || stale.HeldGeneration != holds || stale.Fence != f {
+			t.Errorf("error %v, want %v", err, &daemon.StaleError{Fence: f, HeldGeneration: holds})
 		}
 	}
 	refused(fence(5), 0)
@@ -83,7 +83,7 @@ func TestStampWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	stamp(t, store, fence(5))
-	stamped := later(func() (struct{}, error) { return struct{}{}, store.Stamp(ctx, fence(6)) })
+	stamped := later(func() (struct{}, error) { return struct{}{}, store.StampFence(ctx, fence(6)) })
 	eventually(t, "the wait is told", func() bool { return slices.Contains(kinds(t, store), daemon.FenceWaiting) })
 	if _, err := tx.Exec(ctx, "insert into effect values (5)"); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestStampGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	stamped := later(func() (struct{}, error) { return struct{}{}, store.Stamp(ctx, fence(6)) })
+	stamped := later(func() (struct{}, error) { return struct{}{}, store.StampFence(ctx, fence(6)) })
 	s.blocked(t, 1)
 	cancel()
 	if r := await(t, "the stamp", stamped); !errors.Is(r.err, context.Canceled) {
@@ -142,7 +142,7 @@ func TestStampsLeaveRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		waits = append(waits, later(func() (struct{}, error) {
-			return struct{}{}, store.Stamp(ctx, daemon.Fence{Unit: f.Unit, Generation: 2})
+			return struct{}{}, store.StampFence(ctx, daemon.Fence{Unit: f.Unit, Generation: 2})
 		}))
 	}
 	eventually(t, "stamps wait", func() bool { return s.waiting(t) > 0 })
@@ -162,7 +162,7 @@ func TestFencedTransactionMayNotIdle(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
 	stamp(t, store, fence(5))
-	ctx := daemon.WithTrust(context.Background(), func() time.Duration { return 300 * time.Millisecond })
+	ctx := daemon.WithValidity(context.Background(), func() time.Duration { return 300 * time.Millisecond })
 	tx := s.begin(t)
 	if err := store.Fence(ctx, tx, fence(5)); err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestFenceWithoutTrust(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
 	stamp(t, store, fence(5))
-	ctx := daemon.WithTrust(context.Background(), func() time.Duration { return 0 })
+	ctx := daemon.WithValidity(context.Background(), func() time.Duration { return 0 })
 	err := store.InTx(ctx, s.pool, fence(5), func(pgx.Tx) error {
 		t.Error("the transaction ran")
 		return nil
@@ -270,7 +270,7 @@ func TestEffectsComeInOrder(t *testing.T) {
 	for g := int64(1); g <= runs; g++ {
 		go func() {
 			done <- func() error {
-				if err := store.Stamp(ctx, fence(g)); err != nil {
+				if err := store.StampFence(ctx, fence(g)); err != nil {
 					return err
 				}
 				if _, err := s.pool.Exec(ctx, "insert into claim select $1, count(*) from effect where generation < $1", g); err != nil {

@@ -20,7 +20,7 @@ func (s *stage) as(t *testing.T, cfg postgres.Config, roles func(role string) po
 	t.Helper()
 	role := pgtest.Role(t, s.url)
 	s.grant(t, cfg, roles(role))
-	url = pgtest.As(s.url, role, "secret")
+	url = pgtest.WithUser(s.url, role, "secret")
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestRoles(t *testing.T) {
 	leader := join(t, store, "a")
 	record := leader.assign(leader.lead(), unit(0), leader)
 	fence := daemon.Fence{Unit: unit(0), Generation: record.Generation}
-	if err := store.Stamp(t.Context(), fence); err != nil {
+	if err := store.StampFence(t.Context(), fence); err != nil {
 		t.Fatal(err)
 	}
 	s.exec(t, "create table "+cfg.Schema+".accounts (n int)")

@@ -20,15 +20,15 @@ import (
 // beat is a heartbeat and the answers of its statements.
 type beat struct {
 	storage.Heartbeat
-	reply    storage.Reply
-	admitted bool
-	taken    storage.IDInUseError
-	other    storage.OtherClusterError
-	state    state
-	id       string // of the store
-	before   heads  // newest events seen when the heartbeat began
-	waiting  []command
-	members  int64 // newest event when the member list was read
+	reply        storage.Reply
+	admitted     bool
+	taken        storage.IDInUseError
+	otherCluster storage.OtherClusterError
+	state        state
+	id           string // of the store
+	before       heads  // newest events seen when the heartbeat began
+	waiting      []command
+	members      int64 // newest event when the member list was read
 }
 
 // Heartbeat implements [storage.Store]. The package comment describes its way. It takes locks in
@@ -42,12 +42,12 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	}
 	var err error
 	if b.simple() && s.quick.Load() {
-		err = s.call(ctx, b.operation(), inFunction, b.sayQuickly)
+		err = s.call(ctx, b.operation(), inFunction, b.writeFunctionCall)
 		if c := pgerror.Code(err); c == codeNoPrivilege || c == codeNoFunction || c == codeIsolation {
-			err = s.slowDown(ctx, b, err)
+			err = s.retryAsStatements(ctx, b, err)
 		}
 	} else {
-		err = s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, advert) })
+		err = s.call(ctx, b.operation(), writing, func(m *message) { b.writeStatements(m, advert) })
 	}
 	if err == nil && !b.admitted {
 		err = s.refusedBeat(ctx, b)
@@ -64,18 +64,18 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	return b.answer(), nil
 }
 
-// maxRoll bounds the membership events of one reply; the next heartbeat asks for the rest.
-const maxRoll = 500
+// maxMemberEvents bounds the membership events of one reply; the next heartbeat asks for the rest.
+const maxMemberEvents = 500
 
-// catchUp reads the events of a node that is more than maxRoll events behind. That takes one second
+// catchUp reads the events of a node that is more than maxMemberEvents events behind. That takes one second
 // round trip.
 func (s *Store) catchUp(ctx context.Context, b *beat) error {
-	if b.EventsAfter < 0 || b.state.head <= b.EventsAfter+maxRoll {
+	if b.EventsAfter < 0 || b.state.head <= b.EventsAfter+maxMemberEvents {
 		return nil
 	}
 	b.reply.Events = nil
 	return s.call(ctx, "heartbeat events", reading, func(m *message) {
-		m.ask(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxRoll)
+		m.ask(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxMemberEvents)
 	})
 }
 
@@ -85,9 +85,9 @@ func (b *beat) operation() string {
 	switch {
 	case b.Advert != nil:
 		return "register"
-	case b.Claim.Stand:
+	case b.TermRequest.Campaign:
 		return "stand"
-	case b.Claim.Holds != 0:
+	case b.TermRequest.Renew != 0:
 		return "renew"
 	}
 	return "heartbeat"
@@ -96,39 +96,39 @@ func (b *beat) operation() string {
 // simple reports whether the function heartbeat_2 can serve the heartbeat. It must not register or
 // campaign, ask for members, or report exit evidence or returned runs.
 func (b *beat) simple() bool {
-	return b.Advert == nil && !b.Claim.Stand && !b.WantMembers && len(b.Ended) == 0 && len(b.Returned) == 0
+	return b.Advert == nil && !b.TermRequest.Campaign && !b.WantMembers && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
 }
 
-// say writes a heartbeat as statements into a message.
-func (b *beat) say(m *message, advert []byte) {
-	claims := b.Claim.Stand || b.Claim.Holds != 0
+// writeStatements writes a heartbeat as statements into a message.
+func (b *beat) writeStatements(m *message, advert []byte) {
+	claims := b.TermRequest.Campaign || b.TermRequest.Renew != 0
 	if advert != nil {
-		m.do("register_lock", plain(string(b.Node.ID)))
+		m.do("register_lock", cleanText(string(b.Node.ID)))
 	}
-	if b.Claim.Stand || len(b.Ended) > 0 {
+	if b.TermRequest.Campaign || len(b.ExitEvidence) > 0 {
 		m.do("term_lock")
 	}
-	if len(b.Ended) > 0 && advert == nil {
-		m.do("nodes_lock", array(append(slices.Clone(b.Ended), b.Node.Incarnation)))
+	if len(b.ExitEvidence) > 0 && advert == nil {
+		m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
 	}
 	admitted := func(n int64) { b.admitted = n == 1 }
-	own := []any{inc(b.Node), number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration}
+	own := []any{inc(b.Node), number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration}
 	switch {
 	case advert != nil:
 		b.register(m, advert)
-	case claims || len(b.Ended) > 0 || len(b.Returned) > 0:
+	case claims || len(b.ExitEvidence) > 0 || len(b.ReturnedRuns) > 0:
 		m.count(admitted, "beat_marked", own...)
 	default:
 		m.count(admitted, "beat", own...)
 	}
-	if len(b.Returned) > 0 {
-		returned := encode(returnedInput(b.Returned))
+	if len(b.ReturnedRuns) > 0 {
+		returned := encode(returnedInput(b.ReturnedRuns))
 		m.do("units_lock", returned)
 		m.do("returned", inc(b.Node), returned)
 	}
-	if len(b.Ended) > 0 {
+	if len(b.ExitEvidence) > 0 {
 		m.do("lease_lock")
-		m.do("ended", inc(b.Node), array(b.Ended))
+		m.do("ended", inc(b.Node), array(b.ExitEvidence))
 	}
 	b.claim(m)
 	b.read(m)
@@ -147,14 +147,14 @@ func returnedInput(runs []daemon.Fence) []stepInput {
 	return out
 }
 
-// sayQuickly writes a simple heartbeat as one call of the function heartbeat_2, which does the
+// writeFunctionCall writes a simple heartbeat as one call of the function heartbeat_2, which does the
 // same. It depends on nothing in the session. A session that has planned the function's statements
 // before only makes it faster.
-func (b *beat) sayQuickly(m *message) {
-	args := []any{m.patience, inc(b.Node)}
+func (b *beat) writeFunctionCall(m *message) {
+	args := []any{m.serverTimeout, inc(b.Node)}
 	for _, n := range []int64{
-		number(b.Seq), number(b.Heard), b.HighestTerm, b.HighestGeneration, b.Claim.Holds, b.Claim.LostThrough,
-		micros(b.Claim.Lease), number(b.Claim.PassSeq), b.EventsAfter, b.EventsAfter + maxRoll,
+		number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration, b.TermRequest.Renew, b.TermRequest.LostThrough,
+		micros(b.TermRequest.Lease), number(b.TermRequest.PassSeq), b.EventsAfter, b.EventsAfter + maxMemberEvents,
 	} {
 		args = append(args, strconv.FormatInt(n, 10)) // a quoted number needs no cast: the function has one form
 	}
@@ -166,19 +166,19 @@ func (b *beat) sayQuickly(m *message) {
 		if c.bool() {
 			b.reply.Verdict = storage.Renew
 		}
-		return cmp.Or(b.state.row(c),
+		return cmp.Or(b.state.scanSingle(c),
 			each(c.array(), &b.reply.Units, (*composite).record),
 			each(c.array(), &b.reply.Events, (*composite).event),
 			each(c.array(), &b.waiting, (*composite).command), c.err)
 	}, "heartbeat", args...)
 }
 
-// slowDown repeats a heartbeat without the function. The first attempt has changed nothing: it
+// retryAsStatements repeats a heartbeat without the function. The first attempt has changed nothing: it
 // failed because the role may not execute the function, the function is missing, or the transaction
 // began in another isolation. If the repetition succeeds, the store stops using the function.
-func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
+func (s *Store) retryAsStatements(ctx context.Context, b *beat, cause error) error {
 	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
-	err := s.call(ctx, b.operation(), writing, func(m *message) { b.say(m, nil) })
+	err := s.call(ctx, b.operation(), writing, func(m *message) { b.writeStatements(m, nil) })
 	if err == nil && s.quick.CompareAndSwap(true, false) {
 		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the function heartbeat_2 may not be used, or is missing",
 			"schema", s.cfg.Schema, "error", sentence(cause))
@@ -189,39 +189,39 @@ func (s *Store) slowDown(ctx context.Context, b *beat, cause error) error {
 // register writes the own row and what the node advertises.
 func (b *beat) register(m *message, advert []byte) {
 	hash := hashOf(advert)
-	m.do("advertise", hash, plain(string(advert)))
-	m.do("nodes_lock", array(append(slices.Clone(b.Ended), b.Node.Incarnation)))
-	b.other.Node = plain(b.Advert.Traits.Cluster)
-	m.do("name_cluster", b.other.Node)
+	m.do("advertise", hash, cleanText(string(advert)))
+	m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
+	b.otherCluster.Node = cleanText(b.Advert.Traits.Cluster)
+	m.do("name_cluster", b.otherCluster.Node)
 	m.ask(columns(func(c *composite) error {
 		b.admitted = c.bool()
 		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
 		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
 		c.json(&b.taken.Host)
 		c.skip(2) // the columns of the hints sent and of the mark
-		b.other.Store = c.text()
+		b.otherCluster.Store = c.text()
 		return nil
-	}), "register", inc(b.Node), plain(string(b.Node.ID)), plain(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.Heard),
-		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.other.Node, array(b.Ended))
+	}), "register", inc(b.Node), cleanText(string(b.Node.ID)), cleanText(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.ConfirmedSeq),
+		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.otherCluster.Node, array(b.ExitEvidence))
 }
 
 // claim decides the claim: an election or a renewal.
 func (b *beat) claim(m *message) {
-	c := b.Claim
+	c := b.TermRequest
 	lease, pass := micros(c.Lease), number(c.PassSeq)
 	switch {
-	case c.Stand:
+	case c.Campaign:
 		m.do("lease_lock")
 		m.ask(columns(func(row *composite) error {
-			b.reply.Verdict = storage.Verdict(row.int())
+			b.reply.Verdict = storage.ElectionResult(row.int())
 			return nil
 		}), "stand", inc(b.Node), lease, c.LostThrough, c.SeenTerm, c.SeenRenewals, c.Unchanged, pass)
-	case c.Holds != 0:
+	case c.Renew != 0:
 		m.count(func(n int64) {
 			if n == 1 {
 				b.reply.Verdict = storage.Renew
 			}
-		}, "renew", inc(b.Node), c.Holds, c.LostThrough, lease, pass)
+		}, "renew", inc(b.Node), c.Renew, c.LostThrough, lease, pass)
 	}
 }
 
@@ -231,10 +231,10 @@ func (b *beat) read(m *message) {
 	if b.WantMembers {
 		m.ask(members(&b.reply.Members, &b.members), "members")
 	}
-	m.ask(columns(b.state.row), "single")
+	m.ask(columns(b.state.scanSingle), "single")
 	m.ask(records(&b.reply.Units), "held", inc(b.Node))
 	if b.EventsAfter >= 0 {
-		m.ask(events(&b.reply.Events), "roll", b.EventsAfter, b.EventsAfter+maxRoll)
+		m.ask(events(&b.reply.Events), "roll", b.EventsAfter, b.EventsAfter+maxMemberEvents)
 	}
 	m.ask(commands(&b.waiting), "waiting")
 }
@@ -249,18 +249,18 @@ func (b *beat) answer() *storage.Reply {
 	}
 	slices.SortFunc(r.Units, func(a, b daemon.Record) int { return a.Unit.Compare(b.Unit) })
 	slices.SortFunc(r.Events, func(a, b daemon.Event) int { return cmp.Compare(a.Seq, b.Seq) })
-	r.Commands = inTurn(b.waiting)
+	r.Commands = sortedCommands(b.waiting)
 	for len(r.Events) > 0 && r.Events[len(r.Events)-1].Seq > r.Head {
 		r.Events = r.Events[:len(r.Events)-1]
 	}
-	r.Behind = b.EventsAfter >= 0 && (b.EventsAfter+1 < st.oldest || b.EventsAfter > st.head)
+	r.EventsMissing = b.EventsAfter >= 0 && (b.EventsAfter+1 < st.oldest || b.EventsAfter > st.head)
 	return r
 }
 
 // refusedBeat finds out why a heartbeat was refused.
 func (s *Store) refusedBeat(ctx context.Context, b *beat) error {
-	if b.other.Store != "" {
-		return &b.other
+	if b.otherCluster.Store != "" {
+		return &b.otherCluster
 	}
 	return s.refused(ctx, b.Node, b.taken, func(present, _ bool) bool { return present || b.Advert != nil })
 }
@@ -275,11 +275,11 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 		m.ask(columns(func(c *composite) error {
 			stored, live, name = c.text(), c.bool(), c.text()
 			return nil
-		}), "rename_cluster", plain(from), plain(to), micros(ttl))
+		}), "rename_cluster", cleanText(from), cleanText(to), micros(ttl))
 	})
 	switch {
 	case err != nil:
-	case stored != plain(from):
+	case stored != cleanText(from):
 		err = &storage.OtherClusterError{Store: stored, Node: from}
 	case live:
 		err = fmt.Errorf("%w: %s", storage.ErrNodesLive, name)
@@ -323,17 +323,17 @@ func hashOf(advert []byte) string {
 func cleaned(t node.Traits) node.Traits {
 	labels := make(map[string]string, len(t.Labels))
 	for k, v := range t.Labels {
-		labels[plain(k)] = plain(v)
+		labels[cleanText(k)] = cleanText(v)
 	}
 	if t.Labels != nil {
 		t.Labels = labels
 	}
-	t.Version, t.Address, t.Cluster = plain(t.Version), plain(t.Address), plain(t.Cluster)
-	t.Host.BootID, t.Host.Start, t.Host.Lock = plain(t.Host.BootID), plain(t.Host.Start), plain(t.Host.Lock)
+	t.Version, t.Address, t.Cluster = cleanText(t.Version), cleanText(t.Address), cleanText(t.Cluster)
+	t.Host.BootID, t.Host.Start, t.Host.Lock = cleanText(t.Host.BootID), cleanText(t.Host.Start), cleanText(t.Host.Lock)
 	return t
 }
 
-func inc(who node.Identity) string { return plain(string(who.Incarnation)) }
+func inc(who node.Identity) string { return cleanText(string(who.Incarnation)) }
 
 // number fits a sequence number into a bigint. No process ever sends that many.
 func number(n uint64) int64 { return int64(min(n, math.MaxInt64)) }

@@ -199,7 +199,7 @@ func TestAdvertsAreShared(t *testing.T) {
 		if m.Incarnation == other.id.Incarnation {
 			want = "acme:other"
 		}
-		if !snap.Advert(m).Runs(want) {
+		if !snap.Advert(m).RunsKind(want) {
 			t.Errorf("%s does not run %s", m.Name, want)
 		}
 	}

@@ -76,7 +76,7 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 	var then state
 	err = s.call(ctx, "identify", writing, func(m *message) {
 		m.do("identify", name, b.state.knownID, lost)
-		m.ask(columns(then.row), "single")
+		m.ask(columns(then.scanSingle), "single")
 	})
 	// Everything else in the reply describes the moment of the heartbeat.
 	b.id, b.state.now, b.state.since = then.identity(server), then.now, then.since

@@ -11,7 +11,7 @@ import (
 // transaction.
 func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 	admitted := false
-	reason := plain(string(l.Reason))
+	reason := cleanText(string(l.Reason))
 	me, seq := inc(l.Node), number(l.Seq)
 	err := s.call(ctx, "leave", writing, func(m *message) {
 		if l.Resign != 0 {
@@ -23,7 +23,7 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 		}
 		m.count(func(n int64) { admitted = n == 1 }, "leave_row", me, seq, l.Deregister)
 		if l.Command != "" {
-			m.do("fulfil", me, plain(l.Command), l.Resign) // before the counter's row is locked
+			m.do("fulfil", me, cleanText(l.Command), l.Resign) // before the counter's row is locked
 		}
 		if l.Resign != 0 {
 			m.do("resign", me, l.Resign, string(l.Node.ID), reason, commandDetail(l.Command, l.Actor))
@@ -52,7 +52,7 @@ func commandDetail(command, actor string) any {
 	text, err := json.Marshal(struct {
 		Command string `json:"command,omitempty"`
 		Actor   string `json:"actor,omitempty"`
-	}{plain(command), plain(actor)})
+	}{cleanText(command), cleanText(actor)})
 	if err != nil {
 		panic("postgres: strings always marshal: " + err.Error())
 	}

@@ -17,14 +17,14 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 		lock := storage.Lock{Name: name}
 		var found, taken bool
 		err := s.call(ctx, "acquire", writing, func(m *message) {
-			m.do("lock_row", plain(name))
-			m.do("lock_lock", plain(name))
+			m.do("lock_row", cleanText(name))
+			m.do("lock_lock", cleanText(name))
 			m.ask(columns(func(c *composite) error {
 				found, taken = true, c.bool()
 				lock.Owner, lock.Number, lock.Renewals = c.text(), c.int(), c.int()
 				lock.TTL, lock.ExpiresAt, lock.Now = microseconds(c.int()), c.time(), c.time()
 				return nil
-			}), "acquire", plain(name), plain(owner), micros(ttl), expired.Number, expired.Renewals)
+			}), "acquire", cleanText(name), cleanText(owner), micros(ttl), expired.Number, expired.Renewals)
 		})
 		switch {
 		case err != nil:
@@ -47,7 +47,7 @@ func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration
 			found, held.Renewals, held.TTL = true, c.int(), microseconds(c.int())
 			held.ExpiresAt, held.Now = c.time(), c.time()
 			return nil
-		}), "extend", plain(held.Name), plain(held.Owner), held.Number, micros(ttl))
+		}), "extend", cleanText(held.Name), cleanText(held.Owner), held.Number, micros(ttl))
 	})
 	if err == nil && !found {
 		err = storage.ErrLockLost
@@ -62,7 +62,7 @@ func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration
 func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	found := false
 	err := s.call(ctx, "release", writing, func(m *message) {
-		m.count(func(n int64) { found = n == 1 }, "release", plain(held.Name), plain(held.Owner), held.Number)
+		m.count(func(n int64) { found = n == 1 }, "release", cleanText(held.Name), cleanText(held.Owner), held.Number)
 	})
 	if err == nil && !found {
 		err = storage.ErrLockLost

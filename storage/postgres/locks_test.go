@@ -123,7 +123,7 @@ func TestDeathWaitsForHeartbeat(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	beating := c.begin(t, c.in("update %s.node set seq = seq + 1 where name = 'worker'"))
-	guard := storage.NodeGuard{Incarnation: c.worker.id.Incarnation, Seq: c.worker.seq}
+	guard := storage.NodeVersion{Incarnation: c.worker.id.Incarnation, Seq: c.worker.seq}
 	committed := later(func() ([]storage.Outcome, error) {
 		return c.store.Commit(context.Background(), storage.Commit{
 			Term:    c.term.Ref(),
@@ -219,20 +219,20 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 		a.seq++
 		switch r.IntN(6) {
 		case 0, 1:
-			b := storage.Heartbeat{Node: a.id, Seq: a.seq, TTL: time.Nanosecond, Claim: storage.Claim{Lease: time.Millisecond, Stand: r.IntN(2) == 0}}
+			b := storage.Heartbeat{Node: a.id, Seq: a.seq, TTL: time.Nanosecond, TermRequest: storage.TermRequest{Lease: time.Millisecond, Campaign: r.IntN(2) == 0}}
 			if r.IntN(4) == 0 {
 				b.Advert = &daemon.Advert{Kinds: []daemon.Kind{daemon.Kind(fmt.Sprint("k", r.IntN(3)))}}
 			}
 			if r.IntN(4) == 0 {
-				b.Ended = []node.Incarnation{all[r.IntN(len(all))].id.Incarnation, all[r.IntN(len(all))].id.Incarnation}
+				b.ExitEvidence = []node.Incarnation{all[r.IntN(len(all))].id.Incarnation, all[r.IntN(len(all))].id.Incarnation}
 			}
 			if r.IntN(3) == 0 {
 				for _, i := range r.Perm(5)[:3] {
-					b.Returned = append(b.Returned, daemon.Fence{Unit: unit(i), Generation: math.MaxInt64})
+					b.ReturnedRuns = append(b.ReturnedRuns, daemon.Fence{Unit: unit(i), Generation: math.MaxInt64})
 				}
 			}
 			if last != nil {
-				b.Claim.SeenTerm, b.Claim.SeenRenewals, b.Claim.Holds = last.Term.Number, last.Lease.Renewals, last.Term.Number
+				b.TermRequest.SeenTerm, b.TermRequest.SeenRenewals, b.TermRequest.Renew = last.Term.Number, last.Lease.Renewals, last.Term.Number
 			}
 			reply, err := a.store.Heartbeat(ctx, b)
 			if fine(err); err == nil {
@@ -247,7 +247,7 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 				to := all[r.IntN(len(all))]
 				c.Changes = append(c.Changes, storage.Change{Unit: unit(i)},
 					storage.Change{Unit: unit(i), Step: daemon.Assign, State: daemon.Unassigned, To: to.id})
-				c.Nodes = append(c.Nodes, storage.NodeChange{Guard: storage.NodeGuard{Incarnation: to.id.Incarnation}, State: node.Late})
+				c.Nodes = append(c.Nodes, storage.NodeChange{Guard: storage.NodeVersion{Incarnation: to.id.Incarnation}, State: node.Late})
 			}
 			_, err := a.store.Commit(ctx, c)
 			fine(err)
@@ -270,7 +270,7 @@ func storm(t *testing.T, a *actor, all []*actor, r *rand.Rand) {
 			}
 			fine(a.store.Leave(ctx, l))
 		case 5:
-			fine(a.store.Stamp(ctx, daemon.Fence{Unit: unit(0), Generation: int64(a.seq)}))
+			fine(a.store.StampFence(ctx, daemon.Fence{Unit: unit(0), Generation: int64(a.seq)}))
 			_, err := a.store.Snapshot(ctx)
 			fine(err)
 		}

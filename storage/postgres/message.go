@@ -17,39 +17,39 @@ import (
 
 // message holds one call's statements, which are sent together and answered together.
 type message struct {
-	statements statements
-	text       []byte
-	patience   string // how long the server may take, in milliseconds
-	takes      []take
-	err        error
+	statements    statements
+	text          []byte
+	serverTimeout string // how long the server may take, in milliseconds
+	takes         []receiver
+	err           error
 }
 
-// take receives the answer of one statement: row gets its rows, one by one, and rows gets at the
+// receiver receives the answer of one statement: row gets its rows, one by one, and rows gets at the
 // end how many rows the statement affected. A row's texts are valid only during the call. Either
 // may be nil.
-type take struct {
+type receiver struct {
 	row  func(values [][]byte) error
 	rows func(n int64)
 }
 
 // do appends a statement whose answer is not needed.
-func (m *message) do(name string, args ...any) { m.append(m.statements.get(name), args, take{}) }
+func (m *message) do(name string, args ...any) { m.append(m.statements.get(name), args, receiver{}) }
 
 // ask appends a statement and receives its rows.
 func (m *message) ask(row func(values [][]byte) error, name string, args ...any) {
-	m.append(m.statements.get(name), args, take{row: row})
+	m.append(m.statements.get(name), args, receiver{row: row})
 }
 
 // count appends a statement and receives how many rows it affected.
 func (m *message) count(rows func(n int64), name string, args ...any) {
-	m.append(m.statements.get(name), args, take{rows: rows})
+	m.append(m.statements.get(name), args, receiver{rows: rows})
 }
 
 // set appends a statement without arguments that is not one of the sources.
-func (m *message) set(sql string) { m.append(statement{sql}, nil, take{}) }
+func (m *message) set(sql string) { m.append(statement{sql}, nil, receiver{}) }
 
 // append appends a statement with its arguments filled in.
-func (m *message) append(s statement, args []any, t take) {
+func (m *message) append(s statement, args []any, t receiver) {
 	if len(m.text) > 0 {
 		m.text = append(m.text, ';')
 	}
@@ -117,9 +117,9 @@ func quoteInt(text []byte, v int64) []byte {
 	return append(strconv.AppendInt(append(text, " '"...), v, 10), "'::bigint "...)
 }
 
-// plain makes a text that Postgres can store: valid UTF-8 without NUL. A bad character in a user's
+// cleanText makes a text that Postgres can store: valid UTF-8 without NUL. A bad character in a user's
 // error must not prevent a report from being written.
-func plain(s string) string {
+func cleanText(s string) string {
 	if strings.IndexByte(s, 0) >= 0 {
 		s = strings.ReplaceAll(s, "\x00", "\uFFFD")
 	}
@@ -160,7 +160,7 @@ func (m *message) send(ctx context.Context, conn *pgconn.PgConn) error {
 }
 
 // receive reads one statement's answer to its end.
-func (t take) receive(r *pgconn.ResultReader) (err error) {
+func (t receiver) receive(r *pgconn.ResultReader) (err error) {
 	for r.NextRow() {
 		if t.row != nil && err == nil {
 			err = t.row(r.Values())
@@ -195,11 +195,11 @@ const (
 // (pg_stat_statements) remove the constants from a SELECT, but before version 18 not from a SET.
 // There each value would be an entry of its own and evict the user's entries.
 func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.Duration) {
-	m.patience = milliseconds(total)
+	m.serverTimeout = milliseconds(total)
 	if isolation != inFunction {
 		m.set(isolation)
 		m.set("set local search_path = " + pgschema.SearchPath)
-		m.set("select set_config('jit', 'off', true), set_config('statement_timeout', '" + m.patience + "', true)")
+		m.set("select set_config('jit', 'off', true), set_config('statement_timeout', '" + m.serverTimeout + "', true)")
 	}
 	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
 		m.set("set local datestyle = 'ISO'")

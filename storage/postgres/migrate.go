@@ -42,7 +42,7 @@ func (n names) versions() pgschema.Schema {
 		Name: n.schema, Table: n.table("migration"), Record: strings.TrimSpace(n.include("record")), Compatible: true, Scope: n.scope(),
 		TooNew: func(have int) error { return &storage.SchemaError{Have: have, Want: Version, Hint: hintNewer} },
 	}
-	for _, step := range schema.Steps(migrationFiles, Version) {
+	for _, step := range schema.Load(migrationFiles, Version) {
 		oldest, listed := compatible[step.Version]
 		if !listed {
 			oldest = step.Version
@@ -74,7 +74,7 @@ func Migrate(ctx context.Context, cfg Config, target int) ([]Migration, error) {
 	var taken []pgschema.Step
 	err := withConn(ctx, cfg, "migrate", func(conn *pgx.Conn, n names) (err error) {
 		if taken, err = n.versions().Migrate(ctx, conn, target); pgerror.Code(err) == codeNoPrivilege {
-			err = &mayNotMigrate{err}
+			err = &migrationDenied{err}
 		}
 		return err
 	})

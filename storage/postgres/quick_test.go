@@ -136,15 +136,17 @@ func TestBothWaysAnswerAlike(t *testing.T) {
 		{"a follower with a unit", worker, everything},
 		{"a leader that renews", leader, func(c *cluster) func(*storage.Heartbeat) { return renew(c.term) }},
 		{"a pass is told", leader, func(c *cluster) func(*storage.Heartbeat) {
-			return func(b *storage.Heartbeat) { b.Claim.Holds, b.Claim.PassSeq = c.term.Number, 7 }
+			return func(b *storage.Heartbeat) { b.TermRequest.Renew, b.TermRequest.PassSeq = c.term.Number, 7 }
 		}},
 		{"a term that was published as lost", leader, func(c *cluster) func(*storage.Heartbeat) {
-			return func(b *storage.Heartbeat) { b.Claim.Holds, b.Claim.LostThrough = c.term.Number, c.term.Number }
+			return func(b *storage.Heartbeat) {
+				b.TermRequest.Renew, b.TermRequest.LostThrough = c.term.Number, c.term.Number
+			}
 		}},
 		{"a leader that may lead no longer", barred, func(c *cluster) func(*storage.Heartbeat) { return renew(c.term) }},
 		{"a term of another", worker, func(c *cluster) func(*storage.Heartbeat) { return renew(c.term) }},
 		{"a term that is over", leader, func(c *cluster) func(*storage.Heartbeat) {
-			return func(b *storage.Heartbeat) { b.Claim.Holds = c.term.Number - 1 }
+			return func(b *storage.Heartbeat) { b.TermRequest.Renew = c.term.Number - 1 }
 		}},
 		{"no events wanted", worker, func(*cluster) func(*storage.Heartbeat) { return func(*storage.Heartbeat) {} }},
 		{"events from the middle", worker, func(*cluster) func(*storage.Heartbeat) {
@@ -251,7 +253,7 @@ func essence(c *cluster, r *storage.Reply) any {
 		commands = append(commands, k.ID+string(k.Args))
 	}
 	return []any{
-		r.Seq, r.Verdict, r.Head, r.Behind, r.Term.Ordinal, r.Term.Leader.Name, r.Lease.Renewals, r.Lease.PassSeq,
+		r.Seq, r.Verdict, r.Head, r.EventsMissing, r.Term.Ordinal, r.Term.Leader.Name, r.Lease.Renewals, r.Lease.PassSeq,
 		r.StoreID != "", r.StoreSince.IsZero(), events, units, commands,
 	}
 }

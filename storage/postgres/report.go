@@ -32,18 +32,18 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 		out[i].Unit = u.Unit
 		input[i] = stepInput{
 			Ord: i, Daemon: string(u.Unit.Daemon), Index: u.Unit.Index, Generation: u.Generation, Step: string(u.Step),
-			Reason: plain(u.Reason), Error: plain(u.Error), Failures: u.Failures, Retry: micros(u.RetryIn), Embargo: micros(u.Embargo),
+			Reason: cleanText(u.Reason), Error: cleanText(u.Error), Failures: u.Failures, Retry: micros(u.RetryIn), Embargo: micros(u.Embargo),
 			Acknowledge: int64(u.AcknowledgeTimeout),
 		}
 	}
 	same, admitted, read := false, false, s.heads()[r.StoreID]
 	err := s.call(ctx, "report", writing, func(m *message) {
-		m.ask(isSame(&same), "same", plain(r.StoreID), read)
+		m.ask(isSame(&same), "same", cleanText(r.StoreID), read)
 		m.count(func(n int64) { admitted = n == 1 }, "report_row", inc(r.Node), number(r.Seq), r.HighestGeneration)
 		if len(input) > 0 {
 			m.do("units_lock", encode(input))
 		}
-		for part := range apart(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
+		for part := range splitByKey(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
 			m.ask(outcomes(out), "report", inc(r.Node), encode(part))
 		}
 	})
@@ -82,9 +82,9 @@ func outcomes(out []storage.Outcome) func([][]byte) error {
 	})
 }
 
-// apart cuts a list, in order, into batches in which no key occurs twice, because one statement
+// splitByKey cuts a list, in order, into batches in which no key occurs twice, because one statement
 // changes a row only once.
-func apart[T any, K comparable](list []T, key func(T) K) func(yield func([]T) bool) {
+func splitByKey[T any, K comparable](list []T, key func(T) K) func(yield func([]T) bool) {
 	return func(yield func([]T) bool) {
 		seen := map[K]bool{}
 		from := 0
@@ -124,7 +124,7 @@ func array[T ~string](names []T) string {
 			out = append(out, ',')
 		}
 		out = append(out, '"')
-		for _, c := range []byte(plain(string(name))) {
+		for _, c := range []byte(cleanText(string(name))) {
 			if c == '"' || c == '\\' {
 				out = append(out, '\\')
 			}

@@ -28,14 +28,14 @@ func (c *composite) record() (r daemon.Record) {
 
 func (c *composite) member() (m node.Member) {
 	m.Incarnation = node.Incarnation(c.text())
-	m.Seq, m.Heard = uint64(c.int()), uint64(c.int())
-	m.LastHeartbeatAt, m.HeardAt = c.time(), c.time()
+	m.Seq, m.ConfirmedSeq = uint64(c.int()), uint64(c.int())
+	m.LastHeartbeatAt, m.ConfirmedAt = c.time(), c.time()
 	m.HighestTerm, m.HighestGeneration = c.int(), c.int()
 	m.RegisteredAt, m.EndedAt = c.time(), c.time()
 	c.skip(1) // never_lead is one of the traits
-	m.Witnessed = c.bool()
+	m.ExitProven = c.bool()
 	c.skip(1) // departed
-	m.State, m.Judged = node.State(c.text()), node.State(c.text())
+	m.State, m.LeaderState = node.State(c.text()), node.State(c.text())
 	m.ID, m.Name = node.ID(c.text()), c.text()
 	m.Advert, m.EndReason = c.text(), c.text()
 	c.json(&m.Traits)
@@ -90,8 +90,8 @@ type state struct {
 	cluster      string    // the cluster's name
 }
 
-// row reads the columns of the statement single.
-func (s *state) row(c *composite) error {
+// scanSingle reads the columns of the statement single.
+func (s *state) scanSingle(c *composite) error {
 	counter := c.row()
 	s.head, s.oldest = counter.int(), counter.int()
 	counter.skip(3) // rolled, waiting, lock_floor

@@ -17,7 +17,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	err := s.call(ctx, "snapshot", reading, func(m *message) {
 		m.ask(members(&snap.Nodes, &head), "members")
 		m.ask(records(&snap.Units), "units")
-		m.ask(columns(st.row), "single")
+		m.ask(columns(st.scanSingle), "single")
 	})
 	if err == nil {
 		snap.Now, snap.Cluster, snap.Term, snap.Lease, snap.Head = st.now, st.cluster, st.term, st.lease, st.head

@@ -62,7 +62,7 @@ func (n names) functions() template.FuncMap {
 		"eligible":   func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
 		"include":    n.include,
 		"lifecycle":  lifecycle,
-		"tell":       n.tell,
+		"tell":       n.insertEvents,
 		"wake":       n.wake,
 		"leads":      n.leads,
 		"fenced":     n.fenced,
@@ -92,8 +92,8 @@ func lifecycle(steps ...string) string {
 	return strings.Join(rows, ", ")
 }
 
-// tell numbers the events in news and writes them, in the order of ord, stamped with clock.now.
-func (n names) tell() string {
+// insertEvents numbers the events in news and writes them, in the order of ord, stamped with clock.now.
+func (n names) insertEvents() string {
 	return fmt.Sprintf(`counted as (
 	update %s c set head = c.head + k.n, rolled = case when k.roll then c.head + k.n else c.rolled end
 	from (select count(*) as n, bool_or(kind like 'node.%%') as roll from news) k where k.n > 0
@@ -150,7 +150,7 @@ func (n names) generation(previous, term, seen, unit string) string {
 }
 
 // embargo is a unit's list with one process's embargo added or raised by a strike. If the older
-// embargo is still in force (daemon.Embargo.Holds), the later of the two ends counts. An embargo
+// embargo is still in force (daemon.Embargo.HeldGeneration), the later of the two ends counts. An embargo
 // for a failure and one for an abandoned run (run is its generation, 0 for a failure) stand beside
 // each other. The function also drops embargoes of processes whose row is gone, which bounds the
 // list.

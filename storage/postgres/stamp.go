@@ -13,12 +13,12 @@ import (
 // runs begin then sends only a few calls.
 type stamps struct {
 	mu      sync.Mutex
-	waiting []*wanted
+	waiting []*stampRequest
 	sending bool
 }
 
-// wanted is a stamp that waits for its batch.
-type wanted struct {
+// stampRequest is a stamp that waits for its batch.
+type stampRequest struct {
 	ctx   context.Context // of the caller that waits
 	fence daemon.Fence
 	held  int64
@@ -37,14 +37,14 @@ type stampInput struct {
 // maxStamps bounds the stamps in one call.
 const maxStamps = 200
 
-// stampTogether raises the fence in one call with others, unless a transaction holds the fence. It
+// stampBatched raises the fence in one call with others, unless a transaction holds the fence. It
 // returns the generation that the fence holds then. A lower one than requested says that raising it
 // would have had to wait. The fence may be raised even for a caller that gives up.
-func (s *Store) stampTogether(ctx context.Context, f daemon.Fence) (held int64, err error) {
+func (s *Store) stampBatched(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	w := &wanted{ctx: ctx, fence: f, done: make(chan struct{})}
+	w := &stampRequest{ctx: ctx, fence: f, done: make(chan struct{})}
 	if !s.queueStamp(w) {
 		return 0, errClosed
 	}
@@ -57,7 +57,7 @@ func (s *Store) stampTogether(ctx context.Context, f daemon.Fence) (held int64, 
 }
 
 // queueStamp adds a stamp to the next batch. It reports false once the store is closed.
-func (s *Store) queueStamp(w *wanted) bool {
+func (s *Store) queueStamp(w *stampRequest) bool {
 	q := &s.stamps
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -80,10 +80,10 @@ func (q *stamps) end() {
 }
 
 // next takes the next batch: stamps whose callers still wait.
-func (q *stamps) next() []*wanted {
+func (q *stamps) next() []*stampRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting = slices.DeleteFunc(q.waiting, func(w *wanted) bool { return w.ctx.Err() != nil })
+	q.waiting = slices.DeleteFunc(q.waiting, func(w *stampRequest) bool { return w.ctx.Err() != nil })
 	n := min(len(q.waiting), maxStamps)
 	batch := slices.Clone(q.waiting[:n])
 	q.waiting = slices.Delete(q.waiting, 0, n)
@@ -100,13 +100,13 @@ func (s *Store) sendStamps() {
 
 // sendBatch raises those fences of a batch that no transaction holds. It is one transaction and
 // waits for no lock longer than glance.
-func (s *Store) sendBatch(batch []*wanted) {
+func (s *Store) sendBatch(batch []*stampRequest) {
 	input := make([]stampInput, len(batch))
 	for i, w := range batch {
-		input[i] = stampInput{i, plain(string(w.fence.Unit.Daemon)), w.fence.Unit.Index, w.fence.Generation}
+		input[i] = stampInput{i, cleanText(string(w.fence.Unit.Daemon)), w.fence.Unit.Index, w.fence.Generation}
 	}
 	text := encode(input)
-	err := s.callWithin(s.calls, "stamp", writing, glance, func(m *message) {
+	err := s.callWithin(s.calls, "stamp", writing, briefWait, func(m *message) {
 		m.do("stamps_rows", text)
 		m.do("stamps", text)
 		m.ask(columns(func(c *composite) error {

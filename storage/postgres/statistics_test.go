@@ -96,7 +96,7 @@ func watching(t *testing.T, store *postgres.Store) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = store.Watch(ctx, func(storage.Wake) {})
+		_ = store.Watch(ctx, func(storage.Hint) {})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
@@ -124,7 +124,7 @@ func (h *household) month(i int) {
 	}
 	term := h.elect()
 	for range 3 {
-		h.a.beat(renew(term), func(b *storage.Heartbeat) { b.Claim.PassSeq, b.EventsAfter = uint64(i), int64(i) })
+		h.a.beat(renew(term), func(b *storage.Heartbeat) { b.TermRequest.PassSeq, b.EventsAfter = uint64(i), int64(i) })
 		h.b.beat(func(b *storage.Heartbeat) { b.EventsAfter, b.HighestGeneration = int64(i), int64(i) })
 		h.b.beat(func(b *storage.Heartbeat) { b.WantMembers = true })
 		h.a.beat(func(b *storage.Heartbeat) { b.WantMembers = true })
@@ -138,7 +138,7 @@ func (h *household) month(i int) {
 	u := unit(i)
 	run := h.a.assign(term, u, h.b)
 	ctx := context.Background()
-	h.ok(h.store.Stamp(ctx, run.Fence()))
+	h.ok(h.store.StampFence(ctx, run.Fence()))
 	h.ok(h.store.InTx(ctx, h.s.pool, run.Fence(), func(pgx.Tx) error { return nil }))
 	_, err := h.store.Commit(ctx, storage.Commit{Term: term.Ref(), Changes: []storage.Change{
 		{Unit: u, Step: daemon.Revoke, Generation: run.Generation, State: daemon.Active, Reason: fmt.Sprint("month ", i)},
@@ -193,11 +193,11 @@ func (h *household) sweeps(i int) {
 	h.t.Helper()
 	ctx := context.Background()
 	f := daemon.Fence{Unit: daemon.Unit{Daemon: "emit:sweeper"}, Generation: int64(i + 1)}
-	h.ok(h.store.Stamp(ctx, f))
+	h.ok(h.store.StampFence(ctx, f))
 	age := time.Duration(i+1) * time.Hour
 	_, err := h.store.SweepNodes(ctx, f, age, 10+i)
 	h.ok(err)
-	_, err = h.store.SweepEvents(ctx, f, storage.Keep{Age: age, Most: 100 + i}, 10+i)
+	_, err = h.store.SweepEvents(ctx, f, storage.Retention{Age: age, MaxEvents: 100 + i}, 10+i)
 	h.ok(err)
 	_, err = h.store.SweepLocks(ctx, f, age, 10+i)
 	h.ok(err)

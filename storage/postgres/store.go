@@ -17,22 +17,22 @@ import (
 
 // Store is a cluster store in a Postgres schema. Its methods may be called from any goroutine.
 type Store struct {
-	cfg  Config
-	sql  statements
-	pool *pgxpool.Pool
-	take *instruments
+	cfg         Config
+	sql         statements
+	pool        *pgxpool.Pool
+	instruments *instruments
 
-	adverts  sync.Map // hash → *daemon.Advert, never written to
-	systems  sync.Map // start of a server process → its system identifier
-	seen     atomic.Pointer[heads]
-	turns    turns         // bound the connections that calls use at a time
-	grace    time.Duration // how long an answer may arrive after its call
-	stamps   stamps
-	glances  chan struct{} // places of stamps that wait briefly for their fence
-	line     chan struct{} // places of stamps that wait in line for their fence
-	silent   atomic.Bool   // notifications do not arrive, or Config.Notify is poll
-	audience audience
-	quick    atomic.Bool // heartbeats may use the function heartbeat_2
+	adverts      sync.Map // hash → *daemon.Advert, never written to
+	systems      sync.Map // start of a server process → its system identifier
+	seen         atomic.Pointer[heads]
+	limits       rankLimits    // bound the connections that calls use at a time
+	grace        time.Duration // how long an answer may arrive after its call
+	stamps       stamps
+	briefWaiters chan struct{} // places of stamps that wait briefly for their fence
+	lockWaiters  chan struct{} // places of stamps that wait in line for their fence
+	notifyOff    atomic.Bool   // notifications do not arrive, or Config.Notify is poll
+	watchers     watchers
+	quick        atomic.Bool // heartbeats may use the function heartbeat_2
 
 	calls    context.Context // ends when Close begins
 	endCalls context.CancelFunc
@@ -46,7 +46,7 @@ type Store struct {
 
 var (
 	_ storage.Store   = (*Store)(nil)
-	_ storage.Waker   = (*Store)(nil)
+	_ storage.Watcher = (*Store)(nil)
 	_ storage.Locker  = (*Store)(nil)
 	_ storage.Sweeper = (*Store)(nil)
 	_ storage.Renamer = (*Store)(nil)
@@ -55,21 +55,21 @@ var (
 
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, sql: cfg.names().compile()}
-	s.turns, s.grace = newTurns(cfg.MaxConns), graceOf(cfg.QueryTimeout)
-	s.glances, s.line = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
+	s.limits, s.grace = newTurns(cfg.MaxConns), graceOf(cfg.QueryTimeout)
+	s.briefWaiters, s.lockWaiters = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
 	s.calls, s.endCalls = context.WithCancel(context.Background())
 	s.life, s.cut = context.WithCancel(context.Background())
-	s.silent.Store(cfg.Notify == NotifyPoll)
+	s.notifyOff.Store(cfg.Notify == NotifyPoll)
 	s.quick.Store(true)
 	var err error
-	if s.take, err = newInstruments(); err != nil {
+	if s.instruments, err = newInstruments(); err != nil {
 		return nil, err
 	}
 	pool, err := cfg.pool(s.dial)
 	if err != nil {
 		return nil, err
 	}
-	pool.ConnConfig.BuildContextWatcherHandler = s.patience
+	pool.ConnConfig.BuildContextWatcherHandler = s.newContextWatcher
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
 		return nil, errors.New(pgerror.Redact(err.Error(), cfg.URL))
 	}
@@ -114,7 +114,7 @@ func (s *Store) Close() {
 
 // Capabilities implements [storage.Capable].
 func (s *Store) Capabilities() storage.Capabilities {
-	return storage.Capabilities{NoWake: s.silent.Load()}
+	return storage.Capabilities{NoHints: s.notifyOff.Load()}
 }
 
 // call sends statements as one message, which is one transaction: the server executes it entirely
@@ -130,7 +130,7 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	defer cancel()
 	defer context.AfterFunc(s.calls, cancel)()
 	began := time.Now()
-	defer func() { s.take.record(op, time.Since(began), err) }()
+	defer func() { s.instruments.record(op, time.Since(began), err) }()
 
 	conn, leave, err := s.enter(ctx, op)
 	if err != nil {
@@ -144,8 +144,8 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	m := &message{statements: s.sql, text: make([]byte, 0, 512)} // room for a heartbeat
 	m.begin(conn.Conn().PgConn(), isolation, left, min(lock, left))
 	fill(m)
-	err = m.send(context.WithValue(ctx, asking{}, true), conn.Conn().PgConn())
-	if err != nil && misdirected(err) {
+	err = m.send(context.WithValue(ctx, callKey{}, true), conn.Conn().PgConn())
+	if err != nil && isReadOnlyServer(err) {
 		s.pool.Reset()
 	}
 	return err

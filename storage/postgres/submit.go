@@ -16,10 +16,10 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 		args = string(c.Args)
 	}
 	var filed []command
-	id := plain(c.ID)
+	id := cleanText(c.ID)
 	err := s.call(ctx, "submit", writing, func(m *message) {
 		m.do("submit_lock", id)
-		m.do("submit", id, plain(c.Kind), plain(c.Actor), plain(c.Reason), c.Term, int64(c.Cooldown), args)
+		m.do("submit", id, cleanText(c.Kind), cleanText(c.Actor), cleanText(c.Reason), c.Term, int64(c.Cooldown), args)
 		m.ask(commands(&filed), "command", id)
 		m.recount()
 	})
@@ -39,8 +39,8 @@ func (m *message) recount() {
 	m.do("recount")
 }
 
-// inTurn sorts commands in the order of their submission.
-func inTurn(found []command) []storage.Command {
+// sortedCommands sorts commands in the order of their submission.
+func sortedCommands(found []command) []storage.Command {
 	slices.SortFunc(found, func(a, b command) int { return cmp.Compare(a.number, b.number) })
 	var out []storage.Command
 	for _, c := range found {

@@ -22,10 +22,10 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 }
 
 // SweepEvents implements [storage.Sweeper].
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Retention, limit int) (int, error) {
 	n, err := s.sweep(ctx, fence, "events", func(m *message, run []any, n *int64) {
 		m.do("counter_lock")
-		m.ask(number64(n), "sweep_events", append(run, micros(keep.Age), max(keep.Most, 0), max(limit, 0), max(keep.Least, 0))...)
+		m.ask(number64(n), "sweep_events", append(run, micros(keep.Age), max(keep.MaxEvents, 0), max(limit, 0), max(keep.MinEvents, 0))...)
 	})
 	if err != nil || n >= limit {
 		return n, err
@@ -53,7 +53,7 @@ func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step fun
 		step(m, []any{d, i, f.Generation}, &n)
 	})
 	if err == nil && !owns(f, held) {
-		err = &daemon.StaleError{Fence: f, Holds: held}
+		err = &daemon.StaleError{Fence: f, HeldGeneration: held}
 	}
 	if err != nil {
 		return 0, s.fail("sweep "+what, err)

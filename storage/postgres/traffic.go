@@ -16,29 +16,29 @@ import (
 type rank int
 
 const (
-	other    rank = iota
-	everyday      // heartbeats and elections: a node without them is taken for dead
-	leading       // calls without which the cluster loses its leader
+	other   rank = iota
+	routine      // heartbeats and elections: a node without them is taken for dead
+	leading      // calls without which the cluster loses its leader
 )
 
 // ranks maps the names of calls to their ranks. All names that are missing here are other.
 var ranks = map[string]rank{
 	"renew": leading, "leave": leading, "identify": leading,
-	"heartbeat": everyday, "stand": everyday, "heartbeat events": everyday,
+	"heartbeat": routine, "stand": routine, "heartbeat events": routine,
 }
 
-// turns bound how many calls may have a connection at a time. turns[r] counts the calls of rank r
+// rankLimits bound how many calls may have a connection at a time. turns[r] counts the calls of rank r
 // and below. A quarter of the connections is reserved for everyday calls and above. With eight or
 // more connections, an eighth is reserved for the leader's.
-type turns [leading]chan struct{}
+type rankLimits [leading]chan struct{}
 
-func newTurns(conns int) turns {
+func newTurns(conns int) rankLimits {
 	all := conns - conns/8
-	return turns{other: make(chan struct{}, all-max(conns/4, 1)), everyday: make(chan struct{}, all)}
+	return rankLimits{other: make(chan struct{}, all-max(conns/4, 1)), routine: make(chan struct{}, all)}
 }
 
 // take waits until a call of rank r may have a connection, or until ctx ends.
-func (t *turns) take(ctx context.Context, r rank) (leave func(), err error) {
+func (t *rankLimits) take(ctx context.Context, r rank) (leave func(), err error) {
 	for i := r; i < leading; i++ {
 		select {
 		case t[i] <- struct{}{}:
@@ -51,7 +51,7 @@ func (t *turns) take(ctx context.Context, r rank) (leave func(), err error) {
 }
 
 // leave gives back the places of the ranks from, …, to-1.
-func (t *turns) leave(from, to rank) {
+func (t *rankLimits) leave(from, to rank) {
 	for i := from; i < to; i++ {
 		<-t[i]
 	}
@@ -61,9 +61,9 @@ func (t *turns) leave(from, to rank) {
 // connection back by calling leave.
 func (s *Store) enter(ctx context.Context, op string) (conn *pgxpool.Conn, leave func(), err error) {
 	began := time.Now()
-	turn, err := s.turns.take(ctx, ranks[op])
+	turn, err := s.limits.take(ctx, ranks[op])
 	if err != nil {
-		return nil, nil, s.crowded(err, s.busy())
+		return nil, nil, s.noConnErr(err, s.busy())
 	}
 	if conn, err = s.pool.Acquire(ctx); err != nil {
 		turn()
@@ -71,29 +71,29 @@ func (s *Store) enter(ctx context.Context, op string) (conn *pgxpool.Conn, leave
 		if stat := s.pool.Stat(); stat.ConstructingConns() > 0 || stat.AcquiredConns()+stat.IdleConns() == 0 {
 			text = "cannot reach the database: no connection could be made in time"
 		}
-		return nil, nil, s.crowded(err, text)
+		return nil, nil, s.noConnErr(err, text)
 	}
 	leave = func() { s.release(conn); turn() }
 	deadline, _ := ctx.Deadline()
-	if hopeless(time.Until(deadline), deadline.Sub(began)) {
+	if tooLate(time.Until(deadline), deadline.Sub(began)) {
 		leave()
-		return nil, nil, s.crowded(context.DeadlineExceeded, s.busy())
+		return nil, nil, s.noConnErr(context.DeadlineExceeded, s.busy())
 	}
 	return conn, leave, nil
 }
 
-// hopeless reports whether too little of a call's time is left to be worth the server's work. Calls
+// tooLate reports whether too little of a call's time is left to be worth the server's work. Calls
 // that wait in a long line get their connections late. If all were begun nevertheless, all would
 // end too late.
-func hopeless(left, total time.Duration) bool { return left < total/5 }
+func tooLate(left, total time.Duration) bool { return left < total/5 }
 
 func (s *Store) busy() string {
 	return fmt.Sprintf("all %d connections were busy: raise store.max_connections", s.cfg.MaxConns)
 }
 
-// crowded returns the error of a call that got no connection. It uses text if the call's time is
+// noConnErr returns the error of a call that got no connection. It uses text if the call's time is
 // over.
-func (s *Store) crowded(err error, text string) error {
+func (s *Store) noConnErr(err error, text string) error {
 	switch {
 	case s.calls.Err() != nil:
 		return errClosed
@@ -103,38 +103,38 @@ func (s *Store) crowded(err error, text string) error {
 	return err
 }
 
-// patient keeps a connection open when the call on it is over. The server ends a statement a moment
+// graceWatcher keeps a connection open when the call on it is over. The server ends a statement a moment
 // before its caller gives up, so its answer is on the way. Dropping the connection instead would
 // need one more connection to cancel the statement and one to replace it, at a server that is
 // already slow. Other uses of a connection, such as the check whether an idle one has broken, end
 // at once.
-type patient struct {
+type graceWatcher struct {
 	net.Conn
 	calls context.Context // ends when Close begins; nothing waits from then on
 	grace time.Duration
 }
 
-// asking marks the contexts of calls, which have an answer to come.
-type asking struct{}
+// callKey marks the contexts of calls, which have an answer to come.
+type callKey struct{}
 
-var _ ctxwatch.Handler = (*patient)(nil)
+var _ ctxwatch.Handler = (*graceWatcher)(nil)
 
 // graceOf is how long an answer may still arrive after its call has ended.
 func graceOf(query time.Duration) time.Duration { return min(query/2, time.Second) }
 
-// patience makes the handler that keeps the connections of a pool open; see patient.
-func (s *Store) patience(conn *pgconn.PgConn) ctxwatch.Handler {
-	return &patient{conn.Conn(), s.calls, s.grace}
+// newContextWatcher makes the handler that keeps the connections of a pool open; see patient.
+func (s *Store) newContextWatcher(conn *pgconn.PgConn) ctxwatch.Handler {
+	return &graceWatcher{conn.Conn(), s.calls, s.grace}
 }
 
 // HandleCancel is called when the time of a call is over.
-func (p *patient) HandleCancel(over context.Context) {
+func (p *graceWatcher) HandleCancel(over context.Context) {
 	end := time.Now()
-	if over.Value(asking{}) != nil && p.calls.Err() == nil {
+	if over.Value(callKey{}) != nil && p.calls.Err() == nil {
 		end = end.Add(p.grace)
 	}
 	_ = p.SetDeadline(end) // fails if the connection has ended
 }
 
 // HandleUnwatchAfterCancel is called when the answer arrived nevertheless.
-func (p *patient) HandleUnwatchAfterCancel() { _ = p.SetDeadline(time.Time{}) }
+func (p *graceWatcher) HandleUnwatchAfterCancel() { _ = p.SetDeadline(time.Time{}) }

@@ -144,7 +144,7 @@ func TestServerWithoutConnections(t *testing.T) {
 	cfg := s.schema(t)
 	role := pgtest.Role(t, s.url)
 	s.exec(t, "grant all on schema "+cfg.Schema+" to "+role+"; grant all on all tables in schema "+cfg.Schema+" to "+role)
-	cfg.URL = pgtest.As(s.url, role, "secret")
+	cfg.URL = pgtest.WithUser(s.url, role, "secret")
 	store := open(t, cfg)
 	s.exec(t, "alter role "+role+" connection limit 0")
 	s.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", role)
@@ -191,7 +191,7 @@ func TestStampsTravelTogether(t *testing.T) {
 	middle, reports := c.blockReports(t, 3)
 	stamped := []<-chan result[struct{}]{}
 	ask := func(ctx context.Context, f daemon.Fence) {
-		stamped = append(stamped, later(func() (struct{}, error) { return struct{}{}, c.store.Stamp(ctx, f) }))
+		stamped = append(stamped, later(func() (struct{}, error) { return struct{}{}, c.store.StampFence(ctx, f) }))
 	}
 	ask(context.Background(), daemon.Fence{Unit: unit(0), Generation: 7})
 	eventually(t, "the first is on its way", func() bool { return c.store.StampsWaiting() == 0 && c.store.StampsTravel() })

@@ -19,51 +19,51 @@ import (
 // reconnectFirst and reconnectCap bound the back-off of the connection that listens.
 const reconnectFirst, reconnectCap = 100 * time.Millisecond, 5 * time.Second
 
-// ErrDeaf says that LISTEN is accepted but notifications do not arrive. The cause is a pooler that
+// ErrNoNotifications says that LISTEN is accepted but notifications do not arrive. The cause is a pooler that
 // hands connections around, such as PgBouncer in transaction mode.
-var ErrDeaf = errors.New("notifications do not arrive")
+var ErrNoNotifications = errors.New("notifications do not arrive")
 
-// Watch implements [storage.Waker]. One connection listens for all callers of Watch, so thousands
+// Watch implements [storage.Watcher]. One connection listens for all callers of Watch, so thousands
 // of nodes in one process need no more. It sends no statements while all is well. Where
 // notifications do not arrive, because a pooler hands connections around, the store logs that once,
 // and from then on Watch only waits for ctx. wake is called on a goroutine of the store and must
 // not block.
-func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
-	defer s.audience.join(wake, s.hear)()
+func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
+	defer s.watchers.join(wake, s.listenLoop)()
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// audience is the callers of Watch. While there is one, one goroutine listens for all. The last one
+// watchers is the callers of Watch. While there is one, one goroutine listens for all. The last one
 // to leave ends that goroutine and waits for its end.
-type audience struct {
-	mu    sync.Mutex
-	seat  int
-	wakes map[int]func(storage.Wake)
-	end   func()
+type watchers struct {
+	mu     sync.Mutex
+	lastID int
+	wakes  map[int]func(storage.Hint)
+	end    func()
 }
 
 // join adds a caller and returns the function that removes it. A caller that joins later gets a
 // hint at once, because it has missed the earlier ones.
-func (a *audience) join(wake func(storage.Wake), hear func(context.Context)) (leave func()) {
+func (a *watchers) join(wake func(storage.Hint), hear func(context.Context)) (leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.wakes) > 0 {
-		wake(storage.Wake{Leader: true})
+		wake(storage.Hint{Leader: true})
 	} else {
-		a.wakes = map[int]func(storage.Wake){}
+		a.wakes = map[int]func(storage.Hint){}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		a.end = func() { cancel(); <-done }
 		go func() { defer close(done); hear(ctx) }()
 	}
-	a.seat++
-	seat := a.seat
+	a.lastID++
+	seat := a.lastID
 	a.wakes[seat] = wake
 	return func() { a.leave(seat) }
 }
 
-func (a *audience) leave(seat int) {
+func (a *watchers) leave(seat int) {
 	a.mu.Lock()
 	delete(a.wakes, seat)
 	end := a.end
@@ -74,8 +74,8 @@ func (a *audience) leave(seat int) {
 	}
 }
 
-// tell passes a hint on to all callers of Watch.
-func (a *audience) tell(w storage.Wake) {
+// broadcast passes a hint on to all callers of Watch.
+func (a *watchers) broadcast(w storage.Hint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, wake := range a.wakes {
@@ -83,9 +83,9 @@ func (a *audience) tell(w storage.Wake) {
 	}
 }
 
-// hear listens until ctx ends, and reconnects for that as often as needed.
-func (s *Store) hear(ctx context.Context) {
-	if s.silent.Load() {
+// listenLoop listens until ctx ends, and reconnects for that as often as needed.
+func (s *Store) listenLoop(ctx context.Context) {
+	if s.notifyOff.Load() {
 		return
 	}
 	wait, deaf := reconnectFirst, 0
@@ -94,11 +94,11 @@ func (s *Store) hear(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil, s.calls.Err() != nil:
 			return
-		case errors.Is(err, ErrDeaf):
+		case errors.Is(err, ErrNoNotifications):
 			deaf++
 		}
 		if deaf == 2 {
-			s.silent.Store(true)
+			s.notifyOff.Store(true)
 			s.cfg.Logger.Warn("notifications do not arrive, so changes are found at the next heartbeat: "+
 				"a transaction pooler may stand before the database: use a direct connection for the store, or set store.notify: poll to keep the pooler",
 				"channel", s.cfg.names().channel())
@@ -136,25 +136,25 @@ func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	if err := s.probe(ctx, conn); err != nil {
 		return false, err
 	}
-	s.audience.tell(storage.Wake{Leader: true})
+	s.watchers.broadcast(storage.Hint{Leader: true})
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return true, err
 		}
-		s.audience.tell(parseWake(n.Payload))
+		s.watchers.broadcast(parseWake(n.Payload))
 	}
 }
 
-// TryWatch reports whether Watch would receive hints: nil if a notification arrives, [ErrDeaf] if
+// CheckNotifications reports whether Watch would receive hints: nil if a notification arrives, [ErrNoNotifications] if
 // none does.
-func (s *Store) TryWatch(ctx context.Context) error {
+func (s *Store) CheckNotifications(ctx context.Context) error {
 	conn, err := s.connectListener(ctx)
 	if err != nil {
 		return s.fail("listen for notifications", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := s.probe(ctx, conn); errors.Is(err, ErrDeaf) {
+	if err := s.probe(ctx, conn); errors.Is(err, ErrNoNotifications) {
 		return fmt.Errorf("listen for notifications: %w", err)
 	} else if err != nil {
 		return s.fail("listen for notifications", err)
@@ -163,10 +163,10 @@ func (s *Store) TryWatch(ctx context.Context) error {
 }
 
 // parseWake reads a hint. One that it cannot parse becomes a hint for everybody.
-func parseWake(payload string) storage.Wake {
-	var w storage.Wake
+func parseWake(payload string) storage.Hint {
+	var w storage.Hint
 	if err := json.Unmarshal([]byte(payload), &w); err != nil {
-		return storage.Wake{Leader: true}
+		return storage.Hint{Leader: true}
 	}
 	return w
 }
@@ -205,7 +205,7 @@ func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		n, err := conn.WaitForNotification(arrival)
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("%w: %w", ErrDeaf, err)
+			return fmt.Errorf("%w: %w", ErrNoNotifications, err)
 		}
 		if err != nil {
 			return err

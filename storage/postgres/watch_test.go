@@ -21,12 +21,12 @@ func TestManyWatchOneConnection(t *testing.T) {
 	store := open(t, s.schema(t))
 	const nodes = 40
 	ctx, cancel := context.WithCancel(context.Background())
-	heard := make([]chan storage.Wake, nodes)
+	heard := make([]chan storage.Hint, nodes)
 	var wg sync.WaitGroup
 	for i := range heard {
-		heard[i] = make(chan storage.Wake, 1000)
+		heard[i] = make(chan storage.Hint, 1000)
 		wg.Go(func() {
-			err := store.Watch(ctx, func(w storage.Wake) { heard[i] <- w })
+			err := store.Watch(ctx, func(w storage.Hint) { heard[i] <- w })
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("watch ended with %v", err)
 			}
@@ -66,8 +66,8 @@ func TestManyWatchOneConnection(t *testing.T) {
 // Unknown fields beside known ones are skipped.
 func TestHintsOfOtherVersions(t *testing.T) {
 	t.Parallel()
-	all := storage.Wake{Leader: true}
-	for payload, want := range map[string]storage.Wake{
+	all := storage.Hint{Leader: true}
+	for payload, want := range map[string]storage.Hint{
 		"":                                      all,
 		"resigned":                              all,
 		`{"Leader":`:                            all,

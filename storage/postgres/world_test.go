@@ -51,7 +51,7 @@ func join(t testing.TB, store *postgres.Store, name string, edits ...func(*stora
 
 func (a *actor) try(edits ...func(*storage.Heartbeat)) (*storage.Reply, error) {
 	a.seq++
-	b := storage.Heartbeat{Node: a.id, Seq: a.seq, Heard: a.seq - 1, TTL: time.Hour, EventsAfter: -1, Claim: storage.Claim{Lease: time.Hour}}
+	b := storage.Heartbeat{Node: a.id, Seq: a.seq, ConfirmedSeq: a.seq - 1, TTL: time.Hour, EventsAfter: -1, TermRequest: storage.TermRequest{Lease: time.Hour}}
 	for _, e := range edits {
 		e(&b)
 	}
@@ -67,17 +67,17 @@ func (a *actor) beat(edits ...func(*storage.Heartbeat)) *storage.Reply {
 	return r
 }
 
-func stand(b *storage.Heartbeat) { b.Claim.Stand = true }
+func stand(b *storage.Heartbeat) { b.TermRequest.Campaign = true }
 
 // depose campaigns against exactly this term and lease.
 func depose(term node.Term, lease node.Lease) func(*storage.Heartbeat) {
 	return func(b *storage.Heartbeat) {
-		b.Claim.Stand, b.Claim.Unchanged, b.Claim.SeenTerm, b.Claim.SeenRenewals = true, true, term.Number, lease.Renewals
+		b.TermRequest.Campaign, b.TermRequest.Unchanged, b.TermRequest.SeenTerm, b.TermRequest.SeenRenewals = true, true, term.Number, lease.Renewals
 	}
 }
 
 func renew(term node.Term) func(*storage.Heartbeat) {
-	return func(b *storage.Heartbeat) { b.Claim.Holds = term.Number }
+	return func(b *storage.Heartbeat) { b.TermRequest.Renew = term.Number }
 }
 
 // lead makes the actor the leader of a vacant term.

@@ -25,7 +25,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 			beat(b, s, storage.Heartbeat{Node: who, Seq: seq, Advert: plainAdvert, TTL: time.Hour})
 			for b.Loop() {
 				seq++
-				beat(b, s, storage.Heartbeat{Node: who, Seq: seq, Heard: seq - 1, EventsAfter: 1})
+				beat(b, s, storage.Heartbeat{Node: who, Seq: seq, ConfirmedSeq: seq - 1, EventsAfter: 1})
 			}
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ticks/s")
 		})

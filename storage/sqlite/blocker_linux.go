@@ -13,10 +13,10 @@ import (
 // writeLockByte is the byte of the -shm file that SQLite locks for writing.
 const writeLockByte = 120
 
-// Blocker returns the process that holds the write lock at this moment, and whether it is stopped.
+// WriteLockHolder returns the process that holds the write lock at this moment, and whether it is stopped.
 // It returns 0 if no process holds the lock or the process is unknown. It reads the kernel's list
 // of locks. Testing the lock itself would require opening a file whose closing drops locks.
-func (s *Store) Blocker() (pid int, stopped bool) {
+func (s *Store) WriteLockHolder() (pid int, stopped bool) {
 	info, err := os.Stat(s.cfg.Path + "-shm")
 	if err != nil {
 		return 0, false

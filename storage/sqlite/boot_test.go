@@ -70,7 +70,7 @@ var unit0 = daemon.Unit{Daemon: "acme:reports"}
 // runs makes a node that leads, holds unit0 and holds a lock.
 func runs(t testing.TB, s *Store, who node.Identity) (node.Term, daemon.Record) {
 	t.Helper()
-	r := beat(t, s, storage.Heartbeat{Node: who, Seq: 1, Advert: plainAdvert, TTL: time.Minute, Claim: storage.Claim{Stand: true, Lease: time.Hour}})
+	r := beat(t, s, storage.Heartbeat{Node: who, Seq: 1, Advert: plainAdvert, TTL: time.Minute, TermRequest: storage.TermRequest{Campaign: true, Lease: time.Hour}})
 	out, err := s.Commit(context.Background(), storage.Commit{Term: r.Term.Ref(), Changes: []storage.Change{
 		{Unit: unit0}, {Unit: unit0, Step: daemon.Assign, State: daemon.Unassigned, To: who},
 	}})
@@ -128,10 +128,10 @@ func TestRebootEndsEverything(t *testing.T) {
 	if after.Term.Number != term.Number || after.Term.Held() {
 		t.Errorf("the term is %+v, want %d vacant", after.Term, term.Number)
 	}
-	if n := after.Nodes[0]; n.Present() || n.EndReason != Rebooted || !n.EndedAt.Equal(after.Now) {
+	if n := after.Nodes[0]; n.Present() || n.EndReason != ReasonRebooted || !n.EndedAt.Equal(after.Now) {
 		t.Errorf("the node's row is %+v", n)
 	}
-	if u := after.Units[0]; u.State != daemon.Deleted || !u.Forced || u.Reason != Rebooted || u.Generation != run.Generation {
+	if u := after.Units[0]; u.State != daemon.Deleted || !u.Forced || u.Reason != ReasonRebooted || u.Generation != run.Generation {
 		t.Errorf("the unit's row is %+v", u)
 	}
 	var kinds []string
@@ -148,7 +148,7 @@ func TestRebootEndsEverything(t *testing.T) {
 	}
 	_, err = s.Heartbeat(ctx, storage.Heartbeat{Node: who, Seq: 2})
 	refused(t, err, storage.ErrNotRegistered)
-	r := beat(t, s, storage.Heartbeat{Node: someone("after"), Seq: 1, Advert: plainAdvert, Claim: storage.Claim{Stand: true, Lease: time.Hour}})
+	r := beat(t, s, storage.Heartbeat{Node: someone("after"), Seq: 1, Advert: plainAdvert, TermRequest: storage.TermRequest{Campaign: true, Lease: time.Hour}})
 	if r.Verdict != storage.Elect || r.Term.Number <= term.Number {
 		t.Errorf("verdict %v, term %d after %d", r.Verdict, r.Term.Number, term.Number)
 	}
@@ -203,7 +203,7 @@ func TestClockOfABootBeginsAfterTheOneBefore(t *testing.T) {
 // runsAgain is runs where unit0 has a row.
 func runsAgain(t testing.TB, s *Store, who node.Identity) (node.Term, daemon.Record) {
 	t.Helper()
-	r := beat(t, s, storage.Heartbeat{Node: who, Seq: 1, Advert: plainAdvert, Claim: storage.Claim{Stand: true, Lease: time.Hour}})
+	r := beat(t, s, storage.Heartbeat{Node: who, Seq: 1, Advert: plainAdvert, TermRequest: storage.TermRequest{Campaign: true, Lease: time.Hour}})
 	u := look(t, s).Units[0]
 	out, err := s.Commit(context.Background(), storage.Commit{Term: r.Term.Ref(), Changes: []storage.Change{
 		{Unit: unit0, Step: daemon.Assign, State: u.State, Generation: u.Generation, To: who},
@@ -253,7 +253,7 @@ func TestWallClockAsALastResort(t *testing.T) {
 	last := time.Time{}
 	for i := range 10 {
 		s := []*Store{one, two}[i%2]
-		b := storage.Heartbeat{Node: who, Seq: uint64(i + 1), Claim: storage.Claim{Stand: true, Lease: time.Hour}}
+		b := storage.Heartbeat{Node: who, Seq: uint64(i + 1), TermRequest: storage.TermRequest{Campaign: true, Lease: time.Hour}}
 		if i == 0 {
 			b.Advert = plainAdvert
 		}

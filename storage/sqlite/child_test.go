@@ -146,11 +146,11 @@ func childBeats(path string, args []string) error {
 	var reply *storage.Reply
 	for seq := range number(args, 1) {
 		beat := storage.Heartbeat{Node: who, Seq: uint64(seq + 1), TTL: time.Hour, EventsAfter: -1}
-		beat.Claim = storage.Claim{Lease: -time.Second, Stand: true}
+		beat.TermRequest = storage.TermRequest{Lease: -time.Second, Campaign: true}
 		if reply == nil {
 			beat.Advert = plainAdvert
 		} else {
-			beat.Claim.SeenTerm, beat.Claim.SeenRenewals, beat.Claim.LostThrough = reply.Term.Number, reply.Lease.Renewals, reply.Term.Number
+			beat.TermRequest.SeenTerm, beat.TermRequest.SeenRenewals, beat.TermRequest.LostThrough = reply.Term.Number, reply.Lease.Renewals, reply.Term.Number
 		}
 		if reply, err = s.Heartbeat(ctx, beat); err != nil {
 			return err
@@ -194,7 +194,7 @@ func childHammers(path string, args []string) error {
 	n, longest := 0, time.Duration(0)
 	for now := time.Now(); now.Before(end); {
 		n++
-		if err := s.Stamp(ctx, daemon.Fence{Unit: unit, Generation: int64(n)}); err != nil {
+		if err := s.StampFence(ctx, daemon.Fence{Unit: unit, Generation: int64(n)}); err != nil {
 			return err
 		}
 		took := time.Since(now)
@@ -230,7 +230,7 @@ func childCounts(path string, args []string) error {
 			return err
 		}
 		f := daemon.Fence{Unit: unit, Generation: lock.Number}
-		switch err := s.Stamp(ctx, f); {
+		switch err := s.StampFence(ctx, f); {
 		case errors.Is(err, daemon.ErrStale):
 			continue
 		case err != nil:

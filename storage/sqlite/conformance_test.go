@@ -26,16 +26,16 @@ func openBackend(t testing.TB) storagetest.Backend {
 	db := userDB(t, first.Path())
 	return storagetest.Backend{
 		Store: first, Second: mustOpen(t, cfg),
-		Advance: clock.Advance, Frozen: true, OneWriter: true,
+		Advance: clock.Advance, Frozen: true, SerialWriters: true,
 		InTx: func(ctx context.Context, f daemon.Fence, fn func(context.Context) error) error {
 			return first.InTx(ctx, db, f, func(*sql.Tx) error { return fn(ctx) })
 		},
-		Plant: func(t testing.TB, u daemon.Unit, s daemon.State) {
+		WriteState: func(t testing.TB, u daemon.Unit, s daemon.State) {
 			t.Helper()
 			if _, err := db.ExecContext(context.Background(), "UPDATE emitd_unit SET state = ? WHERE daemon = ? AND idx = ?", s, u.Daemon, u.Index); err != nil {
 				t.Fatal(err)
 			}
 		},
-		Become: func(t testing.TB) { replace(t, first, copyOf(t, first)) },
+		ChangeIdentity: func(t testing.TB) { replace(t, first, copyOf(t, first)) },
 	}
 }

@@ -106,7 +106,7 @@ func (s *Store) locked(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return context.Canceled
 	}
-	pid, stopped := s.Blocker()
+	pid, stopped := s.WriteLockHolder()
 	if !errors.Is(err, context.DeadlineExceeded) {
 		err = errors.Join(context.DeadlineExceeded, err)
 	}

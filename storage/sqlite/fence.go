@@ -13,12 +13,12 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// tellWait is how long a stamp waits for the write lock before the wait is written as an event.
-const tellWait = time.Second
+// reportWaitAfter is how long a stamp waits for the write lock before the wait is written as an event.
+const reportWaitAfter = time.Second
 
-// Stamp implements [storage.Store]. It waits for every transaction that writes, including those
+// StampFence implements [storage.Store]. It waits for every transaction that writes, including those
 // that hold the fence. Stamping the generation that is already there costs no write.
-func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
+func (s *Store) StampFence(ctx context.Context, f daemon.Fence) error {
 	err := s.call(ctx, "stamp", func(st *step) error {
 		held := st.Fence(f.Unit)
 		if held >= f.Generation {
@@ -26,7 +26,7 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 		}
 		st.exec(`INSERT OR REPLACE INTO ~fence (daemon, idx, generation, stamped_at) VALUES (?, ?, ?, ?)`,
 			f.Unit.Daemon, f.Unit.Index, f.Generation, nanos(st.now))
-		if st.waited > tellWait {
+		if st.waited > reportWaitAfter {
 			st.Emit(daemon.Event{
 				Kind: daemon.FenceWaiting, Daemon: f.Unit.Daemon, Unit: f.Unit, Generation: f.Generation,
 				Reason: fmt.Sprintf("waited %v for the write lock of the file", st.waited.Round(time.Millisecond)),
@@ -51,7 +51,7 @@ func (s *Store) Stamp(ctx context.Context, f daemon.Fence) error {
 func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
 	// No unit has an empty daemon, so this takes the write lock and changes nothing.
 	if _, err := tx.ExecContext(ctx, s.text(`UPDATE ~fence SET generation = generation WHERE daemon = ''`)); err != nil {
-		return fmt.Errorf("fence %s: %w", f, s.foreign(err))
+		return fmt.Errorf("fence %s: %w", f, s.explainOtherFile(err))
 	}
 	var fileID string
 	var held int64
@@ -59,19 +59,19 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
 		FROM ~meta m LEFT JOIN ~fence f ON f.daemon = ? AND f.idx = ?`), string(f.Unit.Daemon), f.Unit.Index).Scan(&fileID, &held)
 	switch {
 	case err != nil:
-		return fmt.Errorf("fence %s: %w", f, s.foreign(err))
+		return fmt.Errorf("fence %s: %w", f, s.explainOtherFile(err))
 	case !s.hasSeen(fileID):
-		return fmt.Errorf("fence %s: %w", f, s.foreign(nil))
+		return fmt.Errorf("fence %s: %w", f, s.explainOtherFile(nil))
 	}
-	return judgeFence(f, held)
+	return checkFenceHeld(f, held)
 }
 
 // InTx runs fn in a transaction of db, after [Store.Fence] has accepted f, and commits. db must be
 // the caller's own handle of the store's file. If fn or the fence fails, nothing is changed. InTx
 // waits for the write lock as long as ctx allows. When the validity of the run's assignment ends
-// (daemon.Trust), the transaction is rolled back, so the effects of fn cannot outlast it.
+// (daemon.Validity), the transaction is rolled back, so the effects of fn cannot outlast it.
 func (s *Store) InTx(ctx context.Context, db *sql.DB, f daemon.Fence, fn func(*sql.Tx) error) error {
-	if trust, ok := daemon.Trust(ctx); ok {
+	if trust, ok := daemon.Validity(ctx); ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, trust, errTrust)
 		defer cancel()
@@ -82,18 +82,18 @@ func (s *Store) InTx(ctx context.Context, db *sql.DB, f daemon.Fence, fn func(*s
 	}
 	defer tx.Rollback() // no effect after Commit
 	if err := fn(tx); err != nil {
-		return because(ctx, err)
+		return withCause(ctx, err)
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("transaction of %s: commit: %w", f, because(ctx, err))
+		return fmt.Errorf("transaction of %s: commit: %w", f, withCause(ctx, err))
 	}
 	return nil
 }
 
 var errTrust = errors.New("the assignment is not trusted any more")
 
-// because adds the reason why ctx has ended, if it has.
-func because(ctx context.Context, err error) error {
+// withCause adds the reason why ctx has ended, if it has.
+func withCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
@@ -115,13 +115,13 @@ func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx
 		return nil, s.locked(err)
 	}
 	if err != nil {
-		return nil, because(ctx, err)
+		return nil, withCause(ctx, err)
 	}
 	return tx, nil
 }
 
-// foreign explains an error of a caller's transaction that may be on another file.
-func (s *Store) foreign(err error) error {
+// explainOtherFile explains an error of a caller's transaction that may be on another file.
+func (s *Store) explainOtherFile(err error) error {
 	const text = "the transaction is not on the store's file %s (tables %s…): open the same file"
 	if err == nil {
 		return fmt.Errorf(text, s.cfg.Path, s.cfg.Prefix)

@@ -39,7 +39,7 @@ func fenced(t testing.TB) (*Store, daemon.Fence) {
 	t.Helper()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	f := daemon.Fence{Unit: unit0, Generation: 7}
-	ok(t, s.Stamp(context.Background(), f))
+	ok(t, s.StampFence(context.Background(), f))
 	return s, f
 }
 
@@ -54,7 +54,7 @@ func TestInTx(t *testing.T) {
 	for _, g := range []int64{6, 8, 0, -1} {
 		err := s.InTx(ctx, db, daemon.Fence{Unit: unit0, Generation: g}, add)
 		var stale *daemon.StaleError
-		if !errors.As(err, &stale) || stale.Holds != 7 {
+		if !errors.As(err, &stale) || stale.HeldGeneration != 7 {
 			t.Errorf("generation %d: %v", g, err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestInTx(t *testing.T) {
 	if n := entries(t, db); n != 1 {
 		t.Errorf("%d entries, want the one that was accepted", n)
 	}
-	ok(t, s.Stamp(ctx, daemon.Fence{Unit: unit0, Generation: 8})) // nothing holds the file
+	ok(t, s.StampFence(ctx, daemon.Fence{Unit: unit0, Generation: 8})) // nothing holds the file
 }
 
 // A user's transaction waits for the write lock even without busy_timeout, and even if transactions
@@ -114,7 +114,7 @@ func TestFenceHoldsUntilTheEnd(t *testing.T) {
 	ok(t, s.Fence(ctx, tx, f))
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	err = s.Stamp(short, next)
+	err = s.StampFence(short, next)
 	refused(t, err, context.DeadlineExceeded)
 	var locked *LockedError
 	if !errors.As(err, &locked) || !strings.Contains(err.Error(), "this process") {
@@ -122,14 +122,14 @@ func TestFenceHoldsUntilTheEnd(t *testing.T) {
 	}
 	ok(t, add(tx))
 	ok(t, tx.Commit())
-	ok(t, s.Stamp(ctx, next))
+	ok(t, s.StampFence(ctx, next))
 
 	// A transaction that read before another one wrote cannot be fenced any more: Fence returns an
 	// error, and nothing changes.
 	tx, err = db.Begin()
 	ok(t, err)
 	ok(t, tx.QueryRow("SELECT count(*) FROM ledger").Scan(&n))
-	ok(t, s.Stamp(ctx, daemon.Fence{Unit: unit0, Generation: 9}))
+	ok(t, s.StampFence(ctx, daemon.Fence{Unit: unit0, Generation: 9}))
 	err = s.Fence(ctx, tx, next)
 	if err == nil {
 		t.Fatal("a transaction with an old view was accepted")
@@ -160,10 +160,10 @@ func TestInTxEndsWithTrust(t *testing.T) {
 	t.Parallel()
 	s, f := fenced(t)
 	db := ledger(t, s, "")
-	gone := daemon.WithTrust(context.Background(), func() time.Duration { return 0 })
+	gone := daemon.WithValidity(context.Background(), func() time.Duration { return 0 })
 	err := s.InTx(gone, db, f, add)
 	refused(t, err, errTrust)
-	short := daemon.WithTrust(context.Background(), func() time.Duration { return 30 * time.Millisecond })
+	short := daemon.WithValidity(context.Background(), func() time.Duration { return 30 * time.Millisecond })
 	err = s.InTx(short, db, f, func(tx *sql.Tx) error {
 		err := add(tx)
 		// The agent hangs, and its transaction is rolled back meanwhile.
@@ -174,7 +174,7 @@ func TestInTxEndsWithTrust(t *testing.T) {
 	if n := entries(t, db); n != 0 {
 		t.Errorf("%d entries of runs without trust", n)
 	}
-	ok(t, s.Stamp(context.Background(), daemon.Fence{Unit: unit0, Generation: 8}))
+	ok(t, s.StampFence(context.Background(), daemon.Fence{Unit: unit0, Generation: 8}))
 }
 
 // A stamp that had to wait for long leaves an event.
@@ -185,8 +185,8 @@ func TestStampTellsOfALongWait(t *testing.T) {
 	tx, err := db.Begin()
 	ok(t, err)
 	done := make(chan error, 1)
-	go func() { done <- s.Stamp(context.Background(), daemon.Fence{Unit: unit0, Generation: 8}) }()
-	<-time.After(tellWait + 50*time.Millisecond)
+	go func() { done <- s.StampFence(context.Background(), daemon.Fence{Unit: unit0, Generation: 8}) }()
+	<-time.After(reportWaitAfter + 50*time.Millisecond)
 	ok(t, tx.Commit())
 	ok(t, <-done)
 	events := history(t, s, 0)

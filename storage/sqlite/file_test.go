@@ -180,7 +180,7 @@ func TestWritesForTheFileBefore(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	a := someone("a")
-	read := beat(t, s, storage.Heartbeat{Node: a, Seq: 1, Advert: plainAdvert, Claim: storage.Claim{Stand: true, Lease: time.Hour}})
+	read := beat(t, s, storage.Heartbeat{Node: a, Seq: 1, Advert: plainAdvert, TermRequest: storage.TermRequest{Campaign: true, Lease: time.Hour}})
 	backup := copyOf(t, s)
 	calls := map[string]func(store string) error{
 		"report": func(store string) error {

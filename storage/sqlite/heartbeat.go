@@ -21,12 +21,12 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 			return err
 		}
 		st.beat(row, beat)
-		st.ended(beat)
-		if rules.Returned(st, beat) {
+		st.applyExitEvidence(beat)
+		if rules.EndEmbargoes(st, beat) {
 			st.wakeLeader()
 		}
-		verdict := rules.Claim(st, rules.Reign{Term: &st.term, Lease: &st.lease}, beat.Claim, &row.Member, st.now)
-		st.putReign(verdict)
+		verdict := rules.DecideTerm(st, rules.TermAndLease{Term: &st.term, Lease: &st.lease}, beat.TermRequest, &row.Member, st.now)
+		st.putTermAndLease(verdict)
 		st.flush() // the reply shows this call's own events
 		reply = st.reply(beat, verdict)
 		reply.StoreID, reply.StoreSince = s.storeID(st.c, st.meta), st.meta.since
@@ -38,9 +38,9 @@ func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage
 	return reply, nil
 }
 
-// ended applies the exit evidence of a heartbeat.
-func (st *step) ended(beat storage.Heartbeat) {
-	marked, vacated := rules.Ended(st, &st.term, beat, st.now)
+// applyExitEvidence applies the exit evidence of a heartbeat.
+func (st *step) applyExitEvidence(beat storage.Heartbeat) {
+	marked, vacated := rules.ApplyExitEvidence(st, &st.term, beat, st.now)
 	if marked {
 		st.wakeLeader()
 	}
@@ -79,14 +79,14 @@ func (st *step) admit(beat storage.Heartbeat) (*member, error) {
 	}
 	if beat.Advert != nil {
 		text := rules.Advertise(&row.Member, beat.Advert)
-		st.keepAdvert(row, text)
+		st.storeAdvert(row, text)
 	}
 	return row, nil
 }
 
 // joinCluster compares the cluster name that a node advertises with the store's.
 func (st *step) joinCluster(name string) error {
-	name, err := storage.ClusterName(st.meta.cluster, name)
+	name, err := storage.CheckClusterName(st.meta.cluster, name)
 	if err == nil && name != st.meta.cluster {
 		st.putCluster(name)
 	}
@@ -105,7 +105,7 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 			return &storage.OtherClusterError{Store: st.meta.cluster, Node: from}
 		}
 		for _, m := range st.members() {
-			if m.Present() && storage.InUse(m.LastHeartbeatAt, st.now, ttl) {
+			if m.Present() && storage.NodeIDInUse(m.LastHeartbeatAt, st.now, ttl) {
 				return fmt.Errorf("%w: %s", storage.ErrNodesLive, m.Name)
 			}
 		}
@@ -123,7 +123,7 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 func (st *step) idInUse(beat storage.Heartbeat) error {
 	for _, m := range st.membersWhere("id = ?", beat.Node.ID) {
 		if m.Incarnation != beat.Node.Incarnation && m.Present() &&
-			storage.InUse(m.LastHeartbeatAt, st.now, beat.TTL) && !slices.Contains(beat.Ended, m.Incarnation) {
+			storage.NodeIDInUse(m.LastHeartbeatAt, st.now, beat.TTL) && !slices.Contains(beat.ExitEvidence, m.Incarnation) {
 			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}
@@ -139,31 +139,31 @@ func (st *step) register(row *member, beat storage.Heartbeat) *member {
 	}
 	text := rules.Register(st, &row.Member, beat, st.now)
 	st.exec(`UPDATE ~node SET id = ?, name = ?, witnessed = ?, registered_at = ?, heard_at = ? WHERE incarnation = ?`,
-		row.ID, row.Name, row.Witnessed, nanos(row.RegisteredAt), nanos(row.HeardAt), row.Incarnation)
+		row.ID, row.Name, row.ExitProven, nanos(row.RegisteredAt), nanos(row.ConfirmedAt), row.Incarnation)
 	st.PutNode(row.Member)
-	st.keepAdvert(row, text)
+	st.storeAdvert(row, text)
 	st.wakeLeader()
 	return row
 }
 
-// keepAdvert stores what the node of a row advertises; equal texts are stored once.
-func (st *step) keepAdvert(row *member, text []byte) {
+// storeAdvert stores what the node of a row advertises; equal texts are stored once.
+func (st *step) storeAdvert(row *member, text []byte) {
 	st.exec(`INSERT OR IGNORE INTO ~advert (hash, text) VALUES (?, ?)`, row.Advert, string(text))
 	st.exec(`UPDATE ~node SET advert = ?, traits = ? WHERE incarnation = ?`, row.Advert, toJSON(row.Traits), row.Incarnation)
 }
 
 // beat writes what every heartbeat writes: the own row and nothing else.
 func (st *step) beat(row *member, beat storage.Heartbeat) {
-	if beat.Heard > row.Heard {
-		row.Heard, row.HeardAt = beat.Heard, st.now
+	if beat.ConfirmedSeq > row.ConfirmedSeq {
+		row.ConfirmedSeq, row.ConfirmedAt = beat.ConfirmedSeq, st.now
 	}
 	st.exec(`UPDATE ~node SET seq = ?, last_heartbeat_at = ?, heard = ?, heard_at = ?,
 			highest_term = max(highest_term, ?), highest_generation = max(highest_generation, ?) WHERE incarnation = ?`,
-		int64(beat.Seq), nanos(st.now), int64(row.Heard), nanos(row.HeardAt), beat.HighestTerm, beat.HighestGeneration, row.Incarnation)
+		int64(beat.Seq), nanos(st.now), int64(row.ConfirmedSeq), nanos(row.ConfirmedAt), beat.HighestTerm, beat.HighestGeneration, row.Incarnation)
 }
 
-// putReign writes the changed term and lease.
-func (st *step) putReign(verdict storage.Verdict) {
+// putTermAndLease writes the changed term and lease.
+func (st *step) putTermAndLease(verdict storage.ElectionResult) {
 	if verdict == storage.Elect {
 		st.putTerm()
 	}
@@ -184,7 +184,7 @@ func (st *step) putTerm() {
 const maxRoll = 500
 
 // reply makes the answer to the heartbeat.
-func (st *step) reply(beat storage.Heartbeat, verdict storage.Verdict) *storage.Reply {
+func (st *step) reply(beat storage.Heartbeat, verdict storage.ElectionResult) *storage.Reply {
 	r := &storage.Reply{
 		Seq: beat.Seq, Now: st.now, Verdict: verdict,
 		Term: st.term, Lease: st.lease,
@@ -193,7 +193,7 @@ func (st *step) reply(beat storage.Heartbeat, verdict storage.Verdict) *storage.
 		Commands: st.waiting(),
 	}
 	if beat.EventsAfter >= 0 {
-		r.Events, r.Behind = st.rollAfter(beat.EventsAfter)
+		r.Events, r.EventsMissing = st.memberEventsAfter(beat.EventsAfter)
 	}
 	if beat.WantMembers {
 		r.Members = st.members()
@@ -201,10 +201,10 @@ func (st *step) reply(beat storage.Heartbeat, verdict storage.Verdict) *storage.
 	return r
 }
 
-// rollAfter returns the membership events after a number. The reader is behind if an event after
+// memberEventsAfter returns the membership events after a number. The reader is behind if an event after
 // that number is gone, or if it has seen events that this store never had. Either way it reads the
 // member list.
-func (st *step) rollAfter(after int64) (out []daemon.Event, behind bool) {
+func (st *step) memberEventsAfter(after int64) (out []daemon.Event, behind bool) {
 	head := st.meta.head
 	if after >= head {
 		return nil, after > head

@@ -67,7 +67,7 @@ func (st *step) acquire(name, owner string, ttl time.Duration, expired storage.L
 	case row.Free() || row.Owner != owner && row.SameRenewal(expired):
 		// The number is higher than the name's last number and than that of any lock whose row was
 		// swept. It is at least the clock, so a restored copy repeats no number.
-		number := storage.NextNumber(max(row.Number, st.meta.lockFloor), st.now, 0)
+		number := storage.NextTermNumber(max(row.Number, st.meta.lockFloor), st.now, 0)
 		row = storage.Lock{Name: name, Owner: owner, Number: number}
 	case row.Owner == owner:
 		row.Renewals++

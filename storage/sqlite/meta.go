@@ -62,14 +62,14 @@ func (s *Store) same(st *step, read string) error {
 	return nil
 }
 
-// adopt makes the file belong to this boot and its place, unless it already does, and reads the
+// ensureIdentity makes the file belong to this boot and its place, unless it already does, and reads the
 // clock. It runs at the beginning of every write transaction and costs nothing more if there is
 // nothing to do.
 //
 // If the file is another store than before, it records since when. Its rows may belong to a lost
 // history, and nodes that start now must learn that. After a reboot this is not needed, because no
 // process of the lost history is left.
-func (s *Store) adopt(ctx context.Context, st *step) error {
+func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	m := &st.meta
 	known, here := m.fileID != "", m.bootID == s.host.bootID
 	restored := known && here && s.rolledBack(*m)
@@ -97,7 +97,7 @@ func (s *Store) adopt(ctx context.Context, st *step) error {
 	s.stamp(st)
 	switch {
 	case known && !here:
-		st.bury()
+		st.endPreviousBoot()
 		s.cfg.Logger.WarnContext(ctx, "the host was restarted since the store was last used: all its nodes have ended", "path", s.cfg.Path)
 	case restored:
 		s.cfg.Logger.WarnContext(ctx, "an earlier copy was restored into the database file: it counts as another store now", "path", s.cfg.Path)
@@ -130,19 +130,19 @@ func (s *Store) beginBoot(st *step) {
 	}
 }
 
-// bury ends everything that belongs to the previous boot, because no process of it is left.
-func (st *step) bury() {
+// endPreviousBoot ends everything that belongs to the previous boot, because no process of it is left.
+func (st *step) endPreviousBoot() {
 	if st.term.Held() {
 		rules.Vacate(st, &st.term, node.Expired, nil, st.now)
 		st.putTerm()
 	}
 	for _, m := range st.members() {
 		if m.Present() {
-			rules.Entomb(st, m, Rebooted, st.now)
+			rules.MakeTombstone(st, m, ReasonRebooted, st.now)
 		}
 	}
-	rules.Free(st, st.units(`SELECT `+unitColumns+` FROM ~unit
-		WHERE state NOT IN ('unassigned', 'deleted') ORDER BY daemon, idx`), Rebooted, st.now)
+	rules.ForceFree(st, st.units(`SELECT `+unitColumns+` FROM ~unit
+		WHERE state NOT IN ('unassigned', 'deleted') ORDER BY daemon, idx`), ReasonRebooted, st.now)
 	st.exec(`UPDATE ~lock SET owner = '', expires_at = ? WHERE owner <> ''`, nanos(st.now))
 	st.woken = true
 }

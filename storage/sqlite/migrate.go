@@ -27,7 +27,7 @@ type Migration struct {
 const version = 1
 
 // migrations are all versions. In their texts, ~ stands for the table prefix.
-var migrations = schema.Steps(migrationFiles, version)
+var migrations = schema.Load(migrationFiles, version)
 
 const migrationTable = `CREATE TABLE IF NOT EXISTS ~migration (
     version    INTEGER PRIMARY KEY,

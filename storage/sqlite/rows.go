@@ -104,12 +104,12 @@ const memberColumns = `incarnation, id, name, state, judged, seq, heard, advert,
 
 func (m *member) dest() []any {
 	return []any{
-		&m.Incarnation, &m.ID, &m.Name, &m.State, &m.Judged, &m.Seq, &m.Heard, &m.Advert,
+		&m.Incarnation, &m.ID, &m.Name, &m.State, &m.LeaderState, &m.Seq, &m.ConfirmedSeq, &m.Advert,
 		fromJSON{&m.Traits},
-		&m.HighestTerm, &m.HighestGeneration, &m.Witnessed,
+		&m.HighestTerm, &m.HighestGeneration, &m.ExitProven,
 		at{&m.RegisteredAt},
 		at{&m.LastHeartbeatAt},
-		at{&m.HeardAt},
+		at{&m.ConfirmedAt},
 		at{&m.EndedAt},
 		&m.EndReason, &m.left,
 	}

@@ -13,7 +13,7 @@ import (
 // Snapshot implements [storage.Store]: one read transaction, which waits for no writer.
 func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	snap := &daemon.Snapshot{}
-	err := s.look(ctx, "snapshot", func(v *view) {
+	err := s.readCall(ctx, "snapshot", func(v *view) {
 		*snap = daemon.Snapshot{
 			Now: v.now, StoreID: s.storeID(v.c, v.meta), Cluster: v.meta.cluster, Term: v.term, Lease: v.lease,
 			Nodes:   v.members(),
@@ -58,7 +58,7 @@ func (s *Store) parseAdverts(v *view) map[string]*daemon.Advert {
 // Events implements [storage.Store].
 func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
 	page := &storage.EventPage{}
-	err := s.look(ctx, "events", func(v *view) {
+	err := s.readCall(ctx, "events", func(v *view) {
 		*page = storage.EventPage{
 			Events: v.history(`WHERE seq > ? ORDER BY seq LIMIT ?`, after, max(limit, 0)),
 			Head:   v.meta.head,
@@ -88,7 +88,7 @@ func (st *step) submit(c storage.Command) *storage.Command {
 	if old := st.command(c.ID); old != nil {
 		return old
 	}
-	c = rules.Filed(st, c, st.term, st.now)
+	c = rules.NewCommand(st, c, st.term, st.now)
 	st.exec(`INSERT INTO ~command (`+commandColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		c.ID, c.Kind, c.Actor, c.Reason, c.Term, c.Cooldown, orNull(c.Args), nanos(c.CreatedAt), nanos(c.DoneAt), c.Result)
 	st.wakeLeader()

@@ -36,7 +36,7 @@
 // Every process of an earlier boot has ended. The first opening under a new boot ID records that in
 // one transaction. The term is vacated (its event has the reason node.Expired), every node becomes
 // a tombstone, and every held unit is freed by force, each with an event with the reason
-// [Rebooted]. Every lock is released. No node has to wait until a lease or a registration runs out.
+// [ReasonRebooted]. Every lock is released. No node has to wait until a lease or a registration runs out.
 //
 // # Store identity
 //
@@ -57,7 +57,7 @@
 //     write, with a warning. Bind mounts of one file system, as containers use them, show the same
 //     numbers.
 //   - A process that is stopped (SIGSTOP, a debugger) inside a write transaction blocks every
-//     writer until it continues or ends; readers go on. [Store.Blocker] names it. The same goes for
+//     writer until it continues or ends; readers go on. [Store.WriteLockHolder] names it. The same goes for
 //     user code inside [Store.InTx]: keep it short.
 //   - With [SyncNormal], a power cut may undo the last transactions, all of them or from one on;
 //     none is half undone. The host reboots with it, so no process is left that relied on them.
@@ -96,8 +96,8 @@ const (
 	SyncFull Sync = "full"
 )
 
-// Rebooted is the reason of the events of nodes and units that ended because the host was rebooted.
-const Rebooted = "host rebooted"
+// ReasonRebooted is the reason of the events of nodes and units that ended because the host was rebooted.
+const ReasonRebooted = "host rebooted"
 
 // Config configures a store. Only Path has no default.
 type Config struct {
@@ -172,7 +172,7 @@ type Store struct {
 
 var (
 	_ storage.Store   = (*Store)(nil)
-	_ storage.Waker   = (*Store)(nil)
+	_ storage.Watcher = (*Store)(nil)
 	_ storage.Locker  = (*Store)(nil)
 	_ storage.Sweeper = (*Store)(nil)
 	_ storage.Renamer = (*Store)(nil)

@@ -49,11 +49,11 @@ func (st *step) Node(inc node.Incarnation) *node.Member {
 // PutNode implements [rules.Rows].
 func (st *step) PutNode(m node.Member) {
 	st.exec(`UPDATE ~node SET state = ?, judged = ?, witnessed = ?, ended_at = ?, end_reason = ? WHERE incarnation = ?`,
-		m.State, m.Judged, m.Witnessed, nanos(m.EndedAt), m.EndReason, m.Incarnation)
+		m.State, m.LeaderState, m.ExitProven, nanos(m.EndedAt), m.EndReason, m.Incarnation)
 }
 
-// Still implements [rules.Rows].
-func (st *step) Still(g storage.NodeGuard) bool {
+// Unchanged implements [rules.Rows].
+func (st *step) Unchanged(g storage.NodeVersion) bool {
 	m := st.node(g.Incarnation)
 	return m != nil && m.Seq == g.Seq
 }
@@ -68,14 +68,14 @@ func (st *step) Highest() (term, generation int64) {
 func (st *step) wakeLeader() { st.woken = st.woken || st.term.Held() }
 
 // checkFence returns an error unless a run may have effects.
-func (q *query) checkFence(f daemon.Fence) error { return judgeFence(f, q.Fence(f.Unit)) }
+func (q *query) checkFence(f daemon.Fence) error { return checkFenceHeld(f, q.Fence(f.Unit)) }
 
-// judgeFence accepts only the run that has stamped the unit's fence last. A run with a lower
+// checkFenceHeld accepts only the run that has stamped the unit's fence last. A run with a lower
 // generation was superseded. One with a higher generation has not stamped yet, and might read data
 // that an earlier run is still about to change. Generation 0 belongs to no run.
-func judgeFence(f daemon.Fence, held int64) error {
+func checkFenceHeld(f daemon.Fence, held int64) error {
 	if held != f.Generation || f.Generation <= 0 {
-		return &daemon.StaleError{Fence: f, Holds: held}
+		return &daemon.StaleError{Fence: f, HeldGeneration: held}
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func childHolds(path string, args []string) error {
 		return err
 	}
 	f := daemon.Fence{Unit: daemon.Unit{Daemon: "acme:holder"}, Generation: int64(number(args, 0))}
-	if err := s.Stamp(ctx, f); err != nil {
+	if err := s.StampFence(ctx, f); err != nil {
 		return err
 	}
 	return s.InTx(ctx, db, f, func(*sql.Tx) error {
@@ -67,7 +67,7 @@ func TestStoppedWriter(t *testing.T) {
 			if got := c.line(); got != "inside" {
 				t.Fatalf("the child says %q", got)
 			}
-			waitFor(t, "the child to be stopped", func() bool { _, stopped := s.Blocker(); return stopped })
+			waitFor(t, "the child to be stopped", func() bool { _, stopped := s.WriteLockHolder(); return stopped })
 
 			const limit = 300 * time.Millisecond
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -93,7 +93,7 @@ func TestStoppedWriter(t *testing.T) {
 			end(c)
 			_, err = s.Heartbeat(context.Background(), storage.Heartbeat{Node: someone("a"), Seq: 1, Advert: plainAdvert})
 			ok(t, err)
-			if pid, _ := s.Blocker(); pid != 0 {
+			if pid, _ := s.WriteLockHolder(); pid != 0 {
 				t.Errorf("process %d is still named as the blocker", pid)
 			}
 		})

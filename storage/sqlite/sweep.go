@@ -24,7 +24,7 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 }
 
 // SweepEvents implements [storage.Sweeper]. It removes the beginning of the history, then commands.
-func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Keep, limit int) (int, error) {
+func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Retention, limit int) (int, error) {
 	return s.sweep(ctx, fence, "events", func(st *step) int {
 		cut := nanos(st.now.Add(-keep.Age))
 		n := st.sweepEvents(cut, keep, limit)
@@ -67,13 +67,13 @@ func (s *Store) sweep(ctx context.Context, fence daemon.Fence, what string, swee
 
 // sweepEvents removes events from the beginning of the history that exceed keep or were written
 // before cut. It stops at the first event that stays, so a clock that stepped makes no gap.
-func (st *step) sweepEvents(cut int64, keep storage.Keep, limit int) int {
+func (st *step) sweepEvents(cut int64, keep storage.Retention, limit int) int {
 	oldest := st.oldest()
 	if oldest == 0 {
 		return 0
 	}
-	beyond := st.meta.head - int64(keep.Most) // events up to this number go whatever their age
-	aging := st.meta.head - int64(keep.Least) // events up to this number go if they are old
+	beyond := st.meta.head - int64(keep.MaxEvents) // events up to this number go whatever their age
+	aging := st.meta.head - int64(keep.MinEvents)  // events up to this number go if they are old
 	last := oldest - 1
 	st.each(`SELECT seq, at FROM ~event ORDER BY seq LIMIT ?`, []any{max(limit, 0)}, func(scan func(...any) bool) {
 		var seq, at int64

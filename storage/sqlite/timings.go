@@ -66,8 +66,8 @@ func (s *Store) call(ctx context.Context, operation string, fn func(*step) error
 	return err
 }
 
-// look is one measured call that reads, within its timeout.
-func (s *Store) look(ctx context.Context, operation string, fn func(*view)) error {
+// readCall is one measured call that reads, within its timeout.
+func (s *Store) readCall(ctx context.Context, operation string, fn func(*view)) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	began := time.Now()

@@ -171,7 +171,7 @@ func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
 	st := &step{query: query{c: c, ctx: context.WithoutCancel(ctx)}, waited: time.Since(asked)}
 	s.load(&st.query, &st.meta, &st.term, &st.lease)
 	if st.err == nil {
-		st.err = s.adopt(ctx, st)
+		st.err = s.ensureIdentity(ctx, st)
 	}
 	if st.err != nil {
 		err := s.explain(st.err)

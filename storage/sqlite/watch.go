@@ -12,13 +12,13 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Watch implements [storage.Waker]. It checks the status of the wake file every
+// Watch implements [storage.Watcher]. It checks the status of the wake file every
 // [Config.WatchInterval], and on Linux also as soon as the kernel reports a change. Each check is
 // one system call and no statement. Every hint is for everybody.
-func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
+func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
 	told, end := s.wakes.changes() // before the first check, so that no change is missed
 	defer end()
-	last := s.wakes.look()
+	last := s.wakes.stat()
 	tick := time.NewTicker(s.cfg.WatchInterval)
 	defer tick.Stop()
 	for {
@@ -28,9 +28,9 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Wake)) error {
 		case <-tick.C:
 		case <-told:
 		}
-		if now := s.wakes.look(); now != last {
+		if now := s.wakes.stat(); now != last {
 			last = now
-			wake(storage.Wake{Leader: true})
+			wake(storage.Hint{Leader: true})
 		}
 	}
 }
@@ -85,8 +85,8 @@ func (w *wakeFile) create() error {
 	return errors.Join(f.Chmod(mode), f.Close()) // Chmod, because a umask would reduce the mode given to open
 }
 
-// look returns values that change with every touch.
-func (w *wakeFile) look() (seen struct{ size, modified int64 }) {
+// stat returns values that change with every touch.
+func (w *wakeFile) stat() (seen struct{ size, modified int64 }) {
 	if info, err := os.Stat(w.path); err == nil {
 		seen.size, seen.modified = info.Size(), info.ModTime().UnixNano()
 	}

@@ -18,14 +18,14 @@ import (
 )
 
 // watch collects hints until the test ends.
-func watch(t *testing.T, s *Store) <-chan storage.Wake {
+func watch(t *testing.T, s *Store) <-chan storage.Hint {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	hints, done := make(chan storage.Wake, 100), make(chan error, 1)
+	hints, done := make(chan storage.Hint, 100), make(chan error, 1)
 	started := make(chan struct{})
 	go func() {
 		close(started)
-		done <- s.Watch(ctx, func(w storage.Wake) { hints <- w })
+		done <- s.Watch(ctx, func(w storage.Hint) { hints <- w })
 	}()
 	<-started
 	t.Cleanup(func() {
@@ -86,15 +86,15 @@ func TestHeartbeatWakesNobody(t *testing.T) {
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	who := someone("a")
 	term, _ := runs(t, s, who)
-	before := s.wakes.look()
+	before := s.wakes.stat()
 	for seq := range 5 {
-		beat(t, s, storage.Heartbeat{Node: who, Seq: uint64(seq + 2), Claim: storage.Claim{Holds: term.Number, Lease: time.Hour}})
+		beat(t, s, storage.Heartbeat{Node: who, Seq: uint64(seq + 2), TermRequest: storage.TermRequest{Renew: term.Number, Lease: time.Hour}})
 	}
-	if now := s.wakes.look(); now != before {
+	if now := s.wakes.stat(); now != before {
 		t.Errorf("the wake file went from %v to %v", before, now)
 	}
 	runsCommand(t, s)
-	if now := s.wakes.look(); now == before {
+	if now := s.wakes.stat(); now == before {
 		t.Error("a command did not change the wake file")
 	}
 }
@@ -103,13 +103,13 @@ func TestHeartbeatWakesNobody(t *testing.T) {
 func TestWakeFile(t *testing.T) {
 	t.Parallel()
 	w := wakeFile{path: filepath.Join(t.TempDir(), "x.wake"), log: slog.New(slog.DiscardHandler)}
-	if seen := w.look(); seen.size != 0 {
+	if seen := w.stat(); seen.size != 0 {
 		t.Errorf("a file that is not there has size %d", seen.size)
 	}
 	last := int64(0)
 	for _, head := range []int64{1, 2, 3, wakeSizes - 1, wakeSizes, wakeSizes + 1, 1 << 40} {
 		w.touch(head)
-		if size := w.look().size; size == last || size == 0 || size > wakeSizes {
+		if size := w.stat().size; size == last || size == 0 || size > wakeSizes {
 			t.Errorf("size %d after %d", size, last)
 		} else {
 			last = size

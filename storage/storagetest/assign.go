@@ -25,7 +25,7 @@ var assignStories = []story{
 	{"what was taken away is not reported as held", 0, readsAfterWrite},
 	{"changes of one unit in one commit are made in order", 0, changesInOrder},
 	{"one commit takes 500 changes and not one more", 0, boundsCommits},
-	{"an unknown state is kept, reported and left alone", Plant, keepsUnknownState},
+	{"an unknown state is kept, reported and left alone", StateWrites, keepsUnknownState},
 }
 
 func declares(w *world) {
@@ -110,7 +110,7 @@ func assigns(w *world) {
 func assignKeepsHistory(w *world) {
 	l, peers := w.cluster(2)
 	r := l.bring(unit0, peers[0], daemon.Active)
-	out := peers[0].tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "disk full", Failures: 5, Embargo: time.Minute})
+	out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "disk full", Failures: 5, Embargo: time.Minute})
 	w.equal("failures", out[0].Record.Failures, 5)
 	r = l.assign(unit0, peers[1])
 	w.equal("failures after an assignment", r.Failures, 5)
@@ -130,11 +130,11 @@ func assignsToLive(w *world) {
 	draining, left, dead := peers[0], peers[1], peers[2]
 	draining.leave(storage.Leave{Drain: true})
 	left.leave(storage.Leave{Deregister: true})
-	l.bury(dead)
+	l.declareDead(dead)
 	late := w.join("late")
-	l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: late.id.Incarnation}, State: node.Late})
+	l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: late.id.Incarnation}, State: node.Late})
 	l.declare(unit0, unit1)
-	for _, p := range []*peer{draining, left, dead, w.stranger("nobody")} {
+	for _, p := range []*peer{draining, left, dead, w.unregistered("nobody")} {
 		w.unchanged(func() {
 			out := l.commit(storage.Change{Unit: unit0, Step: daemon.Assign, State: daemon.Unassigned, To: p.id})
 			w.equal("applied", out[0].Applied, false)
@@ -180,8 +180,8 @@ func generationsPastSeen(w *world) {
 	w.ok(err)
 	w.equal("generation after a report's highest", take(0).Generation, n+301)
 	free()
-	w.ok(w.Store.Stamp(w.ctx, daemon.Fence{Unit: unit0, Generation: n + 400}))
-	w.ok(w.Store.Stamp(w.ctx, daemon.Fence{Unit: unit1, Generation: n + 999}))
+	w.ok(w.Store.StampFence(w.ctx, daemon.Fence{Unit: unit0, Generation: n + 400}))
+	w.ok(w.Store.StampFence(w.ctx, daemon.Fence{Unit: unit1, Generation: n + 999}))
 	w.equal("generation after the fence of this unit", take(0).Generation, n+401)
 }
 
@@ -357,7 +357,7 @@ func keepsUnknownState(w *world) {
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Active)
 	other := l.assign(unit1, p)
-	w.Plant(w, unit0, "hibernating")
+	w.WriteState(w, unit0, "hibernating")
 	want := r
 	want.State = "hibernating"
 	w.equal("row", w.unit(unit0), want)
@@ -372,7 +372,7 @@ func keepsUnknownState(w *world) {
 		units = append(units, storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: s})
 	}
 	units = append(units, storage.UnitReport{Unit: unit1, Generation: other.Generation, Step: daemon.Acknowledge})
-	out := p.tell(units...)
+	out := p.report(units...)
 	for i, s := range reportable {
 		w.equal("outcome of "+string(s), out[i], storage.Outcome{Unit: unit0, Record: want})
 	}

@@ -44,7 +44,7 @@ func idleEnds(w *world) {
 	// A report is no heartbeat.
 	c := b.again()
 	w.Advance(time.Minute)
-	b.tell()
+	b.report()
 	c.beat(advert(plain), ttl(time.Minute))
 }
 
@@ -156,24 +156,24 @@ func stampsFacts(w *world) {
 
 func stampsNews(w *world) {
 	p := w.join("node-a", heard(1))
-	at := w.row(p).HeardAt
+	at := w.row(p).ConfirmedAt
 	w.Advance(time.Second)
 	for _, h := range []uint64{1, 0} {
 		p.beat(heard(h))
-		w.holds(w.row(p).HeardAt.Equal(at), "heard_at moved without news")
+		w.holds(w.row(p).ConfirmedAt.Equal(at), "heard_at moved without news")
 	}
 	p.beat(advert(plain), heard(1))
-	w.holds(w.row(p).HeardAt.Equal(at), "heard_at moved with an advert")
+	w.holds(w.row(p).ConfirmedAt.Equal(at), "heard_at moved with an advert")
 	w.holds(w.row(p).RegisteredAt.Before(w.look().Now), "registered_at moved with an advert")
 	now := w.look().Now
 	p.beat(heard(2))
-	w.within("heard_at", w.row(p).HeardAt, now, w.look().Now)
+	w.within("heard_at", w.row(p).ConfirmedAt, now, w.look().Now)
 	w.Advance(time.Second)
 	now = w.look().Now
 	p.beat()
 	w.within("last_heartbeat_at", w.row(p).LastHeartbeatAt, now, w.look().Now)
 	w.Advance(time.Second)
-	p.tell()
+	p.report()
 	p.leave(storage.Leave{Drain: true})
 	w.holds(w.row(p).LastHeartbeatAt.Before(w.look().Now.Add(-rounding)), "a report or a leave counts as a heartbeat")
 }
@@ -240,11 +240,11 @@ func sweepOverStepBack(w *world) {
 	w.join("past")
 	w.Advance(2 * time.Hour)
 	// The third event is older than an hour, the two before it are not.
-	n, err := w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: time.Hour, Most: 100}, 100)
+	n, err := w.sweep().SweepEvents(w.ctx, f, storage.Retention{Age: time.Hour, MaxEvents: 100}, 100)
 	w.ok(err)
 	w.equal("removed", n, 0)
 	w.Advance(90 * time.Minute)
-	n, err = w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: time.Hour, Most: 100}, 100)
+	n, err = w.sweep().SweepEvents(w.ctx, f, storage.Retention{Age: time.Hour, MaxEvents: 100}, 100)
 	w.ok(err)
 	w.equal("removed later", n, 3)
 }

@@ -112,7 +112,7 @@ func fulfilsTooLate(w *world) {
 	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign, Term: l.term.Number})
 	w.ok(err)
 	w.equal("waits", c.DoneAt.IsZero(), true)
-	next := peers[0].depose(l.term)
+	next := peers[0].replaceLeader(l.term)
 	// The new leader answers a command for a term that is over, and goes on leading.
 	peers[0].leave(storage.Leave{Command: c.ID})
 	c, err = w.Store.Submit(w.ctx, storage.Command{ID: c.ID, Kind: storage.CommandResign})

@@ -123,7 +123,7 @@ func racesForExpiredTerm(w *world) {
 }
 
 func racesForID(w *world) {
-	first := w.stranger("twin")
+	first := w.unregistered("twin")
 	peers := []*peer{first}
 	for i := range 7 {
 		p := first.again()
@@ -209,7 +209,7 @@ func acknowledgesOrExpires(w *world) {
 			}
 		})
 		w.holds(acknowledged != expired, "acknowledged: %v, expired: %v", acknowledged, expired)
-		if now := w.unit(unit0); !now.State.Free() {
+		if now := w.unit(unit0); !now.State.IsFree() {
 			l.change(on(now, daemon.Expire))
 		}
 	}
@@ -221,7 +221,7 @@ func livesOrDies(w *world) {
 	p.via = w.Second
 	for range 15 {
 		r := l.assign(unit0, p)
-		guard := &storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}
+		guard := &storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}
 		n := p.next()
 		var reply *storage.Reply
 		var died bool
@@ -269,7 +269,7 @@ func commitsOrLoses(w *world) {
 				}
 				j, _ := slices.BinarySearchFunc(snap.Units, u, func(r daemon.Record, u daemon.Unit) int { return r.Unit.Compare(u) })
 				step := daemon.Expire
-				if snap.Units[j].State.Free() {
+				if snap.Units[j].State.IsFree() {
 					step = daemon.Assign
 				}
 				if _, err = l.try(on(snap.Units[j], step, func(c *storage.Change) { c.To = a.id })); err != nil {
@@ -444,7 +444,7 @@ func looksWhileWriting(w *world) {
 			}
 			a, b := snap.Units[0], snap.Units[1]
 			odd := (snap.Head-start)/2%2 == 1
-			if a.State != b.State || (snap.Head-start)%2 != 0 || odd == a.State.Free() {
+			if a.State != b.State || (snap.Head-start)%2 != 0 || odd == a.State.IsFree() {
 				w.Errorf("half a commit: %s is %s, %s is %s, %d events", a.Unit, a.State, b.Unit, b.State, snap.Head-start)
 				return
 			}
@@ -459,7 +459,7 @@ func flip(w *world, l leader, p *peer) error {
 		return err
 	}
 	step := daemon.Expire
-	if snap.Units[0].State.Free() {
+	if snap.Units[0].State.IsFree() {
 		step = daemon.Assign
 	}
 	to := func(c *storage.Change) { c.To = p.id }
@@ -511,7 +511,7 @@ func followsRoll(w *world) {
 func flap(w *world, l leader, p *peer, index int) error {
 	for i := range 12 {
 		state := []node.State{node.Late, node.Deaf}[i%2]
-		_, err := p.via.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Nodes: []storage.NodeChange{{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: state}}})
+		_, err := p.via.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Nodes: []storage.NodeChange{{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: state}}})
 		if err != nil {
 			return err
 		}
@@ -530,7 +530,7 @@ func effectsInOrder(w *world) {
 	w.together(runners, func(i int) {
 		for range runs {
 			f := fence(next.Add(1))
-			if err := w.handle(i).Stamp(w.ctx, f); err != nil {
+			if err := w.handle(i).StampFence(w.ctx, f); err != nil {
 				if !errors.Is(err, daemon.ErrStale) {
 					w.Errorf("stamp %s: %v", f, err)
 				}

@@ -196,7 +196,7 @@ func replacesOwnLost(w *world) {
 
 func leavesSuccessorAlone(w *world) {
 	l, peers := w.cluster(1)
-	now := peers[0].depose(l.term)
+	now := peers[0].replaceLeader(l.term)
 	before := w.look()
 	w.equal("verdict of the old holder", l.beat(renew(l.term.Number, 5*long), passes(9)).Verdict, storage.Refuse)
 	w.equal("verdict of the old holder, standing", l.beat(stand(5*long)).Verdict, storage.Refuse)
@@ -211,7 +211,7 @@ func leavesSuccessorAlone(w *world) {
 func neverLeads(w *world) {
 	p := w.join("node-a", advert(daemon.Advert{Traits: node.Traits{NeverLead: true}}))
 	w.equal("verdict", p.beat(stand(long)).Verdict, storage.Refuse)
-	w.equal("verdict of a heartbeat that registers", w.stranger("node-b").beat(advert(daemon.Advert{Traits: node.Traits{NeverLead: true}}), stand(long)).Verdict, storage.Refuse)
+	w.equal("verdict of a heartbeat that registers", w.unregistered("node-b").beat(advert(daemon.Advert{Traits: node.Traits{NeverLead: true}}), stand(long)).Verdict, storage.Refuse)
 	w.equal("held", w.look().Term.Held(), false)
 	w.equal("verdict of another", w.join("node-c").beat(stand(long)).Verdict, storage.Elect)
 }
@@ -299,7 +299,7 @@ func stampsPasses(w *world) {
 		w.holds(r.Lease.LastPassAt.Equal(at), "last_pass_at moved without a pass")
 	}
 	successor := w.join("node-b")
-	successor.depose(l.term)
+	successor.replaceLeader(l.term)
 	w.equal("pass_seq of a new term", w.look().Lease.PassSeq, uint64(0))
 	w.equal("last_pass_at of a new term", w.look().Lease.LastPassAt.IsZero(), true)
 }

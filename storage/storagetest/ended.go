@@ -22,13 +22,13 @@ func marksEnded(w *world) {
 	a, b, left := peers[0], peers[1], peers[2]
 	left.leave(storage.Leave{Deregister: true})
 	head := w.look().Head
-	r := a.beat(ended(b, a, left, w.stranger("x")), members)
+	r := a.beat(ended(b, a, left, w.unregistered("x")), members)
 	for _, m := range r.Members {
-		w.equal("told at once of "+m.Name, m.Witnessed, m.Incarnation == b.id.Incarnation)
+		w.equal("told at once of "+m.Name, m.ExitProven, m.Incarnation == b.id.Incarnation)
 	}
-	w.equal("marked", w.row(b).Witnessed, true)
-	w.equal("the one who looked", w.row(a).Witnessed, false)
-	w.equal("a tombstone", w.row(left).Witnessed, false)
+	w.equal("marked", w.row(b).ExitProven, true)
+	w.equal("the one who looked", w.row(a).ExitProven, false)
+	w.equal("a tombstone", w.row(left).ExitProven, false)
 	w.equal("seq of the ended", w.row(b).Seq, b.seq)
 	w.equal("head", w.look().Head, head)
 }
@@ -81,7 +81,7 @@ func keepsOthersTerm(w *world) {
 	w.equal("held", r.Term.Held(), true)
 	w.equal("a renewal", l.beat(renew(l.term.Number, long)).Verdict, storage.Renew)
 	// After another node has been elected, exit evidence about the former leader changes nothing.
-	next := a.depose(l.term)
+	next := a.replaceLeader(l.term)
 	r = b.beat(ended(l.peer))
 	w.equal("term", r.Term.Ref(), next.Ref())
 	w.equal("held after the change", r.Term.Held(), true)
@@ -96,7 +96,7 @@ func refusesProof(w *world) {
 	w.unchanged(func() {
 		_, err := a.try(seq(a.seq), ended(l.peer))
 		w.refused(err, storage.ErrStaleSeq)
-		_, err = w.stranger("x").try(ended(l.peer))
+		_, err = w.unregistered("x").try(ended(l.peer))
 		w.refused(err, storage.ErrNotRegistered)
 	})
 }
@@ -109,9 +109,9 @@ func freesID(w *world) {
 	var inUse *storage.IDInUseError
 	w.holds(errors.As(err, &inUse), "%v is no *IDInUseError", err)
 	w.equal("its host", inUse.Host, host)
-	_, err = second.try(advert(plain), ttl(long), ended(w.stranger("x")))
+	_, err = second.try(advert(plain), ttl(long), ended(w.unregistered("x")))
 	w.refused(err, storage.ErrIDInUse)
 	second.beat(advert(plain), ttl(long), ended(first))
-	w.equal("the first is marked", w.row(first).Witnessed, true)
+	w.equal("the first is marked", w.row(first).ExitProven, true)
 	w.equal("state of the second", w.row(second).State, node.Live)
 }

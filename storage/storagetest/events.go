@@ -60,7 +60,7 @@ func bringsRoll(w *world) {
 	p := peers[0]
 	l.bring(unit0, p, daemon.Deleted)
 	late := w.join("late")
-	l.bury(late)
+	l.declareDead(late)
 	head := w.look().Head
 	r := p.beat(after(0))
 	var kinds []daemon.EventKind
@@ -71,13 +71,13 @@ func bringsRoll(w *world) {
 	}
 	w.equal("kinds", kinds, []daemon.EventKind{daemon.NodeRegistered, daemon.NodeRegistered, daemon.NodeRegistered, daemon.NodeRemoved})
 	w.equal("head", r.Head, head)
-	w.equal("behind", r.Behind, false)
+	w.equal("behind", r.EventsMissing, false)
 	r = p.beat(after(r.Events[2].Seq))
 	w.equal("events after the third", len(r.Events), 1)
 	w.equal("events after the head", len(p.beat(after(head)).Events), 0)
 	r = p.beat(after(-1))
 	w.equal("events when none are asked for", len(r.Events), 0)
-	w.equal("behind when none are asked for", r.Behind, false)
+	w.equal("behind when none are asked for", r.EventsMissing, false)
 	w.equal("head when none are asked for", r.Head, head)
 }
 
@@ -86,7 +86,7 @@ func tellsBehind(w *world) {
 		w.join(fmt.Sprintf("node-%d", i))
 	}
 	p := w.join("reader")
-	n, err := w.sweep().SweepEvents(w.ctx, w.sweeper(), storage.Keep{Age: long, Most: 3}, 100)
+	n, err := w.sweep().SweepEvents(w.ctx, w.sweeper(), storage.Retention{Age: long, MaxEvents: 3}, 100)
 	w.ok(err)
 	w.equal("removed", n, 4)
 	for _, c := range []struct {
@@ -95,17 +95,17 @@ func tellsBehind(w *world) {
 		events int
 	}{{0, true, 3}, {3, true, 3}, {4, false, 3}, {5, false, 2}, {7, false, 0}, {-1, false, 0}} {
 		r := p.beat(after(c.after))
-		w.equal(fmt.Sprintf("behind after %d", c.after), r.Behind, c.behind)
+		w.equal(fmt.Sprintf("behind after %d", c.after), r.EventsMissing, c.behind)
 		w.equal(fmt.Sprintf("events after %d", c.after), len(r.Events), c.events)
 		w.equal("head", r.Head, int64(7))
 	}
-	_, err = w.sweep().SweepEvents(w.ctx, w.sweeper(), storage.Keep{Age: over, Most: 100}, 100)
+	_, err = w.sweep().SweepEvents(w.ctx, w.sweeper(), storage.Retention{Age: over, MaxEvents: 100}, 100)
 	w.ok(err)
 	page, err := w.Store.Events(w.ctx, 0, 100)
 	w.ok(err)
 	w.equal("page of a swept history", *page, storage.EventPage{Head: 7})
-	w.equal("behind in a swept history", p.beat(after(6)).Behind, true)
-	w.equal("behind at its head", p.beat(after(7)).Behind, false)
+	w.equal("behind in a swept history", p.beat(after(6)).EventsMissing, true)
+	w.equal("behind at its head", p.beat(after(7)).EventsMissing, false)
 	w.join("next")
 	w.equal("number of the next event", w.history(0)[0].Seq, int64(8))
 }
@@ -113,20 +113,20 @@ func tellsBehind(w *world) {
 func tellsAhead(w *world) {
 	p := w.join("node-a")
 	r := p.beat(after(1 << 40))
-	w.equal("behind", r.Behind, true)
+	w.equal("behind", r.EventsMissing, true)
 	w.equal("head", r.Head, int64(1))
 }
 
 func boundsRoll(w *world) {
 	l, peers := w.cluster(1)
-	guard := storage.NodeGuard{Incarnation: peers[0].id.Incarnation}
+	guard := storage.NodeVersion{Incarnation: peers[0].id.Incarnation}
 	start := w.look().Head
 	for i := range 510 {
-		l.judge(storage.NodeChange{Guard: guard, State: []node.State{node.Late, node.Deaf}[i%2]})
+		l.changeNode(storage.NodeChange{Guard: guard, State: []node.State{node.Late, node.Deaf}[i%2]})
 	}
 	r := l.beat(after(start))
 	w.equal("events", len(r.Events), 500)
-	w.equal("behind", r.Behind, false)
+	w.equal("behind", r.EventsMissing, false)
 	w.equal("first", r.Events[0].Seq, start+1)
 	w.equal("head", r.Head, start+510)
 	r = l.beat(after(r.Events[499].Seq))
@@ -140,9 +140,9 @@ func tellsLife(w *world) {
 	r = p.step(r, daemon.Resume)
 	p.step(l.change(on(r, daemon.Revoke)), daemon.Confirm)
 	r = l.change(on(l.assign(unit0, p), daemon.Expire, func(c *storage.Change) { c.Forced = true }))
-	p.tell(storage.UnitReport{Unit: unit0, Generation: l.assign(unit0, p).Generation, Step: daemon.Release, Error: "boom"})
+	p.report(storage.UnitReport{Unit: unit0, Generation: l.assign(unit0, p).Generation, Step: daemon.Release, Error: "boom"})
 	p.step(l.bring(unit1, p, daemon.Revoking), daemon.Abandon)
-	l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Late})
+	l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: node.Late})
 	p.leave(storage.Leave{Deregister: true})
 	l.leave(storage.Leave{Resign: l.term.Number})
 	want := []daemon.EventKind{

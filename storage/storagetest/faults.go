@@ -21,8 +21,8 @@ var faultStories = []story{
 	{"a command whose reply was lost", 0, losesCommand},
 	{"a stamp whose reply was lost", 0, losesStamp},
 	{"a lock whose reply was lost", Locks, losesLock},
-	{"a store that became another one says so and since when", Another, becomesAnother},
-	{"what was decided from another store is refused", Another, refusesForeign},
+	{"a store that became another one says so and since when", IdentityChange, becomesAnother},
+	{"what was decided from another store is refused", IdentityChange, refusesForeign},
 	{"a call whose context has ended changes nothing", 0, respectsContext},
 }
 
@@ -47,7 +47,7 @@ func (p *peer) loseBeat(edits ...edit) {
 }
 
 func losesRegistration(w *world) {
-	p := w.stranger("node-a")
+	p := w.unregistered("node-a")
 	p.loseBeat(advert(plain))
 	w.unchanged(func() {
 		_, err := p.try(advert(plain), seq(p.seq))
@@ -121,7 +121,7 @@ func losesReport(w *world) {
 		_, err := w.Store.Report(w.ctx, report)
 		w.refused(err, storage.ErrStaleSeq)
 	})
-	w.equal("applied", p.tell(report.Units...)[0].Applied, true)
+	w.equal("applied", p.report(report.Units...)[0].Applied, true)
 	w.equal("events", len(w.history(head)), 1)
 	w.equal("units that the next heartbeat lists", p.beat().Units, []daemon.Record{w.unit(unit0)})
 }
@@ -137,7 +137,7 @@ func losesResume(w *world) {
 	})
 	now := w.unit(unit0)
 	w.equal("generation", now.Generation, r.Generation+1)
-	w.equal("outcome of the repetition", p.tell(resume)[0], storage.Outcome{Unit: unit0, Record: now})
+	w.equal("outcome of the repetition", p.report(resume)[0], storage.Outcome{Unit: unit0, Record: now})
 	w.equal("units that the next heartbeat lists", p.beat().Units, []daemon.Record{now})
 }
 
@@ -181,9 +181,9 @@ func losesCommand(w *world) {
 }
 
 func losesStamp(w *world) {
-	w.lose(func() error { return w.Store.Stamp(w.ctx, fence(5)) })
-	w.ok(w.Store.Stamp(w.ctx, fence(5)))
-	w.stale(w.Store.Stamp(w.ctx, fence(4)), fence(4), 5)
+	w.lose(func() error { return w.Store.StampFence(w.ctx, fence(5)) })
+	w.ok(w.Store.StampFence(w.ctx, fence(5)))
+	w.stale(w.Store.StampFence(w.ctx, fence(4)), fence(4), 5)
 }
 
 func losesLock(w *world) {
@@ -205,7 +205,7 @@ func becomesAnother(w *world) {
 	r := l.bring(unit0, peers[0], daemon.Active)
 	before := peers[0].beat()
 	w.equal("another store since", before.StoreSince.IsZero(), true)
-	w.Become(w)
+	w.ChangeIdentity(w)
 	asked := w.look()
 	w.holds(asked.StoreID != before.StoreID, "the store is still called %q", asked.StoreID)
 	first := peers[0].beat()
@@ -220,7 +220,7 @@ func becomesAnother(w *world) {
 	for _, p := range []*peer{peers[0], l.peer} {
 		w.holds(p.beat().StoreSince.Equal(first.StoreSince), "the time of the change moved")
 	}
-	w.Become(w)
+	w.ChangeIdentity(w)
 	second := l.beat()
 	w.holds(second.StoreID != first.StoreID, "the store is still called %q", second.StoreID)
 	w.holds(!second.StoreSince.Before(first.StoreSince), "since %v, before that since %v", second.StoreSince, first.StoreSince)
@@ -235,7 +235,7 @@ func refusesForeign(w *world) {
 	report := storage.Report{Node: p.id, Units: []storage.UnitReport{{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge}}}
 	commit := storage.Commit{
 		Term: l.term.Ref(), Changes: []storage.Change{on(r, daemon.Revoke), {Unit: unit1}},
-		Nodes: []storage.NodeChange{{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Late, Reason: "silent"}},
+		Nodes: []storage.NodeChange{{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: node.Late, Reason: "silent"}},
 	}
 	tell := func(store string) ([]storage.Outcome, error) {
 		report.Seq, report.StoreID = p.next(), store
@@ -246,7 +246,7 @@ func refusesForeign(w *world) {
 		return l.via.Commit(w.ctx, commit)
 	}
 	read := p.beat().StoreID
-	w.Become(w)
+	w.ChangeIdentity(w)
 	for _, found := range []bool{false, true} {
 		if found {
 			w.holds(p.beat().StoreID != read, "the store is still called %q", read)
@@ -292,7 +292,7 @@ func respectsContext(w *world) {
 			},
 			"snapshot": func() error { _, err := w.Store.Snapshot(ended); return err },
 			"events":   func() error { _, err := w.Store.Events(ended, 0, 10); return err },
-			"stamp":    func() error { return w.Store.Stamp(ended, r.Fence()) },
+			"stamp":    func() error { return w.Store.StampFence(ended, r.Fence()) },
 			"submit":   func() error { _, err := w.Store.Submit(ended, storage.Command{ID: uuid(4, 1)}); return err },
 		} {
 			w.holds(call() != nil, "%s with an ended context returned no error", name)
@@ -300,5 +300,5 @@ func respectsContext(w *world) {
 	})
 	lower := r.Fence()
 	lower.Generation--
-	w.ok(w.Store.Stamp(w.ctx, lower)) // the stamp above did not happen
+	w.ok(w.Store.StampFence(w.ctx, lower)) // the stamp above did not happen
 }

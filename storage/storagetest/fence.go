@@ -29,7 +29,7 @@ func (w *world) stale(err error, f daemon.Fence, held int64) {
 	w.refused(err, daemon.ErrStale)
 	var stale *daemon.StaleError
 	w.holds(errors.As(err, &stale), "%v is no *daemon.StaleError", err)
-	w.equal("refused fence", *stale, daemon.StaleError{Fence: f, Holds: held})
+	w.equal("refused fence", *stale, daemon.StaleError{Fence: f, HeldGeneration: held})
 }
 
 // effect runs an effect in a transaction that holds the fence.
@@ -39,33 +39,33 @@ func (w *world) effect(f daemon.Fence) error {
 
 func stamps(w *world) {
 	head := w.look().Head
-	w.ok(w.Store.Stamp(w.ctx, fence(5)))
-	w.ok(w.Store.Stamp(w.ctx, fence(5)))
-	w.stale(w.Store.Stamp(w.ctx, fence(4)), fence(4), 5)
-	w.ok(w.Store.Stamp(w.ctx, fence(9)))
-	w.stale(w.Second.Stamp(w.ctx, fence(5)), fence(5), 9)
-	w.stale(w.Store.Stamp(w.ctx, fence(8)), fence(8), 9)
-	w.ok(w.Second.Stamp(w.ctx, fence(9)))
+	w.ok(w.Store.StampFence(w.ctx, fence(5)))
+	w.ok(w.Store.StampFence(w.ctx, fence(5)))
+	w.stale(w.Store.StampFence(w.ctx, fence(4)), fence(4), 5)
+	w.ok(w.Store.StampFence(w.ctx, fence(9)))
+	w.stale(w.Second.StampFence(w.ctx, fence(5)), fence(5), 9)
+	w.stale(w.Store.StampFence(w.ctx, fence(8)), fence(8), 9)
+	w.ok(w.Second.StampFence(w.ctx, fence(9)))
 	w.equal("head", w.look().Head, head)
 	w.equal("units", len(w.look().Units), 0) // a fence declares nothing
 }
 
 func stampsApart(w *world) {
-	w.ok(w.Store.Stamp(w.ctx, fence(9)))
+	w.ok(w.Store.StampFence(w.ctx, fence(9)))
 	for _, u := range []daemon.Unit{unit1, {Daemon: "acme:reports/0"}, {Daemon: "acme"}} {
 		f := daemon.Fence{Unit: u, Generation: 1}
-		w.ok(w.Store.Stamp(w.ctx, f))
+		w.ok(w.Store.StampFence(w.ctx, f))
 		f.Generation = 0
-		w.stale(w.Store.Stamp(w.ctx, f), f, 1)
+		w.stale(w.Store.StampFence(w.ctx, f), f, 1)
 	}
-	w.ok(w.Store.Stamp(w.ctx, fence(9)))
+	w.ok(w.Store.StampFence(w.ctx, fence(9)))
 }
 
 func fencesEffects(w *world) {
 	w.refused(w.effect(fence(3)), daemon.ErrStale) // no run has stamped
-	w.ok(w.Store.Stamp(w.ctx, fence(3)))
+	w.ok(w.Store.StampFence(w.ctx, fence(3)))
 	w.ok(w.effect(fence(3)))
-	w.ok(w.Store.Stamp(w.ctx, fence(5)))
+	w.ok(w.Store.StampFence(w.ctx, fence(5)))
 	w.stale(w.effect(fence(3)), fence(3), 5)
 	w.stale(w.effect(fence(4)), fence(4), 5)
 	w.ok(w.effect(fence(5)))
@@ -79,26 +79,26 @@ func fencesEffects(w *world) {
 func fencesSuccessor(w *world) {
 	l, peers := w.cluster(2)
 	old := l.bring(unit0, peers[0], daemon.Active)
-	w.ok(w.Store.Stamp(w.ctx, old.Fence()))
+	w.ok(w.Store.StampFence(w.ctx, old.Fence()))
 	w.ok(w.effect(old.Fence()))
 	l.change(on(old, daemon.Expire))
 	now := l.assign(unit0, peers[1])
 	w.ok(w.effect(old.Fence())) // reassigned, not stamped yet
-	w.ok(w.Second.Stamp(w.ctx, now.Fence()))
+	w.ok(w.Second.StampFence(w.ctx, now.Fence()))
 	w.stale(w.effect(old.Fence()), old.Fence(), now.Generation)
 	w.ok(w.effect(now.Fence()))
-	w.stale(w.Store.Stamp(w.ctx, old.Fence()), old.Fence(), now.Generation)
+	w.stale(w.Store.StampFence(w.ctx, old.Fence()), old.Fence(), now.Generation)
 }
 
 func fenceOutlives(w *world) {
 	l, peers := w.cluster(1)
 	r := l.assign(unit0, peers[0])
-	w.ok(w.Store.Stamp(w.ctx, r.Fence()))
+	w.ok(w.Store.StampFence(w.ctx, r.Fence()))
 	r = peers[0].step(r, daemon.Release)
 	l.change(storage.Change{Unit: unit0, State: r.State, Generation: r.Generation, Retired: true})
 	w.ok(w.effect(r.Fence()))
 	lower := daemon.Fence{Unit: unit0, Generation: r.Generation - 1}
-	w.stale(w.Store.Stamp(w.ctx, lower), lower, r.Generation)
+	w.stale(w.Store.StampFence(w.ctx, lower), lower, r.Generation)
 }
 
 // holdFence opens a transaction that holds the fence until release is called. release returns what
@@ -127,10 +127,10 @@ func (w *world) holdFence(f daemon.Fence, result error) (release func() error) {
 }
 
 func stampWaits(w *world) {
-	w.ok(w.Store.Stamp(w.ctx, fence(3)))
+	w.ok(w.Store.StampFence(w.ctx, fence(3)))
 	release := w.holdFence(fence(3), nil)
 	stamped := make(chan error, 1)
-	go func() { stamped <- w.Second.Stamp(w.ctx, fence(5)) }()
+	go func() { stamped <- w.Second.StampFence(w.ctx, fence(5)) }()
 	// A test cannot wait for something that must not happen. It gets the time of many reads to
 	// happen.
 	for range 50 {
@@ -147,32 +147,32 @@ func stampWaits(w *world) {
 }
 
 func stampGivesUp(w *world) {
-	w.ok(w.Store.Stamp(w.ctx, fence(3)))
+	w.ok(w.Store.StampFence(w.ctx, fence(3)))
 	release := w.holdFence(fence(3), nil)
 	ctx, cancel := context.WithTimeout(w.ctx, briefly)
 	defer cancel()
-	err := w.Second.Stamp(ctx, fence(5))
+	err := w.Second.StampFence(ctx, fence(5))
 	w.holds(err != nil && !errors.Is(err, daemon.ErrStale), "a stamp that waited beyond its context returned %v", err)
 	w.ok(release())
 	w.ok(w.effect(fence(3)))
-	w.ok(w.Second.Stamp(w.ctx, fence(5)))
+	w.ok(w.Second.StampFence(w.ctx, fence(5)))
 }
 
 func releasesAfterFailure(w *world) {
-	w.ok(w.Store.Stamp(w.ctx, fence(3)))
+	w.ok(w.Store.StampFence(w.ctx, fence(3)))
 	boom := errors.New("boom")
 	w.refused(w.holdFence(fence(3), boom)(), boom)
 	w.refused(w.effect(fence(2)), daemon.ErrStale)
-	w.ok(w.Second.Stamp(w.ctx, fence(4)))
+	w.ok(w.Second.StampFence(w.ctx, fence(4)))
 	w.ok(w.effect(fence(4)))
 }
 
 func fenceHoldsNobodyElse(w *world) {
 	l, peers := w.cluster(1)
 	r := l.bring(unit0, peers[0], daemon.Active)
-	w.ok(w.Store.Stamp(w.ctx, r.Fence()))
-	if w.OneWriter {
-		return // the transaction makes every other writer wait: see OneWriter
+	w.ok(w.Store.StampFence(w.ctx, r.Fence()))
+	if w.SerialWriters {
+		return // the transaction makes every other writer wait: see SerialWriters
 	}
 	release := w.holdFence(r.Fence(), nil)
 	peers[0].beat()

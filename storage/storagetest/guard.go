@@ -32,7 +32,7 @@ func guardsTerm(w *world) {
 		w.unchanged(func() {
 			_, err := w.Store.Commit(w.ctx, storage.Commit{
 				Term:  ref,
-				Nodes: []storage.NodeChange{{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}, State: node.Removed}},
+				Nodes: []storage.NodeChange{{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}, State: node.Removed}},
 				Changes: []storage.Change{
 					{Unit: unit2},
 					on(r, daemon.Revoke),
@@ -118,7 +118,7 @@ func guardsStaleSnapshot(w *world) {
 	b.step(l.assign(unit0, b), daemon.Acknowledge)
 	w.unchanged(func() {
 		for _, c := range []storage.Change{on(r, daemon.Revoke), on(r, daemon.Expire), on(r, daemon.Expire, func(c *storage.Change) {
-			c.Dead = &storage.NodeGuard{Incarnation: a.id.Incarnation, Seq: a.seq}
+			c.Dead = &storage.NodeVersion{Incarnation: a.id.Incarnation, Seq: a.seq}
 		}), {Unit: unit0}} {
 			w.equal("applied", l.commit(c)[0].Applied, false)
 		}
@@ -144,7 +144,7 @@ func guardsDeath(w *world) {
 	die := func(r daemon.Record, p *peer, seq uint64) bool {
 		w.Helper()
 		return l.commit(on(r, daemon.Expire, func(c *storage.Change) {
-			c.Forced, c.Dead = true, &storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: seq}
+			c.Forced, c.Dead = true, &storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: seq}
 		}))[0].Applied
 	}
 	a := peers[0]
@@ -152,7 +152,7 @@ func guardsDeath(w *world) {
 	seen := a.seq
 	for _, sign := range []func(){
 		func() { a.beat() },
-		func() { a.tell() },
+		func() { a.report() },
 		func() { a.leave(storage.Leave{}) },
 	} {
 		sign()
@@ -165,27 +165,27 @@ func guardsDeath(w *world) {
 	r = l.bring(unit1, tombstone, daemon.Active)
 	seen = tombstone.seq
 	tombstone.beat()
-	l.bury(tombstone)
+	l.declareDead(tombstone)
 	w.equal("freed from a tombstone", die(r, tombstone, seen), true)
 
 	gone := peers[2]
 	r = l.bring(unit2, gone, daemon.Active)
-	w.equal("freed from a row that is not there", die(r, w.stranger("gone"), 1), true)
+	w.equal("freed from a row that is not there", die(r, w.unregistered("gone"), 1), true)
 }
 
 func guardsRemoval(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
-	for _, wrong := range []storage.NodeGuard{
+	for _, wrong := range []storage.NodeVersion{
 		{Incarnation: p.id.Incarnation, Seq: p.seq - 1},
 		{Incarnation: p.id.Incarnation, Seq: p.seq + 1},
 		{Incarnation: p.id.Incarnation},
-		{Incarnation: w.stranger("nobody").id.Incarnation, Seq: p.seq},
+		{Incarnation: w.unregistered("nobody").id.Incarnation, Seq: p.seq},
 	} {
-		w.unchanged(func() { l.judge(storage.NodeChange{Guard: wrong, State: node.Removed, Reason: "silent"}) })
+		w.unchanged(func() { l.changeNode(storage.NodeChange{Guard: wrong, State: node.Removed, Reason: "silent"}) })
 	}
 	before := w.look()
-	l.bury(p)
+	l.declareDead(p)
 	m := w.row(p)
 	w.within("ended_at", m.EndedAt, before.Now, w.look().Now)
 	w.equal("end reason", m.EndReason, "silent")
@@ -198,7 +198,7 @@ func guardsRemoval(w *world) {
 	})
 	for _, again := range []node.State{node.Removed, node.Late, node.Deaf, node.Live} {
 		w.unchanged(func() {
-			l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}, State: again, Reason: "again"})
+			l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}, State: again, Reason: "again"})
 		})
 	}
 }
@@ -209,7 +209,7 @@ func buriesInOneCommit(w *world) {
 	r0, r1 := l.bring(unit0, a, daemon.Active), l.bring(unit1, a, daemon.Assigning)
 	l.declare(unit2)
 	head := w.look().Head
-	guard := storage.NodeGuard{Incarnation: a.id.Incarnation, Seq: a.seq}
+	guard := storage.NodeVersion{Incarnation: a.id.Incarnation, Seq: a.seq}
 	bury := storage.Commit{
 		Term:  l.term.Ref(),
 		Nodes: []storage.NodeChange{{Guard: guard, State: node.Removed, Reason: "silent"}},
@@ -235,9 +235,9 @@ func buriesInOneCommit(w *world) {
 func judges(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
-	guard := storage.NodeGuard{Incarnation: p.id.Incarnation} // seq does not count here
+	guard := storage.NodeVersion{Incarnation: p.id.Incarnation} // seq does not count here
 	judge := func(s node.State) {
-		l.judge(storage.NodeChange{Guard: guard, State: s, Reason: "why"})
+		l.changeNode(storage.NodeChange{Guard: guard, State: s, Reason: "why"})
 	}
 	for _, c := range []struct {
 		state node.State
@@ -254,7 +254,7 @@ func judges(w *world) {
 		head := w.look().Head
 		judge(c.state)
 		m := w.row(p)
-		w.equal("judged", m.Judged, c.want)
+		w.equal("judged", m.LeaderState, c.want)
 		w.equal("state", m.State, node.Live)
 		w.equal("seq", m.Seq, p.seq)
 		e := w.history(head)
@@ -268,7 +268,7 @@ func judges(w *world) {
 		w.equal("node", e[0].Incarnation, p.id.Incarnation)
 	}
 	p.beat(advert(plain))
-	w.equal("judged after a heartbeat", w.row(p).Judged, node.Deaf)
+	w.equal("judged after a heartbeat", w.row(p).LeaderState, node.Deaf)
 }
 
 // guardsJudgements: a commit that arrives late or twice must not call a node late that has sent a
@@ -278,12 +278,12 @@ func guardsJudgements(w *world) {
 	p := peers[0]
 	stamp := map[node.State]func(node.Member) time.Time{
 		node.Late: func(m node.Member) time.Time { return m.LastHeartbeatAt },
-		node.Deaf: func(m node.Member) time.Time { return m.HeardAt },
+		node.Deaf: func(m node.Member) time.Time { return m.ConfirmedAt },
 	}
 	judged := func(state node.State, of node.Member) node.State {
 		w.Helper()
-		l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: state, Stamp: stamp[state](of), Reason: "old"})
-		return w.row(p).Judged
+		l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: state, ObservedAt: stamp[state](of), Reason: "old"})
+		return w.row(p).LeaderState
 	}
 	for _, state := range []node.State{node.Late, node.Deaf} {
 		old := w.row(p)
@@ -291,13 +291,13 @@ func guardsJudgements(w *world) {
 		p.beat(heard(p.seq))
 		w.unchanged(func() { judged(state, old) })
 		w.equal("judged by its newest stamp", judged(state, w.row(p)), state)
-		l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Live})
+		l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: node.Live})
 	}
 
 	// A node that sends heartbeats and receives no reply is still deaf, and not late.
 	old := w.row(p)
 	w.Advance(time.Second)
-	old.HeardAt = w.row(p).HeardAt
+	old.ConfirmedAt = w.row(p).ConfirmedAt
 	p.beat()
 	w.unchanged(func() { judged(node.Late, old) })
 	w.equal("judged while it beats", judged(node.Deaf, old), node.Deaf)

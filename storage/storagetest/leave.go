@@ -60,7 +60,7 @@ func resignsExactly(w *world) {
 func resignsLate(w *world) {
 	l, peers := w.cluster(1)
 	old := l.term
-	peers[0].depose(old)
+	peers[0].replaceLeader(old)
 	l.leave(storage.Leave{Resign: old.Number})
 	w.equal("leader", w.look().Term.Leader, peers[0].id)
 	// The former holder leads again: its earlier resignation concerns its earlier term.

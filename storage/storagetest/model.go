@@ -105,9 +105,9 @@ func newModel(t testing.TB, f Factory) *model {
 // begin makes a cluster in which something can happen.
 func (m *model) begin(rt *rapid.T) {
 	for i := range 3 {
-		claim := storage.Claim{Lease: long, Stand: i == 0}
+		claim := storage.TermRequest{Lease: long, Campaign: i == 0}
 		m.do(rt, fmt.Sprintf("process %d joins", 2*i), func(s *side) string {
-			return s.beat(storage.Heartbeat{Node: m.processes[2*i], Seq: 1, Advert: &adverts[0], TTL: long, Claim: claim, EventsAfter: 0})
+			return s.beat(storage.Heartbeat{Node: m.processes[2*i], Seq: 1, Advert: &adverts[0], TTL: long, TermRequest: claim, EventsAfter: 0})
 		})
 	}
 	m.do(rt, "the leader declares", func(s *side) string {

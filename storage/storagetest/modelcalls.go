@@ -27,7 +27,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"commit":    m.commits, "commit again": m.commits,
 		"report": m.reports, "report again": m.reports,
 		"leave":  m.leaves,
-		"judge":  m.judges,
+		"judge":  m.changesNode,
 		"stamp":  m.stampsFence,
 		"submit": m.submits,
 		"page":   m.readsPage,
@@ -85,10 +85,10 @@ func (m *model) beats(rt *rapid.T) {
 	b := storage.Heartbeat{
 		Node: who, TTL: ttl,
 		EventsAfter: among(rt, "after", int64(0), -1, 3, 1000), WantMembers: chance(rt, "members", 20),
-		Claim: storage.Claim{Lease: m.length(rt, "lease"), Unchanged: chance(rt, "unchanged", 30), PassSeq: rapid.Uint64Range(0, 9).Draw(rt, "passes")},
+		TermRequest: storage.TermRequest{Lease: m.length(rt, "lease"), Unchanged: chance(rt, "unchanged", 30), PassSeq: rapid.Uint64Range(0, 9).Draw(rt, "passes")},
 	}
 	if chance(rt, "proves an end", 15) {
-		b.Ended = []node.Incarnation{m.process(rt).Incarnation, m.process(rt).Incarnation}
+		b.ExitEvidence = []node.Incarnation{m.process(rt).Incarnation, m.process(rt).Incarnation}
 	}
 	leaderEnded := chance(rt, "proves the leader's end", 15)
 	back, backBy := m.unit(rt), int64(-2)
@@ -97,27 +97,27 @@ func (m *model) beats(rt *rapid.T) {
 	}
 	heard := among(rt, "heard", 0, 1, -1)
 	termPlus, genPlus := among(rt, "highest term", 0, 0, 0, 1, 50), among(rt, "highest generation", 0, 0, 0, 1, 50)
-	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s, proves the end of %v, of the leader: %v, returned: %v %+d)", who.Incarnation, step, variant, claims, b.Ended, leaderEnded, back, backBy), func(s *side) string {
+	m.do(rt, fmt.Sprintf("%s beats (seq %+d, advert %d, %s, proves the end of %v, of the leader: %v, returned: %v %+d)", who.Incarnation, step, variant, claims, b.ExitEvidence, leaderEnded, back, backBy), func(s *side) string {
 		beat := b
 		if leader := s.snap.Term.Leader.Incarnation; leaderEnded && leader != "" {
-			beat.Ended = []node.Incarnation{leader}
+			beat.ExitEvidence = []node.Incarnation{leader}
 		}
 		if backBy > -2 {
-			beat.Returned = []daemon.Fence{{Unit: back, Generation: s.unit(back).Generation + backBy}}
+			beat.ReturnedRuns = []daemon.Fence{{Unit: back, Generation: s.unit(back).Generation + backBy}}
 		}
-		beat.Seq, beat.Heard = seqPlus(s.row(who).Seq, step), seqPlus(s.row(who).Heard, heard)
+		beat.Seq, beat.ConfirmedSeq = seqPlus(s.row(who).Seq, step), seqPlus(s.row(who).ConfirmedSeq, heard)
 		if variant >= 0 {
 			beat.Advert = &adverts[variant]
 		}
 		t := s.snap.Term.Number + int64(number)
-		beat.Claim.SeenTerm, beat.Claim.SeenRenewals = t, s.snap.Lease.Renewals+int64(renewals)
+		beat.TermRequest.SeenTerm, beat.TermRequest.SeenRenewals = t, s.snap.Lease.Renewals+int64(renewals)
 		switch claims {
 		case "renews":
-			beat.Claim.Holds = t
+			beat.TermRequest.Renew = t
 		case "stands":
-			beat.Claim.Stand = true
+			beat.TermRequest.Campaign = true
 		case "stands after its loss":
-			beat.Claim.Stand, beat.Claim.LostThrough = true, t
+			beat.TermRequest.Campaign, beat.TermRequest.LostThrough = true, t
 		}
 		if termPlus > 0 {
 			beat.HighestTerm = s.snap.Term.Number + int64(termPlus)
@@ -139,7 +139,7 @@ func (m *model) takesOver(rt *rapid.T) {
 	m.do(rt, fmt.Sprintf("%s takes over", who.Incarnation), func(s *side) string {
 		return s.beat(storage.Heartbeat{
 			Node: who, Seq: s.row(who).Seq + 1, Advert: &adverts[0], TTL: 0, EventsAfter: -1,
-			Claim: storage.Claim{Lease: lease, Stand: true, SeenTerm: s.snap.Term.Number, SeenRenewals: s.snap.Lease.Renewals, Unchanged: true},
+			TermRequest: storage.TermRequest{Lease: lease, Campaign: true, SeenTerm: s.snap.Term.Number, SeenRenewals: s.snap.Lease.Renewals, Unchanged: true},
 		})
 	})
 }
@@ -173,8 +173,8 @@ func (m *model) drawChange(rt *rapid.T) change {
 	}
 }
 
-// put turns a change into numbers, using the side's rows.
-func (c change) put(s *side) storage.Change {
+// resolve turns a change into numbers, using the side's rows.
+func (c change) resolve(s *side) storage.Change {
 	r := s.unit(c.unit)
 	out := storage.Change{
 		Unit: c.unit, Step: c.step, State: r.State, To: c.to, Generation: r.Generation + c.gen,
@@ -190,7 +190,7 @@ func (c change) put(s *side) storage.Change {
 		}[r.State]
 	}
 	if c.dead > 0 && out.Step == daemon.Expire {
-		out.Dead = &storage.NodeGuard{Incarnation: r.Holder.Incarnation, Seq: s.row(r.Holder).Seq + uint64(c.dead-1)}
+		out.Dead = &storage.NodeVersion{Incarnation: r.Holder.Incarnation, Seq: s.row(r.Holder).Seq + uint64(c.dead-1)}
 	}
 	return out
 }
@@ -215,19 +215,19 @@ func (m *model) commits(rt *rapid.T) {
 			c.HighestGeneration = s.highest() + int64(plus)
 		}
 		for _, change := range changes {
-			c.Changes = append(c.Changes, change.put(s))
+			c.Changes = append(c.Changes, change.resolve(s))
 		}
 		return s.commit(c)
 	})
 }
 
-// judges commits a change that calls a node late or deaf, or declares it dead.
-func (m *model) judges(rt *rapid.T) {
+// changesNode commits a change that calls a node late or deaf, or declares it dead.
+func (m *model) changesNode(rt *rapid.T) {
 	who, step := m.process(rt), among(rt, "seq", 0, 0, 1)
 	state := among(rt, "state", node.Removed, node.Late, node.Deaf, node.Live)
 	m.do(rt, fmt.Sprintf("%s is judged %s (seq %+d)", who.Incarnation, state, step), func(s *side) string {
 		return s.commit(storage.Commit{Term: s.snap.Term.Ref(), Nodes: []storage.NodeChange{{
-			Guard: storage.NodeGuard{Incarnation: who.Incarnation, Seq: seqPlus(s.row(who).Seq, step)}, State: state, Reason: "j",
+			Guard: storage.NodeVersion{Incarnation: who.Incarnation, Seq: seqPlus(s.row(who).Seq, step)}, State: state, Reason: "j",
 		}}})
 	})
 }
@@ -324,7 +324,7 @@ func (m *model) leaves(rt *rapid.T) {
 func (m *model) stampsFence(rt *rapid.T) {
 	u, d := m.unit(rt), among(rt, "generation", int64(0), 0, -1, 1, 60)
 	m.do(rt, fmt.Sprintf("stamp of %s at %+d", u, d), func(s *side) string {
-		return s.text.err(s.store.Stamp(context.Background(), daemon.Fence{Unit: u, Generation: s.unit(u).Generation + d}))
+		return s.text.err(s.store.StampFence(context.Background(), daemon.Fence{Unit: u, Generation: s.unit(u).Generation + d}))
 	})
 }
 
@@ -380,6 +380,6 @@ func (m *model) sweeps(rt *rapid.T) {
 	least := rapid.IntRange(0, 40).Draw(rt, "least")
 	generation := among(rt, "generation", int64(2), 2, 1)
 	m.do(rt, fmt.Sprintf("sweep of %s older than %v, keeping %d to %d", what, age, least, keep), func(s *side) string {
-		return s.sweep(what, daemon.Fence{Unit: sweeperUnit, Generation: generation}, storage.Keep{Age: age, Most: keep, Least: least})
+		return s.sweep(what, daemon.Fence{Unit: sweeperUnit, Generation: generation}, storage.Retention{Age: age, MaxEvents: keep, MinEvents: least})
 	})
 }

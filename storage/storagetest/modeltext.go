@@ -81,7 +81,7 @@ func (w *writer) err(err error) string {
 		}
 		var stale *daemon.StaleError
 		if errors.As(err, &stale) {
-			return fmt.Sprintf("%v, fence holds %s", answer, w.only(stale.Holds))
+			return fmt.Sprintf("%v, fence holds %s", answer, w.only(stale.HeldGeneration))
 		}
 		return answer.Error()
 	}
@@ -100,8 +100,8 @@ func (w *writer) member(m node.Member, advert string) string {
 		return err.Error()
 	}
 	return fmt.Sprintf("node %v state %s judged %q seq %d heard %d witnessed %v highest %s %s registered %s beat %s heard %s ended %s %q traits %s advert %s",
-		m.Identity, m.State, m.Judged, m.Seq, m.Heard, m.Witnessed, w.only(m.HighestTerm), w.only(m.HighestGeneration),
-		w.time(m.RegisteredAt), w.time(m.LastHeartbeatAt), w.time(m.HeardAt), w.time(m.EndedAt), m.EndReason, traits, advert)
+		m.Identity, m.State, m.LeaderState, m.Seq, m.ConfirmedSeq, m.ExitProven, w.only(m.HighestTerm), w.only(m.HighestGeneration),
+		w.time(m.RegisteredAt), w.time(m.LastHeartbeatAt), w.time(m.ConfirmedAt), w.time(m.EndedAt), m.EndReason, traits, advert)
 }
 
 func (w *writer) record(r daemon.Record) string {
@@ -110,7 +110,7 @@ func (w *writer) record(r daemon.Record) string {
 	}
 	var embargoes []string
 	for _, e := range r.Embargoes {
-		embargoes = append(embargoes, fmt.Sprintf("%s until %s length %v strikes %d run %s %q", e.Incarnation, w.time(e.Until), e.Length, e.Strikes, w.number("generation of "+r.Unit.String(), e.Run), e.Reason))
+		embargoes = append(embargoes, fmt.Sprintf("%s until %s length %v strikes %d run %s %q", e.Incarnation, w.time(e.Until), e.Length, e.Strikes, w.number("generation of "+r.Unit.String(), e.AbandonedGeneration), e.Reason))
 	}
 	slices.Sort(embargoes)
 	return fmt.Sprintf("unit %s %s holder %v generation %s term %s since %s assigned %s revoked %s ack %v drain %v reason %q forced %v failures %d since %s retry %s error %q retired %v embargoes %v",
@@ -202,7 +202,7 @@ func (s *side) beat(b storage.Heartbeat) string {
 		return s.text.err(err)
 	}
 	out := fmt.Sprintf("reply to %d at %s verdict %d head %d behind %v\n%s\n%s\n",
-		r.Seq, s.text.time(r.Now), r.Verdict, r.Head, r.Behind, s.text.term(r.Term, r.Lease), s.text.records(r.Units))
+		r.Seq, s.text.time(r.Now), r.Verdict, r.Head, r.EventsMissing, s.text.term(r.Term, r.Lease), s.text.records(r.Units))
 	for _, e := range r.Events {
 		out += s.text.event(e) + "\n"
 	}
@@ -268,13 +268,13 @@ func (s *side) lock(what, name, who string, ttl time.Duration, number int64, exp
 // sweeperUnit is the unit whose fence sweeps need.
 var sweeperUnit = daemon.Unit{Daemon: "emit:sweeper"}
 
-func (s *side) sweep(what string, f daemon.Fence, keep storage.Keep) string {
+func (s *side) sweep(what string, f daemon.Fence, keep storage.Retention) string {
 	sweeper, ok := s.store.(storage.Sweeper)
 	if !ok {
 		return "no sweeper"
 	}
 	ctx := context.Background()
-	stamped := s.store.Stamp(ctx, daemon.Fence{Unit: f.Unit, Generation: 2})
+	stamped := s.store.StampFence(ctx, daemon.Fence{Unit: f.Unit, Generation: 2})
 	var n int
 	var err error
 	switch what {

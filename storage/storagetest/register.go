@@ -30,7 +30,7 @@ var registerStories = []story{
 }
 
 func registers(w *world) {
-	p := w.stranger("node-a")
+	p := w.unregistered("node-a")
 	before := w.look()
 	w.equal("nodes of an empty store", len(before.Nodes), 0)
 	w.equal("head of an empty store", before.Head, int64(0))
@@ -56,7 +56,7 @@ func registers(w *world) {
 	w.equal("end", m.EndedAt.IsZero(), true)
 	w.within("registered_at", m.RegisteredAt, before.Now, r.Now)
 	w.within("last_heartbeat_at", m.LastHeartbeatAt, before.Now, r.Now)
-	w.within("heard_at", m.HeardAt, before.Now, r.Now)
+	w.within("heard_at", m.ConfirmedAt, before.Now, r.Now)
 
 	w.equal("events", len(r.Events), 1)
 	e := r.Events[0]
@@ -67,7 +67,7 @@ func registers(w *world) {
 }
 
 func registersOnlyWithAdvert(w *world) {
-	p := w.stranger("node-a")
+	p := w.unregistered("node-a")
 	w.unchanged(func() {
 		_, err := p.try(stand(long))
 		w.refused(err, storage.ErrNotRegistered)
@@ -102,7 +102,7 @@ func refusesOldSeq(w *world) {
 	}
 	// One sequence for all three kinds of call.
 	p.seq = 10
-	p.tell()
+	p.report()
 	w.equal("seq after a report", w.row(p).Seq, uint64(11))
 	p.leave(storage.Leave{Drain: true})
 	w.equal("seq after a leave", w.row(p).Seq, uint64(12))
@@ -125,7 +125,7 @@ func advertisesAnew(w *world) {
 	w.equal("traits", m.Traits, changed.Traits)
 	w.holds(m.RegisteredAt.Equal(registered.RegisteredAt), "registered_at moved from %v to %v", registered.RegisteredAt, m.RegisteredAt)
 	w.holds(m.Advert != registered.Advert, "the hash of another advert is the same")
-	w.equal("runs emit:queue", w.look().Advert(m).Runs("emit:queue"), true)
+	w.equal("runs emit:queue", w.look().Advert(m).RunsKind("emit:queue"), true)
 
 	p.leave(storage.Leave{Drain: true})
 	p.beat(advert(plain))
@@ -179,7 +179,7 @@ func refusesOtherCluster(w *world) {
 	w.equal("name", w.look().Cluster, "production")
 	w.equal("name in the node's row", w.row(first).Cluster, "production")
 
-	stranger := w.stranger("stranger")
+	stranger := w.unregistered("stranger")
 	refused := func(p *peer, edits ...edit) {
 		w.Helper()
 		w.unchanged(func() {
@@ -218,7 +218,7 @@ func renames(w *world) {
 	w.unchanged(func() { w.refused(rename("staging", "billing", long), storage.ErrOtherCluster) })
 	w.ok(rename("production", "billing", long))
 	w.equal("name", w.look().Cluster, "billing")
-	_, err := w.stranger("old").try(of("production"))
+	_, err := w.unregistered("old").try(of("production"))
 	w.refused(err, storage.ErrOtherCluster)
 	w.join("new", of("billing"))
 	w.ok(rename("billing", "invoices", 0)) // its last heartbeat is older than that
@@ -234,7 +234,7 @@ func reusesID(w *world) {
 	left.again().beat(advert(plain))
 
 	dead := w.join("dead")
-	l.bury(dead)
+	l.declareDead(dead)
 	heir := dead.again()
 	heir.beat(advert(plain))
 	w.unchanged(func() {
@@ -257,9 +257,9 @@ func returns(w *world) {
 	p := peers[0]
 	p.beat(seq(5), heard(4))
 	p.seq = 5
-	l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation}, State: node.Late})
+	l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: node.Late})
 	peers[1].beat(ended(p))
-	l.bury(p)
+	l.declareDead(p)
 	w.unchanged(func() {
 		_, err := p.try(seq(6))
 		w.refused(err, storage.ErrNotRegistered)
@@ -278,9 +278,9 @@ func returns(w *world) {
 	w.equal("state", m.State, node.Live)
 	w.equal("end reason", m.EndReason, "")
 	w.equal("ended", m.EndedAt.IsZero(), true)
-	w.equal("judged", m.Judged, node.State(""))
-	w.equal("witnessed", m.Witnessed, false)
-	w.equal("heard", m.Heard, uint64(4))
+	w.equal("judged", m.LeaderState, node.State(""))
+	w.equal("witnessed", m.ExitProven, false)
+	w.equal("heard", m.ConfirmedSeq, uint64(4))
 	w.holds(r.Now.Sub(m.RegisteredAt) <= r.Now.Sub(m.LastHeartbeatAt)+rounding, "registered_at %v is not of the return at %v", m.RegisteredAt, r.Now)
 }
 
@@ -300,7 +300,7 @@ func staysGone(w *world) {
 
 	// A tombstone that the leader made is sealed in the same way by the process's own word.
 	l, peers := w.cluster(1)
-	l.bury(peers[0])
+	l.declareDead(peers[0])
 	peers[0].leave(storage.Leave{Deregister: true})
 	w.unchanged(func() {
 		_, err := peers[0].try(advert(plain), seq(peers[0].seq+100))
@@ -310,19 +310,19 @@ func staysGone(w *world) {
 
 func stampsHeard(w *world) {
 	p := w.join("node-a")
-	at := w.row(p).HeardAt
+	at := w.row(p).ConfirmedAt
 	before := w.look().Now
 	r := p.beat(heard(1))
 	m := w.row(p)
-	w.equal("heard", m.Heard, uint64(1))
-	w.within("heard_at", m.HeardAt, before, r.Now)
-	w.holds(!m.HeardAt.Before(at), "heard_at went back")
-	at = m.HeardAt
+	w.equal("heard", m.ConfirmedSeq, uint64(1))
+	w.within("heard_at", m.ConfirmedAt, before, r.Now)
+	w.holds(!m.ConfirmedAt.Before(at), "heard_at went back")
+	at = m.ConfirmedAt
 	for _, h := range []uint64{1, 0} {
 		p.beat(heard(h))
 		m = w.row(p)
-		w.equal("heard", m.Heard, uint64(1))
-		w.holds(m.HeardAt.Equal(at), "heard_at moved without news")
+		w.equal("heard", m.ConfirmedSeq, uint64(1))
+		w.holds(m.ConfirmedAt.Equal(at), "heard_at moved without news")
 	}
 }
 
@@ -349,7 +349,7 @@ func keepsHighest(w *world) {
 
 func listsMembers(w *world) {
 	l, peers := w.cluster(3)
-	l.bury(peers[1])
+	l.declareDead(peers[1])
 	peers[2].leave(storage.Leave{Deregister: true})
 	r := peers[0].beat(members)
 	snap := w.look()
@@ -390,7 +390,7 @@ func keepsNames(w *world) {
 		r := l.assign(u, p)
 		w.equal("name of the holder", r.Holder.Name, text)
 		w.equal("name of the holder in the reply", p.beat().Units[0].Holder.Name, text)
-		out := p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Release, Reason: text, Error: text})
+		out := p.report(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Release, Reason: text, Error: text})
 		w.equal("error", out[0].Record.Error, text)
 		w.equal("reason", w.unit(u).Reason, text)
 		last := w.history(w.look().Head - 1)[0]
@@ -402,6 +402,6 @@ func keepsNames(w *world) {
 	u := daemon.Unit{Daemon: longest, Index: daemon.MaxInstances - 1}
 	r := l.assign(u, l.peer)
 	w.equal("unit", w.unit(u).Unit, u)
-	w.ok(w.Store.Stamp(w.ctx, r.Fence()))
+	w.ok(w.Store.StampFence(w.ctx, r.Fence()))
 	w.equal("units in the reply", len(l.beat().Units), 1)
 }

@@ -48,10 +48,10 @@ func followsTable(w *world) {
 			u := daemon.Unit{Daemon: "acme:table", Index: 10*i + j}
 			r := l.bring(u, p, from)
 			before, because := w.look(), "why"
-			if step.Stays() {
+			if step.KeepsHolder() {
 				because = r.Reason
 			}
-			out := p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: step, Reason: "why"})[0]
+			out := p.report(storage.UnitReport{Unit: u, Generation: r.Generation, Step: step, Reason: "why"})[0]
 			next, ok := daemon.Next(from, step)
 			row := w.unit(u)
 			w.equal("row as read", row, out.Record)
@@ -67,7 +67,7 @@ func followsTable(w *world) {
 				w.equal("state", row.State, next)
 				w.equal("reason", row.Reason, because)
 				w.equal("holder", row.Holder, p.id)
-				if step.Health() {
+				if step.IsHealthReport() {
 					w.equal("since", row.Since, r.Since)
 				} else {
 					w.within("since", row.Since, before.Now, w.look().Now)
@@ -90,7 +90,7 @@ func refusesLeadersSteps(w *world) {
 		r := l.bring(u, peers[0], from)
 		w.unchangedUnit(u, func() {
 			for _, step := range append([]daemon.Step{"", "explode"}, leaderly...) {
-				out := peers[0].tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: step})[0]
+				out := peers[0].report(storage.UnitReport{Unit: u, Generation: r.Generation, Step: step})[0]
 				w.equal("outcome of "+string(step), out, storage.Outcome{Unit: u, Record: r})
 			}
 		})
@@ -119,16 +119,16 @@ func wantsExactHolder(w *world) {
 			for _, step := range reportable {
 				report := storage.UnitReport{Unit: u, Generation: r.Generation, Step: step}
 				for _, p := range []*peer{b, twin, l.peer} {
-					w.equal("outcome for another", p.tell(report)[0], storage.Outcome{Unit: u, Record: r})
+					w.equal("outcome for another", p.report(report)[0], storage.Outcome{Unit: u, Record: r})
 				}
 				for _, d := range []int64{-1, 1, -r.Generation} {
 					wrong := report
 					wrong.Generation += d
-					w.equal("outcome of another generation", a.tell(wrong)[0], storage.Outcome{Unit: u, Record: r})
+					w.equal("outcome of another generation", a.report(wrong)[0], storage.Outcome{Unit: u, Record: r})
 				}
 			}
 			missing := storage.UnitReport{Unit: daemon.Unit{Daemon: "acme:nothing"}, Generation: r.Generation, Step: daemon.Acknowledge}
-			w.equal("outcome of no unit", a.tell(missing)[0], storage.Outcome{Unit: missing.Unit})
+			w.equal("outcome of no unit", a.report(missing)[0], storage.Outcome{Unit: missing.Unit})
 		})
 	}
 }
@@ -149,12 +149,12 @@ func repeatsHarmlessly(w *world) {
 		u := daemon.Unit{Daemon: "acme:again", Index: i}
 		r := l.bring(u, p, c.from)
 		report := storage.UnitReport{Unit: u, Generation: r.Generation, Step: c.step, Reason: "first", Error: "boom", Failures: 2, Embargo: time.Minute}
-		first := p.tell(report)[0]
+		first := p.report(report)[0]
 		w.equal("applied", first.Applied, true)
 		w.unchangedUnit(u, func() {
 			report.Reason, report.Error = "second", "bang"
 			for range 2 {
-				w.equal("outcome of the repetition", p.tell(report)[0], first)
+				w.equal("outcome of the repetition", p.report(report)[0], first)
 			}
 		})
 	}
@@ -163,7 +163,7 @@ func repeatsHarmlessly(w *world) {
 func acknowledges(w *world) {
 	l, peers := w.cluster(2)
 	r := l.assign(unit0, peers[0])
-	out := peers[0].tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "no disk", Failures: 3})
+	out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "no disk", Failures: 3})
 	w.equal("failures", out[0].Record.Failures, 3)
 	r = l.assign(unit0, peers[1])
 	head := w.look().Head
@@ -181,7 +181,7 @@ func countsFailures(w *world) {
 	head, before := w.look().Head, w.look().Now
 	fail := func(n int, why string) daemon.Record {
 		w.Helper()
-		out := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Fail, Reason: why, Error: why, Failures: n, RetryIn: time.Minute})[0]
+		out := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Fail, Reason: why, Error: why, Failures: n, RetryIn: time.Minute})[0]
 		w.equal("applied", out.Applied, true)
 		w.equal("row as read", w.unit(unit0), out.Record)
 		return out.Record
@@ -201,7 +201,7 @@ func countsFailures(w *world) {
 	w.equal("kind", events[0].Kind, daemon.AssignmentFailing)
 
 	// A new run does not reset the failures only because it has begun.
-	given := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "bang", Failures: 2})[0].Record
+	given := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "bang", Failures: 2})[0].Record
 	w.equal("failures", given.Failures, 9)
 	w.equal("failing since", given.FailingSince, one.FailingSince)
 	w.equal("next try", given.RetryAt.IsZero(), true)
@@ -227,7 +227,7 @@ func keepsReason(w *world) {
 	for _, step := range []daemon.Step{daemon.Acknowledge, daemon.Resume, daemon.Resume} {
 		for _, said := range []string{"", "own run had ended"} {
 			head := w.look().Head
-			out := peers[0].tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step, Reason: said})[0]
+			out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step, Reason: said})[0]
 			w.equal("applied", out.Applied, true)
 			r = out.Record
 			w.equal("reason after "+string(step), r.Reason, "least loaded")
@@ -257,7 +257,7 @@ func releases(w *world) {
 	} {
 		r := l.assign(unit0, p)
 		head := w.look().Head
-		got := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Reason: "why", Error: c.err, Failures: c.failures})[0].Record
+		got := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Reason: "why", Error: c.err, Failures: c.failures})[0].Record
 		w.equal("state", got.State, daemon.Deleted)
 		w.equal("forced", got.Forced, false)
 		w.equal("failures", got.Failures, c.want)
@@ -274,7 +274,7 @@ func embargoes(w *world) {
 	strike := func(p *peer, d time.Duration) []daemon.Embargo {
 		w.Helper()
 		r := l.assign(unit0, p)
-		return p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Reason: "why", Embargo: d})[0].Record.Embargoes
+		return p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Reason: "why", Embargo: d})[0].Record.Embargoes
 	}
 	find := func(list []daemon.Embargo, p *peer) daemon.Embargo {
 		for _, e := range list {
@@ -316,7 +316,7 @@ func dropsEmbargoes(w *world) {
 	var list []daemon.Embargo
 	for i, p := range peers {
 		r := l.assign(unit0, p)
-		list = p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Embargo: long})[0].Record.Embargoes
+		list = p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Embargo: long})[0].Record.Embargoes
 		if i == 0 {
 			p.leave(storage.Leave{Deregister: true})
 		}
@@ -326,7 +326,7 @@ func dropsEmbargoes(w *world) {
 	w.ok(err)
 	p := peers[1]
 	r := l.assign(unit0, p)
-	list = p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Embargo: long})[0].Record.Embargoes
+	list = p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Embargo: long})[0].Record.Embargoes
 	w.equal("embargoes at the next strike", len(list), 2)
 	for _, e := range list {
 		w.holds(e.Incarnation != peers[0].id.Incarnation, "the embargo of a process that is gone was kept")
@@ -338,11 +338,11 @@ func abandons(w *world) {
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Revoking)
 	head := w.look().Head
-	got := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
+	got := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
 	w.equal("state", got.State, daemon.Deleted)
 	w.equal("forced", got.Forced, true)
 	w.equal("embargoes", got.Embargoes, []daemon.Embargo{
-		{Incarnation: p.id.Incarnation, Until: got.Since.Add(time.Minute), Length: time.Minute, Strikes: 1, Run: r.Generation, Reason: "ignored its context"},
+		{Incarnation: p.id.Incarnation, Until: got.Since.Add(time.Minute), Length: time.Minute, Strikes: 1, AbandonedGeneration: r.Generation, Reason: "ignored its context"},
 	})
 	e := w.history(head)
 	w.equal("events", len(e), 1)
@@ -367,7 +367,7 @@ func resumes(w *world) {
 
 	w.unchangedUnit(unit0, func() {
 		for _, step := range reportable {
-			out := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step})[0]
+			out := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step})[0]
 			w.equal("outcome of "+string(step)+" by the former run", out, storage.Outcome{Unit: unit0, Record: got})
 		}
 		w.equal("a revoke of the former run", l.commit(on(r, daemon.Revoke))[0].Applied, false)
@@ -379,9 +379,9 @@ func postpones(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Assigning)
-	w.ok(w.Store.Stamp(w.ctx, daemon.Fence{Unit: unit0, Generation: r.Generation + 20}))
+	w.ok(w.Store.StampFence(w.ctx, daemon.Fence{Unit: unit0, Generation: r.Generation + 20}))
 	before := w.look()
-	got := p.tell(storage.UnitReport{
+	got := p.report(storage.UnitReport{
 		Unit: unit0, Generation: r.Generation, Step: daemon.Postpone, Reason: "why", AcknowledgeTimeout: 17 * time.Second,
 	})[0].Record
 	w.equal("generation, above the fence", got.Generation, r.Generation+21)
@@ -396,7 +396,7 @@ func postpones(w *world) {
 	w.equal("generation of the event", e[0].Generation, got.Generation)
 	w.unchangedUnit(unit0, func() {
 		for _, step := range reportable {
-			out := p.tell(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step})[0]
+			out := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step})[0]
 			w.equal("outcome of "+string(step)+" under the former generation", out, storage.Outcome{Unit: unit0, Record: got})
 		}
 		w.equal("an expiry decided before", l.commit(on(r, daemon.Expire))[0].Applied, false)
@@ -424,7 +424,7 @@ func resumesPastSeen(w *world) {
 	w.equal("generation after the reporter's highest", resume(n+50), n+51)
 	peers[1].beat(highest(0, n+70))
 	w.equal("generation after another's highest", resume(0), n+71)
-	w.ok(w.Store.Stamp(w.ctx, daemon.Fence{Unit: unit0, Generation: n + 90}))
+	w.ok(w.Store.StampFence(w.ctx, daemon.Fence{Unit: unit0, Generation: n + 90}))
 	w.equal("generation after the fence", resume(0), n+91)
 }
 
@@ -433,7 +433,7 @@ func judgesReportsAlone(w *world) {
 	p := peers[0]
 	good, bad, gone := l.assign(unit0, p), l.assign(unit1, p), l.assign(unit2, p)
 	l.change(on(gone, daemon.Expire))
-	out := p.tell(
+	out := p.report(
 		storage.UnitReport{Unit: unit1, Generation: bad.Generation, Step: daemon.Confirm},
 		storage.UnitReport{Unit: unit0, Generation: good.Generation, Step: daemon.Acknowledge},
 		storage.UnitReport{Unit: unit2, Generation: gone.Generation, Step: daemon.Acknowledge},
@@ -450,7 +450,7 @@ func reportsInOrder(w *world) {
 	l, peers := w.cluster(1)
 	r := l.assign(unit0, peers[0])
 	head := w.look().Head
-	out := peers[0].tell(
+	out := peers[0].report(
 		storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge},
 		storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "boom"},
 	)
@@ -470,14 +470,14 @@ func refusesFormerHolder(w *world) {
 	now := l.assign(unit0, b)
 	w.unchangedUnit(unit0, func() {
 		for _, step := range reportable {
-			w.equal("applied", a.tell(storage.UnitReport{Unit: unit0, Generation: old.Generation, Step: step})[0].Applied, false)
-			w.equal("applied with the new generation", a.tell(storage.UnitReport{Unit: unit0, Generation: now.Generation, Step: step})[0].Applied, false)
+			w.equal("applied", a.report(storage.UnitReport{Unit: unit0, Generation: old.Generation, Step: step})[0].Applied, false)
+			w.equal("applied with the new generation", a.report(storage.UnitReport{Unit: unit0, Generation: now.Generation, Step: step})[0].Applied, false)
 		}
 	})
 	b.step(now, daemon.Acknowledge)
 	// The unit comes back to the first process, whose former run still has no rights.
 	l.change(on(w.unit(unit0), daemon.Expire))
 	again := l.assign(unit0, a)
-	w.equal("applied", a.tell(storage.UnitReport{Unit: unit0, Generation: old.Generation, Step: daemon.Acknowledge})[0].Applied, false)
+	w.equal("applied", a.report(storage.UnitReport{Unit: unit0, Generation: old.Generation, Step: daemon.Acknowledge})[0].Applied, false)
 	a.step(again, daemon.Acknowledge)
 }

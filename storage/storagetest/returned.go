@@ -9,21 +9,21 @@ import (
 
 // returned reports that abandoned runs have returned.
 func returned(runs ...daemon.Fence) edit {
-	return func(b *storage.Heartbeat) { b.Returned = append(b.Returned, runs...) }
+	return func(b *storage.Heartbeat) { b.ReturnedRuns = append(b.ReturnedRuns, runs...) }
 }
 
 // abandon makes a process abandon a unit for a minute, after it was assigned, and returns the row.
 func (l leader) abandon(u daemon.Unit, p *peer) daemon.Record {
 	l.w.Helper()
 	r := l.assign(u, p)
-	return p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
+	return p.report(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
 }
 
 // fail makes a process release a unit with an embargo, after it was assigned, and returns the row.
 func (l leader) fail(u daemon.Unit, p *peer, d time.Duration) daemon.Record {
 	l.w.Helper()
 	r := l.assign(u, p)
-	return p.tell(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Release, Reason: "failed", Error: "boom", Embargo: d})[0].Record
+	return p.report(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Release, Reason: "failed", Error: "boom", Embargo: d})[0].Record
 }
 
 func liftsReturned(w *world) {
@@ -31,7 +31,7 @@ func liftsReturned(w *world) {
 	p, other := peers[0], peers[1]
 	row := l.abandon(unit0, p)
 	w.equal("embargoes", len(row.Embargoes), 1)
-	w.equal("the run it is of", row.Embargoes[0].Run, row.Generation)
+	w.equal("the run it is of", row.Embargoes[0].AbandonedGeneration, row.Generation)
 
 	head := w.look().Head
 	p.beat(returned(daemon.Fence{Unit: unit0, Generation: row.Generation}))
@@ -79,12 +79,12 @@ func liftsReturnedAlone(w *world) {
 	mine := of(unit0, p)
 	w.equal("that of the failure", mine[0], failed)
 	w.equal("strikes of the abandonments", mine[1].Strikes, 2)
-	w.equal("the newest run", mine[1].Run, second.Generation)
+	w.equal("the newest run", mine[1].AbandonedGeneration, second.Generation)
 
 	w.equal("generations grow", second.Generation > first.Generation, true)
 	p.beat(returned(daemon.Fence{Unit: unit0, Generation: first.Generation}))
 	w.equal("the return of an earlier run", of(unit0, p), mine)
-	w.stranger("x").beat(advert(plain), returned(daemon.Fence{Unit: unit0, Generation: second.Generation}))
+	w.unregistered("x").beat(advert(plain), returned(daemon.Fence{Unit: unit0, Generation: second.Generation}))
 	w.equal("the word of another process", of(unit0, p), mine)
 	p.beat(returned(daemon.Fence{Unit: unit0, Generation: second.Generation}))
 	w.equal("what is left", of(unit0, p), []daemon.Embargo{failed})
@@ -102,7 +102,7 @@ func refusesReturn(w *world) {
 	w.unchanged(func() {
 		_, err := p.try(seq(p.seq), back)
 		w.refused(err, storage.ErrStaleSeq)
-		_, err = w.stranger("x").try(back)
+		_, err = w.unregistered("x").try(back)
 		w.refused(err, storage.ErrNotRegistered)
 	})
 	p.leave(storage.Leave{Deregister: true})

@@ -64,14 +64,14 @@ type Backend struct {
 	Frozen bool
 	// InTx runs fn in a user's own transaction that holds the fence, like the backend's InTx.
 	InTx func(ctx context.Context, f daemon.Fence, fn func(ctx context.Context) error) error
-	// OneWriter says that such a transaction makes every other writer wait, as in SQLite.
-	OneWriter bool
-	// Plant writes a state into the row of an existing unit without using the store, as a newer
+	// SerialWriters says that such a transaction makes every other writer wait, as in SQLite.
+	SerialWriters bool
+	// WriteState writes a state into the row of an existing unit without using the store, as a newer
 	// version of the program would.
-	Plant func(t testing.TB, u daemon.Unit, s daemon.State)
-	// Become changes the store identity, as a failover or a restored copy does. It may be nil
+	WriteState func(t testing.TB, u daemon.Unit, s daemon.State)
+	// ChangeIdentity changes the store identity, as a failover or a restored copy does. It may be nil
 	// without being listed.
-	Become func(t testing.TB)
+	ChangeIdentity func(t testing.TB)
 	// LoseReply runs call so that the store carries it out and its reply is lost. It returns the
 	// error of call, which is one of unknown outcome. It may be nil without being listed: the suite
 	// then makes the call and ignores its result.
@@ -84,23 +84,23 @@ type Hooks uint
 
 // What a backend may lack.
 const (
-	Clock       Hooks = 1 << iota // Backend.Advance
-	FrozenClock                   // Backend.Frozen
-	Tx                            // Backend.InTx
-	Plant                         // Backend.Plant
-	Locks                         // storage.Locker
-	Sweeps                        // storage.Sweeper
-	Wakes                         // storage.Waker
-	Another                       // Backend.Become
+	Clock          Hooks = 1 << iota // Backend.Advance
+	FrozenClock                      // Backend.Frozen
+	Tx                               // Backend.InTx
+	StateWrites                      // Backend.WriteState
+	Locks                            // storage.Locker
+	Sweeps                           // storage.Sweeper
+	Wakes                            // storage.Watcher
+	IdentityChange                   // Backend.ChangeIdentity
 
-	all      = Another<<1 - 1
-	optional = Another // may be missing without being listed
+	all      = IdentityChange<<1 - 1
+	optional = IdentityChange // may be missing without being listed
 )
 
 // String names the members of the set, as in Clock|Tx.
 func (h Hooks) String() string {
 	var out []string
-	for i, name := range []string{"Clock", "FrozenClock", "Tx", "Plant", "Locks", "Sweeps", "Wakes", "Another"} {
+	for i, name := range []string{"Clock", "FrozenClock", "Tx", "StateWrites", "Locks", "Sweeps", "Wakes", "IdentityChange"} {
 		if h&(1<<i) != 0 {
 			out = append(out, name)
 		}
@@ -112,11 +112,11 @@ func (h Hooks) String() string {
 func (b Backend) offers() Hooks {
 	_, locks := b.Store.(storage.Locker)
 	_, sweeps := b.Store.(storage.Sweeper)
-	_, wakes := b.Store.(storage.Waker)
+	_, wakes := b.Store.(storage.Watcher)
 	var h Hooks
 	for hook, has := range map[Hooks]bool{
-		Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, Plant: b.Plant != nil,
-		Locks: locks, Sweeps: sweeps, Wakes: wakes, Another: b.Become != nil,
+		Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, StateWrites: b.WriteState != nil,
+		Locks: locks, Sweeps: sweeps, Wakes: wakes, IdentityChange: b.ChangeIdentity != nil,
 	} {
 		if has {
 			h |= hook
@@ -129,7 +129,7 @@ func (b Backend) offers() Hooks {
 type story struct {
 	name  string
 	needs Hooks
-	tell  func(w *world)
+	run   func(w *world)
 }
 
 // themes lists the suite in the order of the contract.
@@ -177,7 +177,7 @@ func Run(t *testing.T, f Factory) {
 						omitted.add(t.Name(), s.needs)
 						return
 					}
-					s.tell(w)
+					s.run(w)
 				})
 			}
 		})

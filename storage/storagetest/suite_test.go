@@ -17,7 +17,7 @@ func TestStoriesHaveNames(t *testing.T) {
 	for _, theme := range themes {
 		seen := map[string]bool{}
 		for _, s := range theme.stories {
-			if s.name == "" || s.tell == nil || seen[s.name] {
+			if s.name == "" || s.run == nil || seen[s.name] {
 				t.Errorf("%s: story %q is empty or told twice", theme.name, s.name)
 			}
 			seen[s.name] = true

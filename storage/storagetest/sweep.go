@@ -32,7 +32,7 @@ func sweepsNodes(w *world) {
 	for _, p := range []*peer{peers[3], peers[1]} {
 		p.leave(storage.Leave{Deregister: true})
 	}
-	l.bury(peers[4])
+	l.declareDead(peers[4])
 	head := w.look().Head
 	n, err := w.sweep().SweepNodes(w.ctx, f, long, 100)
 	w.ok(err)
@@ -61,7 +61,7 @@ func sweepsAdverts(w *world) {
 	w.ok(err)
 	w.equal("advert of the one that stays", string(w.look().Advert(w.row(b)).Encode()), string(plain.Encode()))
 	again := w.join("d", advert(daemon.Advert{Kinds: []daemon.Kind{"only:c"}}))
-	w.equal("an advert that comes back", w.look().Advert(w.row(again)).Runs("only:c"), true)
+	w.equal("an advert that comes back", w.look().Advert(w.row(again)).RunsKind("only:c"), true)
 }
 
 func sweepsEvents(w *world) {
@@ -72,7 +72,7 @@ func sweepsEvents(w *world) {
 	for _, c := range []struct{ keep, limit, removed, oldest int }{
 		{100, 100, 0, 1}, {8, 1, 1, 2}, {8, 100, 1, 3}, {8, 100, 0, 3}, {3, 2, 2, 5}, {3, 100, 3, 8}, {0, 100, 3, 0},
 	} {
-		n, err := w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: long, Most: c.keep}, c.limit)
+		n, err := w.sweep().SweepEvents(w.ctx, f, storage.Retention{Age: long, MaxEvents: c.keep}, c.limit)
 		w.ok(err)
 		w.equal("removed", n, c.removed)
 		page, err := w.Store.Events(w.ctx, 0, 100)
@@ -91,15 +91,15 @@ func keepsTheNewestEvents(w *world) {
 	}
 	f := w.sweeper()
 	for _, c := range []struct {
-		keep    storage.Keep
+		keep    storage.Retention
 		limit   int
 		removed int
 	}{
-		{storage.Keep{Age: over, Most: 100, Least: 100}, 100, 0},
-		{storage.Keep{Age: over, Most: 100, Least: 8}, 1, 1},
-		{storage.Keep{Age: over, Most: 100, Least: 8}, 100, 1},
-		{storage.Keep{Age: over, Most: 6, Least: 8}, 100, 2}, // the upper bound wins
-		{storage.Keep{Age: over, Most: 100}, 100, 6},
+		{storage.Retention{Age: over, MaxEvents: 100, MinEvents: 100}, 100, 0},
+		{storage.Retention{Age: over, MaxEvents: 100, MinEvents: 8}, 1, 1},
+		{storage.Retention{Age: over, MaxEvents: 100, MinEvents: 8}, 100, 1},
+		{storage.Retention{Age: over, MaxEvents: 6, MinEvents: 8}, 100, 2}, // the upper bound wins
+		{storage.Retention{Age: over, MaxEvents: 100}, 100, 6},
 	} {
 		n, err := w.sweep().SweepEvents(w.ctx, f, c.keep, c.limit)
 		w.ok(err)
@@ -115,10 +115,10 @@ func sweepsOldEvents(w *world) {
 		w.ok(err)
 	}
 	l.leave(storage.Leave{Command: uuid(4, 1)})
-	n, err := w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: long, Most: 100}, 100)
+	n, err := w.sweep().SweepEvents(w.ctx, f, storage.Retention{Age: long, MaxEvents: 100}, 100)
 	w.ok(err)
 	w.equal("young ones removed", n, 0)
-	n, err = w.sweep().SweepEvents(w.ctx, f, storage.Keep{Age: over, Most: 100}, 100)
+	n, err = w.sweep().SweepEvents(w.ctx, f, storage.Retention{Age: over, MaxEvents: 100}, 100)
 	w.ok(err)
 	w.equal("removed", n, 3) // two events and one command
 	waiting := l.beat().Commands
@@ -170,7 +170,7 @@ func sweepsFenced(w *world) {
 		w.unchanged(func() {
 			_, err := w.sweep().SweepNodes(w.ctx, refused, over, 100)
 			w.refused(err, daemon.ErrStale)
-			_, err = w.sweep().SweepEvents(w.ctx, refused, storage.Keep{Age: over, Most: 0}, 100)
+			_, err = w.sweep().SweepEvents(w.ctx, refused, storage.Retention{Age: over, MaxEvents: 0}, 100)
 			w.refused(err, daemon.ErrStale)
 			_, err = w.sweep().SweepLocks(w.ctx, refused, over, 100)
 			w.refused(err, daemon.ErrStale)
@@ -178,7 +178,7 @@ func sweepsFenced(w *world) {
 	}
 	next := f
 	next.Generation++
-	w.ok(w.Store.Stamp(w.ctx, next))
+	w.ok(w.Store.StampFence(w.ctx, next))
 	_, err = w.sweep().SweepNodes(w.ctx, f, over, 100)
 	w.refused(err, daemon.ErrStale)
 	n, err := w.sweep().SweepNodes(w.ctx, next, over, 100)
@@ -190,7 +190,7 @@ func registersAfterSweep(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	l.assign(unit0, p)
-	l.bury(p)
+	l.declareDead(p)
 	_, err := w.sweep().SweepNodes(w.ctx, w.sweeper(), over, 100)
 	w.ok(err)
 	_, err = p.try()

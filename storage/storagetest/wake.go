@@ -19,14 +19,14 @@ var wakeStories = []story{
 }
 
 // watch collects hints until the test ends.
-func (w *world) watch() <-chan storage.Wake {
+func (w *world) watch() <-chan storage.Hint {
 	w.Helper()
-	waker, ok := w.Second.(storage.Waker)
-	w.holds(ok, "the second handle is no storage.Waker")
+	waker, ok := w.Second.(storage.Watcher)
+	w.holds(ok, "the second handle is no storage.Watcher")
 	ctx, cancel := context.WithCancel(w.ctx)
-	hints, done := make(chan storage.Wake, 1024), make(chan error, 1)
+	hints, done := make(chan storage.Hint, 1024), make(chan error, 1)
 	go func() {
-		done <- waker.Watch(ctx, func(hint storage.Wake) {
+		done <- waker.Watch(ctx, func(hint storage.Hint) {
 			select {
 			case hints <- hint:
 			default:
@@ -44,7 +44,7 @@ func (w *world) watch() <-chan storage.Wake {
 
 // hinted repeats act until a wanted hint arrives. A hint may be lost, so one act is not enough. A
 // store that never sends one is broken.
-func (w *world) hinted(hints <-chan storage.Wake, wanted func(storage.Wake) bool, act func()) {
+func (w *world) hinted(hints <-chan storage.Hint, wanted func(storage.Hint) bool, act func()) {
 	w.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -66,26 +66,26 @@ func (w *world) hinted(hints <-chan storage.Wake, wanted func(storage.Wake) bool
 }
 
 // concerns reports whether a hint is for the node.
-func (p *peer) concerns(hint storage.Wake) bool {
+func (p *peer) concerns(hint storage.Hint) bool {
 	return len(hint.Nodes) == 0 || slices.Contains(hint.Nodes, p.id.Incarnation)
 }
 
 // passes reports whether a hint makes the node, which leads, make a pass.
-func (p *peer) passes(hint storage.Wake) bool {
+func (p *peer) passes(hint storage.Hint) bool {
 	return p.concerns(hint) && (len(hint.Nodes) == 0 || hint.Leader)
 }
 
 // beats reports whether a hint makes the node send a heartbeat, also if it leads.
-func (p *peer) beats(hint storage.Wake) bool {
+func (p *peer) beats(hint storage.Hint) bool {
 	return p.concerns(hint) && (!hint.Leader || len(hint.Nodes) != 1)
 }
 
 func endsWatch(w *world) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
-	waker, ok := w.Store.(storage.Waker)
-	w.holds(ok, "the store is no storage.Waker")
-	err := waker.Watch(ctx, func(storage.Wake) {})
+	waker, ok := w.Store.(storage.Watcher)
+	w.holds(ok, "the store is no storage.Watcher")
+	err := waker.Watch(ctx, func(storage.Hint) {})
 	w.refused(err, context.Canceled)
 	w.watch()
 }
@@ -94,7 +94,7 @@ func wakesHolder(w *world) {
 	l, peers := w.cluster(1)
 	hints := w.watch()
 	w.hinted(hints, peers[0].concerns, func() {
-		if r := w.unit(unit0); r.State != "" && !r.State.Free() {
+		if r := w.unit(unit0); r.State != "" && !r.State.IsFree() {
 			l.change(on(r, daemon.Expire))
 		}
 		l.assign(unit0, peers[0])

@@ -156,8 +156,8 @@ type peer struct {
 	via storage.Store
 }
 
-// stranger makes a process that has not registered.
-func (w *world) stranger(name string) *peer {
+// unregistered makes a process that has not registered.
+func (w *world) unregistered(name string) *peer {
 	w.count++
 	id := node.Identity{Name: name, ID: node.ID(uuid(1, w.count)), Incarnation: node.Incarnation(uuid(2, w.count))}
 	return &peer{w: w, id: id, via: w.Store}
@@ -166,14 +166,14 @@ func (w *world) stranger(name string) *peer {
 // join makes a process and registers it.
 func (w *world) join(name string, edits ...edit) *peer {
 	w.Helper()
-	p := w.stranger(name)
+	p := w.unregistered(name)
 	p.beat(append([]edit{advert(plain)}, edits...)...)
 	return p
 }
 
 // again makes another process with the same name and ID.
 func (p *peer) again() *peer {
-	q := p.w.stranger(p.id.Name)
+	q := p.w.unregistered(p.id.Name)
 	q.id.ID = p.id.ID
 	return q
 }
@@ -197,7 +197,7 @@ var plain = daemon.Advert{
 func advert(a daemon.Advert) edit { return func(b *storage.Heartbeat) { b.Advert = &a } }
 func ttl(d time.Duration) edit    { return func(b *storage.Heartbeat) { b.TTL = d } }
 func seq(n uint64) edit           { return func(b *storage.Heartbeat) { b.Seq = n } }
-func heard(n uint64) edit         { return func(b *storage.Heartbeat) { b.Heard = n } }
+func heard(n uint64) edit         { return func(b *storage.Heartbeat) { b.ConfirmedSeq = n } }
 func after(n int64) edit          { return func(b *storage.Heartbeat) { b.EventsAfter = n } }
 func members(b *storage.Heartbeat) {
 	b.WantMembers = true
@@ -206,7 +206,7 @@ func members(b *storage.Heartbeat) {
 func ended(peers ...*peer) edit {
 	return func(b *storage.Heartbeat) {
 		for _, p := range peers {
-			b.Ended = append(b.Ended, p.id.Incarnation)
+			b.ExitEvidence = append(b.ExitEvidence, p.id.Incarnation)
 		}
 	}
 }
@@ -217,28 +217,28 @@ func highest(term, generation int64) edit {
 
 // stand campaigns for the next term, with a lease of that length.
 func stand(lease time.Duration) edit {
-	return func(b *storage.Heartbeat) { b.Claim.Stand, b.Claim.Lease = true, lease }
+	return func(b *storage.Heartbeat) { b.TermRequest.Campaign, b.TermRequest.Lease = true, lease }
 }
 
 // renew renews the term that the process believes to hold.
 func renew(term int64, lease time.Duration) edit {
-	return func(b *storage.Heartbeat) { b.Claim.Holds, b.Claim.Lease = term, lease }
+	return func(b *storage.Heartbeat) { b.TermRequest.Renew, b.TermRequest.Lease = term, lease }
 }
 
 // seen names the lease that the candidate believes to be over.
 func seen(term, renewals int64) edit {
-	return func(b *storage.Heartbeat) { b.Claim.SeenTerm, b.Claim.SeenRenewals = term, renewals }
+	return func(b *storage.Heartbeat) { b.TermRequest.SeenTerm, b.TermRequest.SeenRenewals = term, renewals }
 }
 
-func unchanged(b *storage.Heartbeat) { b.Claim.Unchanged = true }
+func unchanged(b *storage.Heartbeat) { b.TermRequest.Unchanged = true }
 func lostThrough(term int64) edit {
-	return func(b *storage.Heartbeat) { b.Claim.LostThrough = term }
+	return func(b *storage.Heartbeat) { b.TermRequest.LostThrough = term }
 }
-func passes(n uint64) edit { return func(b *storage.Heartbeat) { b.Claim.PassSeq = n } }
+func passes(n uint64) edit { return func(b *storage.Heartbeat) { b.TermRequest.PassSeq = n } }
 
 // try sends a heartbeat.
 func (p *peer) try(edits ...edit) (*storage.Reply, error) {
-	beat := storage.Heartbeat{Node: p.id, TTL: long, EventsAfter: -1, Claim: storage.Claim{Lease: long}}
+	beat := storage.Heartbeat{Node: p.id, TTL: long, EventsAfter: -1, TermRequest: storage.TermRequest{Lease: long}}
 	for _, e := range edits {
 		e(&beat)
 	}
@@ -264,17 +264,17 @@ func (p *peer) lead() node.Term {
 	return r.Term
 }
 
-// depose makes the process the leader in place of another one, whose lease it claims to have seen
+// replaceLeader makes the process the leader in place of another one, whose lease it claims to have seen
 // unchanged.
-func (p *peer) depose(old node.Term) node.Term {
+func (p *peer) replaceLeader(old node.Term) node.Term {
 	p.w.Helper()
 	r := p.beat(stand(long), seen(old.Number, p.w.look().Lease.Renewals), unchanged)
 	p.w.equal("verdict", r.Verdict, storage.Elect)
 	return r.Term
 }
 
-// tell reports steps; the store must accept the report itself.
-func (p *peer) tell(units ...storage.UnitReport) []storage.Outcome {
+// report reports steps; the store must accept the report itself.
+func (p *peer) report(units ...storage.UnitReport) []storage.Outcome {
 	p.w.Helper()
 	out, err := p.via.Report(p.w.ctx, storage.Report{Node: p.id, Seq: p.next(), Units: units})
 	p.w.ok(err)
@@ -285,7 +285,7 @@ func (p *peer) tell(units ...storage.UnitReport) []storage.Outcome {
 // step reports one step of a record's run, which must be accepted, and returns the row.
 func (p *peer) step(r daemon.Record, step daemon.Step) daemon.Record {
 	p.w.Helper()
-	out := p.tell(storage.UnitReport{Unit: r.Unit, Generation: r.Generation, Step: step, Reason: "test"})[0]
+	out := p.report(storage.UnitReport{Unit: r.Unit, Generation: r.Generation, Step: step, Reason: "test"})[0]
 	p.w.holds(out.Applied, "%s of %s at generation %d was refused; the row is %+v", step, r.Unit, r.Generation, out.Record)
 	return out.Record
 }
@@ -344,17 +344,17 @@ func (l leader) change(c storage.Change) daemon.Record {
 	return out.Record
 }
 
-// judge commits one change of a node.
-func (l leader) judge(n storage.NodeChange) {
+// changeNode commits one change of a node.
+func (l leader) changeNode(n storage.NodeChange) {
 	l.w.Helper()
 	_, err := l.via.Commit(l.w.ctx, storage.Commit{Term: l.term.Ref(), Nodes: []storage.NodeChange{n}})
 	l.w.ok(err)
 }
 
-// bury declares a node dead.
-func (l leader) bury(p *peer) {
+// declareDead declares a node dead.
+func (l leader) declareDead(p *peer) {
 	l.w.Helper()
-	l.judge(storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: p.seq}, State: node.Removed, Reason: "silent"})
+	l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}, State: node.Removed, Reason: "silent"})
 	l.w.equal("state of the node", l.w.row(p).State, node.Removed)
 }
 
@@ -418,6 +418,6 @@ var (
 func (w *world) sweeper() daemon.Fence {
 	w.Helper()
 	f := daemon.Fence{Unit: daemon.Unit{Daemon: "emit:sweeper"}, Generation: 7}
-	w.ok(w.Store.Stamp(w.ctx, f))
+	w.ok(w.Store.StampFence(w.ctx, f))
 	return f
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// longestAbandoned bounds how long a unit is kept from a process in which a run of it was abandoned. The process
+// maxAbandonEmbargo bounds how long a unit is kept from a process in which a run of it was abandoned. The process
 // starts nothing of the unit before that run has returned, so the embargo only saves useless attempts. It ends
 // when the run returns; the bound helps if the store lost the report of that.
-const longestAbandoned = time.Minute
+const maxAbandonEmbargo = time.Minute
 
 // abandon reports that a run of the unit ignored its cancellation, so that another node may get the unit. From
 // then on this process starts nothing under that generation, even if the run returns before the report is
@@ -23,7 +23,7 @@ func (m *Member) abandon(u daemon.Unit, r *run, rec daemon.Record) {
 	m.runs.ran[u] = max(m.runs.ran[u], rec.Generation)
 	m.report(u, rec.Generation, daemon.Abandon, storage.UnitReport{
 		Reason:  "context ignored",
-		Embargo: min(embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout, true), longestAbandoned),
+		Embargo: min(embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout, true), maxAbandonEmbargo),
 	})
 }
 
@@ -35,14 +35,14 @@ func (m *Member) returned(now lease.Instant, run daemon.Fence) {
 	if m.runs.pending[run.Unit].Step == daemon.Abandon {
 		delete(m.runs.pending, run.Unit)
 	}
-	m.beat.returned[run.Unit] = run.Generation
-	if m.beat.failures == 0 {
-		m.beat.wake = min(m.beat.wake, now.Add(m.t.HeartbeatInterval/10))
+	m.heartbeats.returned[run.Unit] = run.Generation
+	if m.heartbeats.failures == 0 {
+		m.heartbeats.wake = min(m.heartbeats.wake, now.Add(m.t.HeartbeatInterval/10))
 	}
 }
 
 // returnedRuns lists the abandoned runs whose return the store may not know yet.
-func (b *beat) returnedRuns() []daemon.Fence {
+func (b *heartbeatLoop) returnedRuns() []daemon.Fence {
 	out := make([]daemon.Fence, 0, len(b.returned))
 	for u, generation := range b.returned {
 		out = append(out, daemon.Fence{Unit: u, Generation: generation})
@@ -53,12 +53,12 @@ func (b *beat) returnedRuns() []daemon.Fence {
 	return out
 }
 
-// toldReturned drops what the answered heartbeat reported.
-func (b *beat) toldReturned() {
-	for _, run := range b.telling {
+// forgetReportedReturns drops what the answered heartbeat reported.
+func (b *heartbeatLoop) forgetReportedReturns() {
+	for _, run := range b.returnsInFlight {
 		if b.returned[run.Unit] == run.Generation {
 			delete(b.returned, run.Unit)
 		}
 	}
-	b.telling = nil
+	b.returnsInFlight = nil
 }

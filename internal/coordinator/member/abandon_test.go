@@ -48,7 +48,7 @@ func TestEmbargoEndsWhenTheRunReturns(t *testing.T) {
 	c.run(time.Minute)
 	told := 0
 	for _, call := range p.calls[from:] {
-		if call.Heartbeat != nil && len(call.Heartbeat.Returned) > 0 {
+		if call.Heartbeat != nil && len(call.Heartbeat.ReturnedRuns) > 0 {
 			told++
 		}
 	}
@@ -64,7 +64,7 @@ func TestReturnIsToldUntilAnswered(t *testing.T) {
 	c, p := abandoned(t)
 	lost := 0
 	p.loseOne = func(call member.Call) bool {
-		lose := call.Heartbeat != nil && len(call.Heartbeat.Returned) > 0 && lost < 3
+		lose := call.Heartbeat != nil && len(call.Heartbeat.ReturnedRuns) > 0 && lost < 3
 		if lose {
 			lost++
 		}

@@ -28,7 +28,7 @@
 //     the unit wait for a slot. A unit that waits too long is postponed.
 //   - The supervisor stamps the fence, enters the agent, and answers RunStarted. The node reports Acknowledge, and
 //     the store makes the unit active.
-//   - Every answered heartbeat that lists the unit extends the validity of its run. Without one, watchRuns cancels
+//   - Every answered heartbeat that lists the unit extends the validity of its run. Without one, checkRunDeadlines cancels
 //     the run StopTimeout before the validity ends. The run has then returned before the leader may free the unit.
 //   - A revoked unit is drained, and cancelled at its drain deadline. After RunEnded the node reports Confirm.
 //   - A run that ignores its cancellation is reported as abandoned (abandon.go). A run that fails repeatedly is
@@ -45,9 +45,6 @@
 // Step is called from one goroutine and never waits. It uses no clock, goroutine, channel, context, logger or
 // I/O. Equal inputs give equal effects: jitter comes from Config.Seed. Call Step with Tick at the latest at
 // [Member.Next], and after every pause of the process that the shell notices.
-//
-// "Trust" in the names of this package is the validity of package lease: the time until which the node may act as
-// leader, or a run may go on, without another answered heartbeat.
 package member
 
 import (
@@ -93,8 +90,8 @@ type Planned struct {
 	Err  error
 }
 
-// Woken is a wake-up from the store.
-type Woken struct{ Wake storage.Wake }
+// WakeUp is a wake-up from the store.
+type WakeUp struct{ Wake storage.Hint }
 
 // RunStarted reports that the run has begun, or is ready if its spec has WaitReady.
 type RunStarted struct{ Fence daemon.Fence }
@@ -114,11 +111,11 @@ type Ending int
 
 // The ways a run ends.
 const (
-	Returned  Ending = iota // the agent returned after Drain or Cancel
-	GaveUp                  // the supervisor gave up after MaxFailures failures in a row
-	Released                // the agent returned daemon.ErrRelease
-	Refused                 // the fence has a higher generation, or it could not be stamped in time
-	Forgotten               // this node has no agent for the daemon
+	Returned     Ending = iota // the agent returned after Drain or Cancel
+	GaveUp                     // the supervisor gave up after MaxFailures failures in a row
+	Released                   // the agent returned daemon.ErrRelease
+	FenceRefused               // the fence has a higher generation, or it could not be stamped in time
+	NoAgent                    // this node has no agent for the daemon
 )
 
 // RunFailed reports that one attempt of the run failed. The supervisor will start it again.
@@ -146,12 +143,12 @@ type Resign struct {
 	Cooldown time.Duration
 }
 
-// LeaderIdle reports that all leader-only work of the term has returned. It answers Lost.
+// LeaderIdle reports that all leader-only work of the term has returned. It answers LeadershipLost.
 type LeaderIdle struct{ Term int64 }
 
-// Witness reports exit evidence: these processes of this host have ended. It lists all of them that no member
+// ExitEvidence reports exit evidence: these processes of this host have ended. It lists all of them that no member
 // list has shown as known to the store.
-type Witness struct{ Ended []node.Incarnation }
+type ExitEvidence struct{ Ended []node.Incarnation }
 
 // Stop begins a clean stop. The effect Stopped ends it.
 type Stop struct{}
@@ -159,7 +156,7 @@ type Stop struct{}
 func (Tick) input()         {}
 func (Result) input()       {}
 func (Planned) input()      {}
-func (Woken) input()        {}
+func (WakeUp) input()       {}
 func (RunStarted) input()   {}
 func (RunEnded) input()     {}
 func (RunFailed) input()    {}
@@ -168,7 +165,7 @@ func (FenceHeld) input()    {}
 func (Advertise) input()    {}
 func (Resign) input()       {}
 func (LeaderIdle) input()   {}
-func (Witness) input()      {}
+func (ExitEvidence) input() {}
 func (Stop) input()         {}
 
 // Effect is something that the caller of Step must do.
@@ -215,8 +212,8 @@ type CancelCause string
 
 // The causes of a cancellation.
 const (
-	CauseLost          CancelCause = "lost"           // the store no longer lists the run
-	CauseTrust         CancelCause = "trust"          // no heartbeat was answered in time: the node fences itself
+	CauseNotListed     CancelCause = "lost"           // the store no longer lists the run
+	CauseValidityEnded CancelCause = "trust"          // no heartbeat was answered in time: the node fences itself
 	CauseDrainDeadline CancelCause = "drain deadline" // the run has not returned by its drain deadline
 	CauseAckDeadline   CancelCause = "acknowledge deadline"
 )
@@ -229,9 +226,9 @@ type Abandon struct{ Fence daemon.Fence }
 // Elected publishes leadership: begin its context and call its hooks.
 type Elected struct{ Term node.Term }
 
-// Lost ends leadership: cancel its context first, then call the hooks. The shell answers LeaderIdle once
+// LeadershipLost ends leadership: cancel its context first, then call the hooks. The shell answers LeaderIdle once
 // everything that ran under the context has returned.
-type Lost struct {
+type LeadershipLost struct {
 	Term   node.Term
 	Reason node.LossReason
 }
@@ -251,27 +248,27 @@ type NoticeKind string
 
 // The kinds of Notice.
 const (
-	NodeJoined      NoticeKind = "node joined"
-	NodeLeft        NoticeKind = "node left"
-	UnitAssigned    NoticeKind = "unit assigned"  // assigned to this node
-	UnitStarted     NoticeKind = "unit started"   // its run has begun on this node
-	UnitDraining    NoticeKind = "unit draining"  // its run drains on this node
-	UnitStopped     NoticeKind = "unit stopped"   // its run has ended on this node
-	UnitFailed      NoticeKind = "unit failed"    // one attempt, or the whole run
-	UnitAbandoned   NoticeKind = "unit abandoned" // its run on this node ignored the cancellation
-	UnitUnknown     NoticeKind = "unit unknown"   // its row has a state that this version does not know
-	Unplaced        NoticeKind = "unplaced"       // leader only: no node is eligible; Reason says why
-	HeartbeatFailed NoticeKind = "heartbeat failed"
-	HeartbeatFine   NoticeKind = "heartbeat fine" // answered again after failures
-	PassFailed      NoticeKind = "pass failed"
-	StoreChanged    NoticeKind = "store changed"
-	ClockStepped    NoticeKind = "clock stepped"
-	IDInUse         NoticeKind = "id in use"
-	TimingsDiffer   NoticeKind = "timings differ" // another node, which may be alive, has other timings
-	NoRoom          NoticeKind = "no room"        // the store cannot carry one more node; Reason: how long this one waits
-	StoreSlow       NoticeKind = "store slow"     // too slow for the timings and the number of nodes
-	StoreFine       NoticeKind = "store fine"     // no longer slow
-	Disagreement    NoticeKind = "disagreement"   // two nodes advertise the same daemon differently
+	NodeJoined         NoticeKind = "node joined"
+	NodeLeft           NoticeKind = "node left"
+	UnitAssigned       NoticeKind = "unit assigned"  // assigned to this node
+	UnitStarted        NoticeKind = "unit started"   // its run has begun on this node
+	UnitDraining       NoticeKind = "unit draining"  // its run drains on this node
+	UnitStopped        NoticeKind = "unit stopped"   // its run has ended on this node
+	UnitFailed         NoticeKind = "unit failed"    // one attempt, or the whole run
+	UnitAbandoned      NoticeKind = "unit abandoned" // its run on this node ignored the cancellation
+	UnitUnknown        NoticeKind = "unit unknown"   // its row has a state that this version does not know
+	Unplaced           NoticeKind = "unplaced"       // leader only: no node is eligible; Reason says why
+	HeartbeatFailed    NoticeKind = "heartbeat failed"
+	HeartbeatRecovered NoticeKind = "heartbeat fine" // answered again after failures
+	PassFailed         NoticeKind = "pass failed"
+	StoreChanged       NoticeKind = "store changed"
+	ClockStepped       NoticeKind = "clock stepped"
+	IDInUse            NoticeKind = "id in use"
+	TimingsDiffer      NoticeKind = "timings differ" // another node, which may be alive, has other timings
+	NoRoom             NoticeKind = "no room"        // the store cannot carry one more node; Reason: how long this one waits
+	StoreSlow          NoticeKind = "store slow"     // too slow for the timings and the number of nodes
+	StoreRecovered     NoticeKind = "store fine"     // no longer slow
+	Disagreement       NoticeKind = "disagreement"   // two nodes advertise the same daemon differently
 )
 
 // Stopped ends a stop: the member has no more effects. Err is nil if Stop was asked for. Otherwise it is the
@@ -283,32 +280,32 @@ const (
 //   - the store belongs to a cluster with another name (storage.ErrOtherCluster)
 type Stopped struct{ Err error }
 
-func (Call) effect()    {}
-func (Compute) effect() {}
-func (Start) effect()   {}
-func (Drain) effect()   {}
-func (Cancel) effect()  {}
-func (Abandon) effect() {}
-func (Elected) effect() {}
-func (Lost) effect()    {}
-func (Notice) effect()  {}
-func (Stopped) effect() {}
+func (Call) effect()           {}
+func (Compute) effect()        {}
+func (Start) effect()          {}
+func (Drain) effect()          {}
+func (Cancel) effect()         {}
+func (Abandon) effect()        {}
+func (Elected) effect()        {}
+func (LeadershipLost) effect() {}
+func (Notice) effect()         {}
+func (Stopped) effect()        {}
 
 // View is a copy of the member's state, for status and tests.
 type View struct {
 	Leading bool
 	Term    node.Term // the term held, or the newest one seen
-	// LeaderTrust is until when this node may act as leader. AgentTrust is until when all its runs may go on
+	// LeaderValidUntil is until when this node may act as leader. RunsValidUntil is until when all its runs may go on
 	// without another answered heartbeat: the earliest of their bounds, or lease.Never without runs.
-	LeaderTrust, AgentTrust lease.Instant
-	LastAnswered            lease.Instant // when the newest answered heartbeat was sent; 0 = none
-	Stopping                bool
-	Registered              bool
-	StoreID                 string
-	ClockSteps              int
-	Runs                    []RunView // sorted by unit
-	PassSeq                 uint64
-	PassesFailed            int
+	LeaderValidUntil, RunsValidUntil lease.Instant
+	LastAnswered                     lease.Instant // when the newest answered heartbeat was sent; 0 = none
+	Stopping                         bool
+	Registered                       bool
+	StoreID                          string
+	ClockSteps                       int
+	Runs                             []RunView // sorted by unit
+	PassSeq                          uint64
+	PassesFailed                     int
 	// NoRoom is set while the node is not registered because the store cannot carry one more.
 	NoRoom error
 	// TooSlow is set while the store is too slow for the nodes that are registered.
@@ -321,10 +318,10 @@ type View struct {
 	Unplaced []plan.Unplaced
 }
 
-// RunView describes one run on this node. Trust is when it will be cancelled unless another heartbeat is
+// RunView describes one run on this node. ValidUntil is when it will be cancelled unless another heartbeat is
 // answered.
 type RunView struct {
-	Fence daemon.Fence
-	Phase string
-	Trust lease.Instant
+	Fence      daemon.Fence
+	Phase      string
+	ValidUntil lease.Instant
 }

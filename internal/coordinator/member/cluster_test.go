@@ -102,12 +102,12 @@ func (c *cluster) join(name string, a daemon.Advert) *peer {
 	return p
 }
 
-func (c *cluster) wake(w storage.Wake) {
+func (c *cluster) wake(w storage.Hint) {
 	if !c.wakes {
 		return
 	}
 	for _, p := range c.nodes {
-		c.deliver(p, member.Woken{Wake: w})
+		c.deliver(p, member.WakeUp{Wake: w})
 	}
 }
 
@@ -193,8 +193,8 @@ func (p *peer) do(e member.Effect) {
 		if _, ok := p.running[e.Fence.Unit]; ok {
 			c.t.Errorf("%s starts %v while an earlier run has not returned", p.id.Name, e.Fence)
 		}
-		if err := c.store.Stamp(context.Background(), e.Fence); err != nil {
-			c.deliver(p, member.RunEnded{Fence: e.Fence, How: member.Refused, Err: err})
+		if err := c.store.StampFence(context.Background(), e.Fence); err != nil {
+			c.deliver(p, member.RunEnded{Fence: e.Fence, How: member.FenceRefused, Err: err})
 			return
 		}
 		if p.fails {
@@ -227,7 +227,7 @@ func (p *peer) do(e member.Effect) {
 	case member.Elected:
 		p.note("elected %d", e.Term.Ordinal)
 		p.leading = true
-	case member.Lost:
+	case member.LeadershipLost:
 		p.note("lost %d: %s", e.Term.Ordinal, e.Reason)
 		p.leading = false
 		c.deliver(p, member.LeaderIdle{Term: e.Term.Number})

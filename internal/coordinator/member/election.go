@@ -15,25 +15,25 @@ const storeChanged = node.StoreChanged
 type election struct {
 	// held is the term that this node leads; its Number is 0 while it does not lead.
 	held node.Term
-	// trust is until when this node may act as leader, counted from before the newest answered renewal.
-	trust lease.Instant
-	// lostThrough is the highest number of a term for which this node published Lost. Such a term is never led
+	// validUntil is until when this node may act as leader, counted from before the newest answered renewal.
+	validUntil lease.Instant
+	// highestLost is the highest number of a term for which this node published LeadershipLost. Such a term is never led
 	// again, although the store may still renew it: leader-only work and the hooks were told that it is over. An
-	// example: node A pauses beyond its validity and publishes Lost for term 7. Its delayed renewal of term 7
+	// example: node A pauses beyond its validity and publishes LeadershipLost for term 7. Its delayed renewal of term 7
 	// then succeeds in the store. A does not lead term 7 again; it asks for a new term.
-	lostThrough int64
+	highestLost int64
 
-	// seen and renewals are the newest term in a reply, and how often it was renewed. seenAt is when this (term,
+	// seen and renewals are the newest term in a reply, and how often it was renewed. observedAt is when this (term,
 	// renewals) was first observed. told is the newest read that was quick enough to compare clocks by. over is
 	// when the lease in that reply ends. It is Never if the store's clock may have stepped since the lease was
 	// stamped: then only a term that stays unchanged for a whole LeaseDuration counts as over.
-	seen     node.Term
-	renewals int64
-	over     lease.Instant
-	told     lease.Read
-	seenAt   lease.Seen
-	// stand is when to campaign next; Never while there is no reason to.
-	stand lease.Instant
+	seen          node.Term
+	renewals      int64
+	leaseEnd      lease.Instant
+	lastFastReply lease.Read
+	observedAt    lease.Seen
+	// campaignAt is when to campaign next; Never while there is no reason to.
+	campaignAt lease.Instant
 
 	// resigning is the term that is being given up; its Number is 0 when there is none.
 	resigning resigning
@@ -41,7 +41,7 @@ type election struct {
 	block block
 }
 
-// resigning covers the time from Lost to the resignation: wait for leader-only work, then resign.
+// resigning covers the time from LeadershipLost to the resignation: wait for leader-only work, then resign.
 type resigning struct {
 	number   int64
 	reason   node.LossReason
@@ -65,24 +65,24 @@ func (m *Member) leading() bool { return m.election.held.Number != 0 }
 
 // forget drops what was observed of the term, after the store was replaced by another one.
 func (e *election) forget() {
-	e.seen, e.renewals, e.stand, e.told = node.Term{}, 0, lease.Never, lease.Read{}
+	e.seen, e.renewals, e.campaignAt, e.lastFastReply = node.Term{}, 0, lease.Never, lease.Read{}
 }
 
-// mine reports whether this process holds the term.
-func (m *Member) mine(t node.Term) bool {
+// holds reports whether this process holds the term.
+func (m *Member) holds(t node.Term) bool {
 	return t.Held() && t.Leader.ID == m.cfg.Node.ID && t.Leader.Incarnation == m.cfg.Node.Incarnation
 }
 
-// mayStand reports whether this node may campaign now.
-func (m *Member) mayStand(now lease.Instant) bool {
+// mayCampaign reports whether this node may campaign now.
+func (m *Member) mayCampaign(now lease.Instant) bool {
 	e := &m.election
 	switch {
 	case m.cfg.Advert.Traits.NeverLead, m.stop.phase != stopNone, e.resigning.number != 0:
 		return false
-	case m.beat.failures > 0 || !m.beat.everAnswered:
+	case m.heartbeats.failures > 0 || !m.heartbeats.everAnswered:
 		// A node that receives no replies would be elected again and again without learning of it.
 		return false
-	case m.mayBeLed(now), m.foreign.waiting:
+	case m.formerLeaderMayAct(now), m.otherTimings.holdingBack:
 		return false
 	case e.block.term != 0 && now < e.block.until && e.seen.Number <= e.block.term:
 		return false
@@ -90,34 +90,34 @@ func (m *Member) mayStand(now lease.Instant) bool {
 	return true
 }
 
-// mayBeLed reports whether the store was replaced less than LeaseDuration ago. The leader of the lost history may
+// formerLeaderMayAct reports whether the store was replaced less than LeaseDuration ago. The leader of the lost history may
 // still consider itself the leader.
-func (m *Member) mayBeLed(now lease.Instant) bool {
-	return m.stranger(now, m.t.LeaseDuration)
+func (m *Member) formerLeaderMayAct(now lease.Instant) bool {
+	return m.storeChangedWithin(now, m.t.LeaseDuration)
 }
 
-// claim returns what the heartbeat sent at now requests about the term: to renew it, to campaign for the next
+// termRequest returns what the heartbeat sent at now requests about the term: to renew it, to campaign for the next
 // one, or neither.
-func (m *Member) claim(now lease.Instant) storage.Claim {
+func (m *Member) termRequest(now lease.Instant) storage.TermRequest {
 	e := &m.election
-	c := storage.Claim{Lease: m.t.LeaseDuration, LostThrough: e.lostThrough, PassSeq: m.leader.passSeq}
+	c := storage.TermRequest{Lease: m.t.LeaseDuration, LostThrough: e.highestLost, PassSeq: m.leader.passSeq}
 	if m.leading() {
-		c.Holds = e.held.Number
+		c.Renew = e.held.Number
 		return c
 	}
-	if !m.mayStand(now) {
+	if !m.mayCampaign(now) {
 		return c
 	}
 	// Campaign if the term is free, if it is this process's own but the reply was lost, or if this heartbeat
 	// carries exit evidence of its holder.
-	c.Stand = !e.seen.Held() || m.mine(e.seen) || slices.Contains(m.beat.ended, e.seen.Leader.Incarnation)
-	if c.Stand {
+	c.Campaign = !e.seen.Held() || m.holds(e.seen) || slices.Contains(m.heartbeats.ended, e.seen.Leader.Incarnation)
+	if c.Campaign {
 		return c
 	}
-	unchanged := now.Sub(e.seenAt.Since) >= m.t.LeaseDuration
+	unchanged := now.Sub(e.observedAt.Since) >= m.t.LeaseDuration
 	// Leave a held term alone until its lease is over: a campaign makes the store write more than the node's row.
-	c.Stand = (now >= e.over && !m.cfg.Store.NoClock) || unchanged
-	if c.Stand {
+	c.Campaign = (now >= e.leaseEnd && !m.cfg.Store.NoClock) || unchanged
+	if c.Campaign {
 		// The store elects this node only if the term still has exactly this number and count of renewals. An
 		// example: B and C see term 7 of A at renewal 40 unchanged for a lease. A's renewal 41 reaches the store
 		// first, so the store refuses both. If it does not, B's campaign makes the term 8, and the store refuses
@@ -129,114 +129,114 @@ func (m *Member) claim(now lease.Instant) storage.Claim {
 
 // onTerm handles the term in the reply to the heartbeat sent at sent.
 func (m *Member) onTerm(now, sent lease.Instant, r *storage.Reply) {
-	m.seeTerm(now, r)
+	m.observeTerm(now, r)
 	e := &m.election
-	switch mine := m.mine(r.Term) && r.Verdict != storage.Refuse; {
+	switch mine := m.holds(r.Term) && r.Verdict != storage.Refuse; {
 	case m.leading() && (!mine || r.Term.Number != e.held.Number):
-		m.lose(now, node.Replaced)
+		m.endLeadership(now, node.Replaced)
 	case m.leading():
-		e.trust = sent.Add(m.t.TrustFor(m.t.LeaseDuration))
+		e.validUntil = sent.Add(m.t.ValidFor(m.t.LeaseDuration))
 	case mine && m.stop.phase != stopNone:
 		// The heartbeat was in flight when the stop began, and it won the election. The next leave gives the term
 		// up.
-		if r.Term.Number > e.lostThrough {
-			m.stop.resign, m.stop.left = r.Term.Number, false
+		if r.Term.Number > e.highestLost {
+			m.stop.resign, m.stop.drainKnown = r.Term.Number, false
 		}
-	case mine && m.mayBeLed(now):
+	case mine && m.formerLeaderMayAct(now):
 		// The node campaigned before it knew of the change of store. The leader of the lost history may still
 		// act.
-	case mine && r.Term.Number > e.lostThrough:
+	case mine && r.Term.Number > e.highestLost:
 		m.elected(now, sent, r.Term)
 	}
-	m.schedule(now)
+	m.scheduleCampaign(now)
 }
 
-// seeTerm records the term in the reply.
-func (m *Member) seeTerm(now lease.Instant, r *storage.Reply) {
+// observeTerm records the term in the reply.
+func (m *Member) observeTerm(now lease.Instant, r *storage.Reply) {
 	e := &m.election
 	same := r.Term.Number == e.seen.Number && r.Lease.Renewals == e.renewals && r.Term.Vacant == e.seen.Vacant && e.seen.Number != 0
 	if !same {
-		e.seenAt = lease.Seen{Since: now, Floor: e.told}
+		e.observedAt = lease.Seen{Since: now, PreviousRead: e.lastFastReply}
 	}
-	if m.clock.Sharp() {
-		e.told = lease.Read{At: now, Store: r.Now}
+	if m.clock.LastReplyFast() {
+		e.lastFastReply = lease.Read{At: now, Store: r.Now}
 	}
 	over, stamp := lease.Never, r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)
-	if m.clock.Reaches(stamp) && m.clock.Fits(stamp, e.seenAt) {
+	if m.clock.Covers(stamp) && m.clock.MayFollow(stamp, e.observedAt) {
 		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)
 		over = now.Add(left + left/1000 + time.Millisecond) // this node's clock may be the faster one
 	}
 	if same {
-		// The same term was observed before: seenAt stays. over moves to an earlier time, but not to a later one
+		// The same term was observed before: observedAt stays. over moves to an earlier time, but not to a later one
 		// while it is in the future. If it has passed and the campaign was refused because it came a little
 		// early, over takes the new value.
-		if over < e.over || (now >= e.over && m.beat.stood && over != lease.Never) {
-			e.over = over
+		if over < e.leaseEnd || (now >= e.leaseEnd && m.heartbeats.campaigned && over != lease.Never) {
+			e.leaseEnd = over
 		}
 		return
 	}
-	e.seen, e.renewals, e.over = r.Term, r.Lease.Renewals, over
+	e.seen, e.renewals, e.leaseEnd = r.Term, r.Lease.Renewals, over
 	if e.block.term != 0 && e.seen.Number > e.block.term {
 		e.block = block{}
 	}
 }
 
-// schedule sets when to campaign next, apart from the regular heartbeats.
-func (m *Member) schedule(now lease.Instant) {
+// scheduleCampaign sets when to campaign next, apart from the regular heartbeats.
+func (m *Member) scheduleCampaign(now lease.Instant) {
 	e := &m.election
-	e.stand = lease.Never
-	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 || m.foreign.waiting {
+	e.campaignAt = lease.Never
+	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 || m.otherTimings.holdingBack {
 		return
 	}
 	spread := m.spread(min(200*time.Millisecond, m.t.HeartbeatInterval/5))
-	unchanged := e.seenAt.Since.Add(m.t.LeaseDuration)
+	unchanged := e.observedAt.Since.Add(m.t.LeaseDuration)
 	switch {
-	case !e.seen.Held() || m.mine(e.seen):
-		e.stand = now
-		if m.beat.stood { // the campaign was refused although the term is free
-			e.stand = now.Add(m.t.HeartbeatInterval/5 + spread)
+	case !e.seen.Held() || m.holds(e.seen):
+		e.campaignAt = now
+		if m.heartbeats.campaigned { // the campaign was refused although the term is free
+			e.campaignAt = now.Add(m.t.HeartbeatInterval/5 + spread)
 		}
 	case m.cfg.Store.NoClock:
-		e.stand = unchanged.Add(spread)
-	case now < e.over:
-		e.stand = min(e.over, unchanged).Add(spread)
-	case !m.beat.stood: // the lease ended while the heartbeat was in flight
-		e.stand = now.Add(spread)
+		e.campaignAt = unchanged.Add(spread)
+	case now < e.leaseEnd:
+		e.campaignAt = min(e.leaseEnd, unchanged).Add(spread)
+	case !m.heartbeats.campaigned: // the lease ended while the heartbeat was in flight
+		e.campaignAt = now.Add(spread)
 	default: // refused although the lease seems over: the store's clock disagrees
-		e.stand = max(unchanged, now.Add(m.t.HeartbeatInterval/5)).Add(spread)
+		e.campaignAt = max(unchanged, now.Add(m.t.HeartbeatInterval/5)).Add(spread)
 	}
-	if m.mayBeLed(now) {
-		e.stand = max(e.stand, m.store.changedAt.Add(m.t.LeaseDuration))
+	if m.formerLeaderMayAct(now) {
+		e.campaignAt = max(e.campaignAt, m.store.changedAt.Add(m.t.LeaseDuration))
 	}
 	if e.block.term != 0 && now < e.block.until {
-		e.stand = max(e.stand, e.block.until)
+		e.campaignAt = max(e.campaignAt, e.block.until)
 	}
 }
 
 // elected begins to lead the term that the heartbeat sent at sent has won.
 func (m *Member) elected(now, sent lease.Instant, t node.Term) {
-	trust := sent.Add(m.t.TrustFor(m.t.LeaseDuration))
+	trust := sent.Add(m.t.ValidFor(m.t.LeaseDuration))
 	if now >= trust {
 		return // the answer took longer than the validity it gives; the next heartbeat keeps the term
 	}
 	e := &m.election
-	e.held, e.trust, e.block = t, trust, block{}
+	e.held, e.validUntil, e.block = t, trust, block{}
 	m.leader.begin(now, m.t)
 	m.emit(Elected{Term: t})
 }
 
-// lose ends leadership. Lost comes before every other effect.
-func (m *Member) lose(now lease.Instant, why node.LossReason) {
+// endLeadership ends leadership. Lost comes before every other effect.
+func (m *Member) endLeadership(now lease.Instant, why node.LossReason) {
 	e := &m.election
 	t := e.held
-	e.held, e.trust = node.Term{}, lease.Never
-	e.lostThrough = max(e.lostThrough, t.Number)
+	e.held, e.validUntil = node.Term{}, lease.Never
+	e.highestLost = max(e.highestLost, t.Number)
 	m.leader.end()
-	m.emit(Lost{Term: t, Reason: why})
+	m.emit(LeadershipLost{Term: t, Reason: why})
 	m.beatSoon(now)
 }
 
-// resign gives up the term: it publishes Lost at once and sends the resignation after leader-only work has
+// resign gives up the term: it publishes LeadershipLost at once and sends the resignation after leader-only work has
 // returned.
 func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Duration, command, actor string) {
 	if !m.leading() {
@@ -245,21 +245,21 @@ func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Du
 	e := &m.election
 	e.resigning = resigning{number: e.held.Number, reason: why, deadline: now.Add(m.t.LeaderStopTimeout), retry: now, command: command, actor: actor}
 	e.block = block{term: e.held.Number, until: now.Add(max(cooldown, 2*m.t.HeartbeatInterval+m.t.QueryTimeout))}
-	m.lose(now, why)
-	m.beat.wake = lease.Never
+	m.endLeadership(now, why)
+	m.heartbeats.wake = lease.Never
 }
 
 // onLeaderIdle notes that leader-only work of the term has returned.
 func (m *Member) onLeaderIdle(now lease.Instant, term int64) {
 	if r := &m.election.resigning; r.number == term {
 		r.idle = true
-		m.watchResign(now)
+		m.advanceResign(now)
 	}
 }
 
-// watchResign sends the resignation once leader-only work has returned. Work that has not returned by its
+// advanceResign sends the resignation once leader-only work has returned. Work that has not returned by its
 // deadline may still act as leader. The node then does not resign, and the lease runs out.
-func (m *Member) watchResign(now lease.Instant) {
+func (m *Member) advanceResign(now lease.Instant) {
 	r := &m.election.resigning
 	switch {
 	case r.number == 0 || r.sent:
@@ -286,7 +286,7 @@ func (m *Member) nextResign() lease.Instant {
 // endResign ends the resignation, whether or not the store received it.
 func (m *Member) endResign(now lease.Instant) {
 	m.election.resigning = resigning{}
-	m.schedule(now)
+	m.scheduleCampaign(now)
 }
 
 // sendLeave resigns. If the node is stopping, the same call marks it as draining.
@@ -323,7 +323,7 @@ func (m *Member) onLeave(now lease.Instant, c call, res Result) {
 	}
 	m.endResign(now)
 	if res.Err == nil {
-		m.election.seen.Vacant = m.election.seen.Vacant || m.mine(m.election.seen)
+		m.election.seen.Vacant = m.election.seen.Vacant || m.holds(m.election.seen)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestRestartedNodeTakesOverByProof(t *testing.T) {
 			next.id.ID = id
 			next.m = member.New(member.Config{Node: next.id, Advert: advert("acme:work", 6), Timing: lease.Fast(), Seed: 7}, c.now)
 			c.run(5 * time.Millisecond)
-			next.step(member.Witness{Ended: []node.Incarnation{old.id.Incarnation}})
+			next.step(member.ExitEvidence{Ended: []node.Incarnation{old.id.Incarnation}})
 			c.until(100*time.Millisecond, "it runs everything", func() bool { return next.leading && len(next.running) == 6 })
 		})
 	}
@@ -42,7 +42,7 @@ func TestProofFreesTheTerm(t *testing.T) {
 		}
 	}
 	l.kill()
-	peer.step(member.Witness{Ended: []node.Incarnation{l.id.Incarnation}})
+	peer.step(member.ExitEvidence{Ended: []node.Incarnation{l.id.Incarnation}})
 	c.until(200*time.Millisecond, "another leads", func() bool { return c.leader() != nil })
 	c.until(200*time.Millisecond, "all units run", func() bool { return c.total() == 6 })
 }
@@ -61,7 +61,7 @@ func TestProofOfAnother(t *testing.T) {
 		}
 	}
 	victim.kill()
-	l.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
+	l.step(member.ExitEvidence{Ended: []node.Incarnation{victim.id.Incarnation}})
 	c.until(200*time.Millisecond, "all units run", func() bool { return c.total() == 6 })
 	if got := c.snapshot().Term; got.Number != term || !l.leading {
 		t.Errorf("term %d was replaced by %+v", term, got)
@@ -70,7 +70,7 @@ func TestProofOfAnother(t *testing.T) {
 	c.run(2 * time.Second)
 	n := len(l.calls)
 	for range 1000 {
-		l.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
+		l.step(member.ExitEvidence{Ended: []node.Incarnation{victim.id.Incarnation}})
 		c.run(time.Millisecond)
 	}
 	if beats := len(l.calls) - n; beats > 3 {
@@ -93,7 +93,7 @@ func TestProofOfAnEndWithOtherTimings(t *testing.T) {
 	c.nodes[0].kill()
 	next := c.join("next", timed(lease.Fast().NodeRegistrationTTL))
 	c.run(5 * time.Millisecond)
-	next.step(member.Witness{Ended: []node.Incarnation{c.nodes[0].id.Incarnation}})
+	next.step(member.ExitEvidence{Ended: []node.Incarnation{c.nodes[0].id.Incarnation}})
 	c.until(200*time.Millisecond, "it runs everything", func() bool { return next.leading && len(next.running) == 6 })
 }
 

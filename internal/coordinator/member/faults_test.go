@@ -67,7 +67,7 @@ func TestPausedLeaderWritesNothingOfItsOldTerm(t *testing.T) {
 		if call.Commit != nil {
 			t.Errorf("it committed after its pause: %+v", call.Commit)
 		}
-		if call.Heartbeat != nil && call.Heartbeat.Claim.Holds == held {
+		if call.Heartbeat != nil && call.Heartbeat.TermRequest.Renew == held {
 			t.Error("it tried to renew a term whose trust was over by its own clock")
 		}
 	}
@@ -86,7 +86,7 @@ func TestTrustThatIsOverIsNotRenewed(t *testing.T) {
 	l, first, renewals := c.leader(), c.snapshot().Term, c.snapshot().Lease.Renewals
 	c.until(2*time.Second, "a renewal", func() bool { return c.snapshot().Lease.Renewals > renewals })
 	l.paused = true
-	c.run(lease.Fast().TrustFor(lease.Fast().LeaseDuration) + 50*time.Millisecond)
+	c.run(lease.Fast().ValidFor(lease.Fast().LeaseDuration) + 50*time.Millisecond)
 	if !c.snapshot().Lease.ExpiresAt.After(c.snapshot().Now) {
 		t.Fatal("the store calls the lease expired: the test shows nothing")
 	}
@@ -94,7 +94,7 @@ func TestTrustThatIsOverIsNotRenewed(t *testing.T) {
 	l.paused = false
 	c.run(20 * time.Second)
 	for _, call := range l.calls[calls:] {
-		if call.Heartbeat != nil && call.Heartbeat.Claim.Holds == first.Number {
+		if call.Heartbeat != nil && call.Heartbeat.TermRequest.Renew == first.Number {
 			t.Errorf("it renewed the term %d\n%s", first.Ordinal, c.dump())
 		}
 	}
@@ -171,8 +171,8 @@ func TestEveryReplyLostOnce(t *testing.T) {
 	t.Parallel()
 	for kind, is := range map[string]func(member.Call) bool{
 		"heartbeat": func(c member.Call) bool { return c.Heartbeat != nil },
-		"election":  func(c member.Call) bool { return c.Heartbeat != nil && c.Heartbeat.Claim.Stand },
-		"renewal":   func(c member.Call) bool { return c.Heartbeat != nil && c.Heartbeat.Claim.Holds != 0 },
+		"election":  func(c member.Call) bool { return c.Heartbeat != nil && c.Heartbeat.TermRequest.Campaign },
+		"renewal":   func(c member.Call) bool { return c.Heartbeat != nil && c.Heartbeat.TermRequest.Renew != 0 },
 		"report":    func(c member.Call) bool { return c.Report != nil },
 		"snapshot":  func(c member.Call) bool { return c.Snapshot },
 		"commit":    func(c member.Call) bool { return c.Commit != nil },
@@ -223,15 +223,15 @@ func TestDeafNodeGivesUpItsUnits(t *testing.T) {
 	bound := x.NodeRegistrationTTL + x.ForceAfter(x.DrainTimeout) + x.HeartbeatInterval
 	c.until(bound, "its units run elsewhere", func() bool { return len(p.running) == 0 && c.total() == 6 })
 	if s := c.snapshot(); !slices.ContainsFunc(s.Nodes, func(m node.Member) bool {
-		return m.Incarnation == p.id.Incarnation && m.Judged == node.Deaf
+		return m.Incarnation == p.id.Incarnation && m.LeaderState == node.Deaf
 	}) {
 		t.Error("its row does not call it deaf")
 	}
 	p.deaf = false
 	c.run(20 * time.Second)
 	for _, m := range c.snapshot().Nodes {
-		if m.Judged != "" {
-			t.Errorf("%s is still called %s", m.Name, m.Judged)
+		if m.LeaderState != "" {
+			t.Errorf("%s is still called %s", m.Name, m.LeaderState)
 		}
 	}
 }
@@ -327,12 +327,12 @@ func TestRowOfALiveNodeRemoved(t *testing.T) {
 		}
 	}
 	_, err := c.store.Commit(context.Background(), storage.Commit{Term: s.Term.Ref(), Nodes: []storage.NodeChange{
-		{Guard: storage.NodeGuard{Incarnation: p.id.Incarnation, Seq: seq}, State: node.Removed, Reason: "by mistake"},
+		{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: seq}, State: node.Removed, Reason: "by mistake"},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.step(member.Woken{})
+	p.step(member.WakeUp{})
 	c.run(10 * time.Second)
 	if c.total() != 6 {
 		t.Errorf("%v run\n%s", c.spread(), c.dump())
@@ -425,7 +425,7 @@ func TestWakeUpStormMovesNoDeadline(t *testing.T) {
 	term := c.snapshot().Term.Number
 	for range 3000 { // every 10 ms for 30 s
 		for _, p := range c.nodes {
-			p.step(member.Woken{})
+			p.step(member.WakeUp{})
 		}
 		c.run(10 * time.Millisecond)
 	}
@@ -436,7 +436,7 @@ func TestWakeUpStormMovesNoDeadline(t *testing.T) {
 	l.cut = true
 	began := c.now
 	for l.leading {
-		l.step(member.Woken{})
+		l.step(member.WakeUp{})
 		c.run(10 * time.Millisecond)
 		if c.now.Sub(began) > 5*time.Second {
 			t.Fatal("wake-ups kept a leader in trust that no store answers")

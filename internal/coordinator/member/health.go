@@ -13,15 +13,15 @@ import (
 // unit stays active in the store. Without a report, a unit in a crash loop would look like one that works.
 // Reports follow heartbeats: at most one per interval and unit, and none for a run that failed once.
 type health struct {
-	before   int           // failures of the unit in the store when the run began
-	failures int           // failures of this run
-	err      error         // the last failure
-	retryAt  lease.Instant // when the supervisor starts it again
-	wellAt   lease.Instant // when it will have run long enough to clear the failures; Never until it has begun
+	before      int           // failures of the unit in the store when the run began
+	failures    int           // failures of this run
+	err         error         // the last failure
+	retryAt     lease.Instant // when the supervisor starts it again
+	recoveredAt lease.Instant // when it will have run long enough to clear the failures; Never until it has begun
 }
 
-// loopsFrom is the number of failures in a row from which on a run counts as being in a crash loop.
-const loopsFrom = 2
+// crashLoopFailures is the number of failures in a row from which on a run counts as being in a crash loop.
+const crashLoopFailures = 2
 
 // onRunFailed counts a failure of a run that the supervisor will start again.
 func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
@@ -32,7 +32,7 @@ func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
 	}
 	retry := now.Add(in.RetryIn)
 	r.health.failures++
-	r.health.err, r.health.retryAt, r.health.wellAt = in.Err, retry, retry.Add(daemon.WellAfter)
+	r.health.err, r.health.retryAt, r.health.recoveredAt = in.Err, retry, retry.Add(daemon.FailuresResetAfter)
 }
 
 // total returns the number of the unit's failures after the run has ended.
@@ -53,12 +53,12 @@ func (m *Member) reportHealth(now lease.Instant) {
 		}
 		h := r.health
 		switch {
-		case now >= h.wellAt && l.rec.State == daemon.Active:
+		case now >= h.recoveredAt && l.rec.State == daemon.Active:
 			if l.rec.Failures > 0 {
 				m.report(u, r.Generation, daemon.Recover, storage.UnitReport{})
 			}
-			r.health = health{wellAt: lease.Never}
-		case h.before+h.failures >= loopsFrom && h.before+h.failures > l.rec.Failures && h.err != nil:
+			r.health = health{recoveredAt: lease.Never}
+		case h.before+h.failures >= crashLoopFailures && h.before+h.failures > l.rec.Failures && h.err != nil:
 			text := h.err.Error()
 			m.report(u, r.Generation, daemon.Fail, storage.UnitReport{
 				Reason: text, Error: text, Failures: h.before + h.failures, RetryIn: max(h.retryAt.Sub(now), 0),

@@ -53,7 +53,7 @@ func TestCrashLoopIsReported(t *testing.T) {
 	}
 	c.run(70 * time.Second) // it was started again after 20 s
 	if row().Failures != 40 {
-		t.Errorf("the failures were forgotten before the run had lived %v", daemon.WellAfter)
+		t.Errorf("the failures were forgotten before the run had lived %v", daemon.FailuresResetAfter)
 	}
 	c.run(15 * time.Second)
 	if r := row(); r.Failures != 0 || !r.FailingSince.IsZero() {

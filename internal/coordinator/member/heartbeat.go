@@ -11,94 +11,94 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// beat is the state of the heartbeat loop: when the next one is due, and what the last replies brought.
-type beat struct {
-	due      lease.Instant // the regular heartbeat; wake-ups never move it
-	wake     lease.Instant // an extra heartbeat
-	inFlight uint64        // the ID of the call in flight; 0 = none
-	again    bool          // a wake-up came while a heartbeat was in flight, which may have read before the change
-	stood    bool          // the newest heartbeat campaigned
+// heartbeatLoop is the state of the heartbeat loop: when the next one is due, and what the last replies brought.
+type heartbeatLoop struct {
+	due            lease.Instant // the regular heartbeat; wake-ups never move it
+	wake           lease.Instant // an extra heartbeat
+	inFlight       uint64        // the ID of the call in flight; 0 = none
+	wakeAfterReply bool          // a wake-up came while a heartbeat was in flight, which may have read before the change
+	campaigned     bool          // the newest heartbeat campaigned
 
 	failures int
-	// answered is when the newest answered heartbeat was sent. The validity of leadership and runs counts from
+	// lastAnsweredSent is when the newest answered heartbeat was sent. The validity of leadership and runs counts from
 	// it.
-	answered     lease.Instant
-	everAnswered bool
-	first        time.Time // the store's clock in the first answer: about when this node registered first
-	heard        uint64    // the sequence number of the newest answered heartbeat
+	lastAnsweredSent  lease.Instant
+	everAnswered      bool
+	firstRegisteredAt time.Time // the store's clock in the first answer: about when this node registered first
+	lastAnsweredSeq   uint64    // the sequence number of the newest answered heartbeat
 
-	// register asks for the advert to be sent. told is set while the heartbeat in flight carries the present
+	// sendAdvert asks for the advert to be sent. told is set while the heartbeat in flight carries the present
 	// advert.
-	register, told bool
-	wantMembers    bool
-	// newcomers is set when an event showed a process that no member list has shown yet. listed is when the
+	sendAdvert, advertInFlight bool
+	wantMembers                bool
+	// unlistedJoins is set when an event showed a process that no member list has shown yet. listed is when the
 	// newest member list came.
-	newcomers bool
-	listed    lease.Instant
-	cursor    int64 // membership events up to this number are known
+	unlistedJoins bool
+	memberListAt  lease.Instant
+	cursor        int64 // membership events up to this number are known
 
 	rival rival
 	// ended are processes of this host that have ended, with evidence; the next heartbeat carries them. proves is
 	// set while the heartbeat in flight carries some.
-	ended  []node.Incarnation
-	proves bool
+	ended            []node.Incarnation
+	evidenceInFlight bool
 	// returned are the abandoned runs that have returned: by unit, the generation under which each was reported.
 	// Every heartbeat carries them until one is answered. telling is what the heartbeat in flight carries.
-	returned map[daemon.Unit]int64
-	telling  []daemon.Fence
+	returned        map[daemon.Unit]int64
+	returnsInFlight []daemon.Fence
 }
 
 // rival is another process with this node's ID, as the store showed it when it refused this one. A rival whose
 // heartbeats advance is alive. Otherwise it may have been killed a moment ago, and its row blocks the ID for
 // NodeRegistrationTTL.
 type rival struct {
-	incarnation node.Incarnation
-	seenAt      time.Time // the store's stamp of its newest heartbeat
-	beats       int       // how often seenAt was seen to advance
+	incarnation    node.Incarnation
+	seenAt         time.Time // the store's stamp of its newest heartbeat
+	heartbeatsSeen int       // how often observedAt was seen to advance
 }
 
-// rivalBeats is how many heartbeats prove that a rival is alive. One is not enough: it may have been the last of
+// rivalProofHeartbeats is how many heartbeats prove that a rival is alive. One is not enough: it may have been the last of
 // a process that was killed.
-const rivalBeats = 2
+const rivalProofHeartbeats = 2
 
 // firstRetry is the pause after a failed heartbeat. It doubles with each failure, up to Timing.Backoff.
 const firstRetry = 50 * time.Millisecond
 
 // A wake-up reaches all nodes that it concerns at the same moment. wakeSpread spreads the heartbeats that follow
-// it. In a large cluster they are spread further, by beatCost per node: about what one heartbeat costs a store.
+// it. In a large cluster they are spread further, by heartbeatCost per node: about what one heartbeat costs a store.
 const (
-	wakeSpread = 10 * time.Millisecond
-	beatCost   = time.Millisecond / 2
+	wakeSpread    = 10 * time.Millisecond
+	heartbeatCost = time.Millisecond / 2
 )
 
 // wakeWithin returns the time over which the heartbeats of that many nodes are spread after a wake-up.
 func (m *Member) wakeWithin(nodes int) time.Duration {
-	return min(max(wakeSpread, beatCost*time.Duration(nodes)), m.t.HeartbeatInterval/2)
+	return min(max(wakeSpread, heartbeatCost*time.Duration(nodes)), m.t.HeartbeatInterval/2)
 }
 
 // nextBeat returns when the next heartbeat is due; Never while one is in flight.
 func (m *Member) nextBeat() lease.Instant {
-	if m.beat.inFlight != 0 || m.stop.phase >= stopDeregister {
+	if m.heartbeats.inFlight != 0 || m.stop.phase >= stopDeregister {
 		return lease.Never
 	}
-	return min(m.beat.due, m.beat.wake, m.election.stand)
+	return min(m.heartbeats.due, m.heartbeats.wake, m.election.campaignAt)
 }
 
 // beatSoon asks for an extra heartbeat now.
 func (m *Member) beatSoon(now lease.Instant) {
-	m.beat.wake = min(m.beat.wake, now)
-	m.beat.again = m.beat.again || m.beat.inFlight != 0
+	m.heartbeats.wake = min(m.heartbeats.wake, now)
+	m.heartbeats.wakeAfterReply = m.heartbeats.wakeAfterReply || m.heartbeats.inFlight != 0
 }
 
 // onWoken handles a wake-up from the store. A wake-up for the leader asks for a pass, one for this node for a
 // heartbeat.
-func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
+func (m *Member) onWoken(now lease.Instant, w storage.Hint) {
 	mine, crowd := len(w.Nodes) == 0, len(w.Nodes)
 	if mine {
 		crowd = len(m.peers.known)
 	}
 	if w.Leader && m.leading() {
-		m.leader.want()
+		m.leader.requestPass()
 		if len(w.Nodes) == 1 {
 			return // it is for the leader only: a pass reads everything
 		}
@@ -107,8 +107,8 @@ func (m *Member) onWoken(now lease.Instant, w storage.Wake) {
 		mine = mine || inc == m.cfg.Node.Incarnation
 	}
 	if mine {
-		m.beat.wake = min(m.beat.wake, now.Add(m.spread(m.wakeWithin(crowd))))
-		m.beat.again = m.beat.again || m.beat.inFlight != 0
+		m.heartbeats.wake = min(m.heartbeats.wake, now.Add(m.spread(m.wakeWithin(crowd))))
+		m.heartbeats.wakeAfterReply = m.heartbeats.wakeAfterReply || m.heartbeats.inFlight != 0
 	}
 }
 
@@ -117,29 +117,29 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 	if now < m.nextBeat() {
 		return
 	}
-	if now >= m.beat.due {
-		m.beat.due = now.Add(m.jitter(m.t.HeartbeatInterval))
+	if now >= m.heartbeats.due {
+		m.heartbeats.due = now.Add(m.jitter(m.t.HeartbeatInterval))
 	}
-	m.beat.wake, m.beat.again = lease.Never, false
+	m.heartbeats.wake, m.heartbeats.wakeAfterReply = lease.Never, false
 	hb := &storage.Heartbeat{
-		Node: m.cfg.Node, Seq: m.nextSeq(), Heard: m.beat.heard,
+		Node: m.cfg.Node, Seq: m.nextSeq(), ConfirmedSeq: m.heartbeats.lastAnsweredSeq,
 		HighestTerm: m.highestTerm, HighestGeneration: m.highestGeneration,
-		TTL: m.t.NodeRegistrationTTL, Claim: m.claim(now),
-		EventsAfter: m.beat.cursor, WantMembers: m.beat.wantMembers || m.wantHosts(now) || len(m.beat.ended) > 0,
-		Ended: m.beat.ended, Returned: m.beat.returnedRuns(),
+		TTL: m.t.NodeRegistrationTTL, TermRequest: m.termRequest(now),
+		EventsAfter: m.heartbeats.cursor, WantMembers: m.heartbeats.wantMembers || m.needMemberList(now) || len(m.heartbeats.ended) > 0,
+		ExitEvidence: m.heartbeats.ended, ReturnedRuns: m.heartbeats.returnedRuns(),
 	}
-	m.beat.telling = hb.Returned
-	if !m.beat.everAnswered { // the limit is for newcomers: a node that was in the cluster may come back
-		hb.Room = Room(m.t)
+	m.heartbeats.returnsInFlight = hb.ReturnedRuns
+	if !m.heartbeats.everAnswered { // the limit is for newcomers: a node that was in the cluster may come back
+		hb.MaxTotalChangeTime = ChangeTimeBudget(m.t)
 	}
-	m.beat.ended, m.beat.proves = nil, len(m.beat.ended) > 0 // the shell repeats what stays unknown
-	if m.beat.told = m.beat.register; m.beat.told {
+	m.heartbeats.ended, m.heartbeats.evidenceInFlight = nil, len(m.heartbeats.ended) > 0 // the shell repeats what stays unknown
+	if m.heartbeats.advertInFlight = m.heartbeats.sendAdvert; m.heartbeats.advertInFlight {
 		advert := m.cfg.Advert
-		advert.Traits.FirstRegisteredAt = m.beat.first
+		advert.Traits.FirstRegisteredAt = m.heartbeats.firstRegisteredAt
 		hb.Advert = &advert
 	}
 	m.send(now, callHeartbeat, Call{Heartbeat: hb})
-	m.beat.inFlight, m.beat.stood = m.callID, hb.Claim.Stand
+	m.heartbeats.inFlight, m.heartbeats.campaigned = m.callID, hb.TermRequest.Campaign
 }
 
 // smallCluster is the number of nodes up to which each may read the member list after every interval in which a
@@ -147,102 +147,102 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 // read at most smallCluster² rows per interval.
 const smallCluster = 100
 
-// wantHosts reports whether to ask for the member list after others have joined. An event does not name the host
+// needMemberList reports whether to ask for the member list after others have joined. An event does not name the host
 // of a process, and exit evidence needs it. The request goes with a heartbeat that is due anyway. In a large
 // cluster, where each list is long, it waits longer (see smallCluster).
-func (m *Member) wantHosts(now lease.Instant) bool {
-	if !m.beat.newcomers || m.cfg.Advert.Traits.Host.BootID == "" {
+func (m *Member) needMemberList(now lease.Instant) bool {
+	if !m.heartbeats.unlistedJoins || m.cfg.Advert.Traits.Host.BootID == "" {
 		return false
 	}
 	n := len(m.peers.known)
 	pause := m.t.HeartbeatInterval * time.Duration(n*n/(smallCluster*smallCluster))
-	return now.Sub(m.beat.listed) >= pause
+	return now.Sub(m.heartbeats.memberListAt) >= pause
 }
 
-// onEnded handles exit evidence about other processes of this host, of which the store may not know yet. The next
+// onExitEvidence handles exit evidence about other processes of this host, of which the store may not know yet. The next
 // heartbeat carries it. That heartbeat goes out now, unless the last one failed and the back-off applies. The
 // back-off does not apply if the rival for this node's ID has ended.
-func (m *Member) onEnded(now lease.Instant, ended []node.Incarnation) {
-	if m.beat.inFlight != 0 && m.beat.proves {
+func (m *Member) onExitEvidence(now lease.Instant, ended []node.Incarnation) {
+	if m.heartbeats.inFlight != 0 && m.heartbeats.evidenceInFlight {
 		return
 	}
-	m.beat.ended = ended
+	m.heartbeats.ended = ended
 	switch {
-	case m.beat.failures == 0:
+	case m.heartbeats.failures == 0:
 		m.beatSoon(now)
-	case slices.Contains(ended, m.beat.rival.incarnation):
-		m.beat.due = now
+	case slices.Contains(ended, m.heartbeats.rival.incarnation):
+		m.heartbeats.due = now
 	}
 }
 
 // onHeartbeat handles the answer to a heartbeat.
 func (m *Member) onHeartbeat(now lease.Instant, c call, r Result) {
-	m.beat.inFlight = 0
+	m.heartbeats.inFlight = 0
 	if r.Err != nil || r.Reply == nil {
-		m.beat.wake, m.beat.again = lease.Never, false // wake-ups do not shorten the back-off
+		m.heartbeats.wake, m.heartbeats.wakeAfterReply = lease.Never, false // wake-ups do not shorten the back-off
 		m.onHeartbeatError(now, r.Err)
 		return
 	}
-	if m.beat.again {
-		m.beat.wake, m.beat.again = min(m.beat.wake, now), false
+	if m.heartbeats.wakeAfterReply {
+		m.heartbeats.wake, m.heartbeats.wakeAfterReply = min(m.heartbeats.wake, now), false
 	}
-	m.beat.toldReturned()
-	m.heardInTime(now, c.sent)
+	m.heartbeats.forgetReportedReturns()
+	m.heartbeatAnswered(now, c.sent)
 	m.onReply(now, c.sent, r.Reply)
 }
 
 // onHeartbeatError plans the next heartbeat after one that failed, and stops the node if waiting cannot help.
 func (m *Member) onHeartbeatError(now lease.Instant, err error) {
-	m.beat.failures++
-	m.starts.unheard(now)
-	var crowded *storage.CrowdedError
-	pause := min(firstRetry<<min(m.beat.failures-1, 10), m.t.Backoff())
+	m.heartbeats.failures++
+	m.starts.heartbeatFailed(now)
+	var crowded *storage.TooManyNodesError
+	pause := min(firstRetry<<min(m.heartbeats.failures-1, 10), m.t.Backoff())
 	switch {
 	case errors.Is(err, storage.ErrNotRegistered):
-		m.beat.register, m.beat.wantMembers, m.foreign.joining = true, true, true
-		if m.beat.failures == 1 {
+		m.heartbeats.sendAdvert, m.heartbeats.wantMembers, m.otherTimings.joining = true, true, true
+		if m.heartbeats.failures == 1 {
 			pause = 0
 		}
 	case errors.Is(err, storage.ErrOtherCluster):
-		m.endWith(now, err) // only an operator can change this
+		m.stopWithError(now, err) // only an operator can change this
 	case errors.As(err, &crowded):
 		pause = m.t.HeartbeatInterval
-		m.awaitRoom(now, crowded)
+		m.onNoRoom(now, crowded)
 	case errors.Is(err, storage.ErrIDInUse):
 		pause = m.t.HeartbeatInterval // only time or the other process can change this
 		m.emit(Notice{Kind: IDInUse, Err: err})
-		m.seeRival(now, err)
-	case m.beat.failures&(m.beat.failures-1) == 0: // 1, 2, 4, 8, …
+		m.observeRival(now, err)
+	case m.heartbeats.failures&(m.heartbeats.failures-1) == 0: // 1, 2, 4, 8, …
 		m.emit(Notice{Kind: HeartbeatFailed, Err: err})
 	}
-	m.election.stand = lease.Never // a node whose heartbeats fail does not campaign
-	m.beat.due = min(m.beat.due, now.Add(m.jitter(pause)))
+	m.election.campaignAt = lease.Never // a node whose heartbeats fail does not campaign
+	m.heartbeats.due = min(m.heartbeats.due, now.Add(m.jitter(pause)))
 	if pause >= m.t.HeartbeatInterval {
-		m.beat.due = now.Add(pause)
+		m.heartbeats.due = now.Add(pause)
 	}
 }
 
-// seeRival keeps waiting while the rival may be dead, and stops this node once the rival is proven alive. Two
+// observeRival keeps waiting while the rival may be dead, and stops this node once the rival is proven alive. Two
 // live processes with one ID would otherwise replace each other for ever.
-func (m *Member) seeRival(now lease.Instant, err error) {
+func (m *Member) observeRival(now lease.Instant, err error) {
 	var inUse *storage.IDInUseError
 	if !errors.As(err, &inUse) {
 		return
 	}
-	r := &m.beat.rival
+	r := &m.heartbeats.rival
 	switch {
 	case r.incarnation != inUse.Holder.Incarnation:
 		*r = rival{incarnation: inUse.Holder.Incarnation, seenAt: inUse.SeenAt}
 	case inUse.SeenAt.After(r.seenAt):
-		r.seenAt, r.beats = inUse.SeenAt, r.beats+1
+		r.seenAt, r.heartbeatsSeen = inUse.SeenAt, r.heartbeatsSeen+1
 	}
-	if r.beats >= rivalBeats {
-		m.endWith(now, err)
+	if r.heartbeatsSeen >= rivalProofHeartbeats {
+		m.stopWithError(now, err)
 	}
 }
 
-// endWith begins a clean stop that nobody asked for; err is the reason.
-func (m *Member) endWith(now lease.Instant, err error) {
+// stopWithError begins a clean stop that nobody asked for; err is the reason.
+func (m *Member) stopWithError(now lease.Instant, err error) {
 	if m.stop.phase == stopNone {
 		m.stop.err = err
 		m.beginStop(now)
@@ -251,22 +251,22 @@ func (m *Member) endWith(now lease.Instant, err error) {
 
 // onReply handles the reply to the heartbeat sent at sent.
 func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
-	served := sent.Sub(m.beat.answered) // the time between two answered heartbeats
-	if m.beat.failures > 0 {
-		m.beat.failures, served = 0, 0
-		m.emit(Notice{Kind: HeartbeatFine})
+	served := sent.Sub(m.heartbeats.lastAnsweredSent) // the time between two answered heartbeats
+	if m.heartbeats.failures > 0 {
+		m.heartbeats.failures, served = 0, 0
+		m.emit(Notice{Kind: HeartbeatRecovered})
 		m.beatSoon(now) // confirm that a reply was received: until then the leader sees this node as deaf
 	}
-	if m.beat.everAnswered && sent.Sub(m.beat.answered) > m.t.Grace() {
-		m.leader.grace = now.Add(m.t.Grace()) // an outage: give all nodes time to come back first
+	if m.heartbeats.everAnswered && sent.Sub(m.heartbeats.lastAnsweredSent) > m.t.Grace() {
+		m.leader.noDeathsBefore = now.Add(m.t.Grace()) // an outage: give all nodes time to come back first
 	}
-	m.beat.register, m.beat.rival = m.beat.register && !m.beat.told, rival{}
-	if !m.beat.everAnswered {
-		m.beat.first = r.Now
+	m.heartbeats.sendAdvert, m.heartbeats.rival = m.heartbeats.sendAdvert && !m.heartbeats.advertInFlight, rival{}
+	if !m.heartbeats.everAnswered {
+		m.heartbeats.firstRegisteredAt = r.Now
 	}
-	m.beat.everAnswered, m.beat.answered, m.beat.heard = true, sent, r.Seq
+	m.heartbeats.everAnswered, m.heartbeats.lastAnsweredSent, m.heartbeats.lastAnsweredSeq = true, sent, r.Seq
 	m.observeStore(now, sent, r)
-	m.raise(r.Term.Number, 0)
+	m.noteHighest(r.Term.Number, 0)
 	led := m.leading()
 	m.onTerm(now, sent, r)
 	m.onListed(now, sent, r.Units)
@@ -281,7 +281,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 		m.countWithoutPass(now, served)
 	}
 	if m.leading() {
-		m.leader.want()
+		m.leader.requestPass()
 	}
 }
 
@@ -290,16 +290,16 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 	if m.store.id != "" && m.store.id != r.StoreID {
 		m.store.changedAt, m.store.term = now, m.highestTerm
 		// Give up every term of the lost history, even one whose election this node never heard of.
-		m.election.lostThrough = max(m.election.lostThrough, m.highestTerm)
+		m.election.highestLost = max(m.election.highestLost, m.highestTerm)
 		m.clock.Reset()
 		m.leader.forget()
 		m.forgetReports()
 		m.starts.clear()
-		m.beat.wantMembers, m.beat.register = true, true // the store's row may have an older advert
+		m.heartbeats.wantMembers, m.heartbeats.sendAdvert = true, true // the store's row may have an older advert
 		m.election.forget()
 		m.emit(Notice{Kind: StoreChanged, Reason: r.StoreID})
 		if m.leading() {
-			m.lose(now, storeChanged)
+			m.endLeadership(now, storeChanged)
 		}
 	}
 	if m.store.id == "" && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
@@ -315,8 +315,8 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 // list, and moves deadlines that the local clock may have missed (older).
 func (m *Member) observeClock(now, sent lease.Instant, store time.Time) {
 	if !m.cfg.Store.NoClock && m.clock.Observe(sent, now, store) {
-		m.beat.wantMembers = true
+		m.heartbeats.wantMembers = true
 		m.emit(Notice{Kind: ClockStepped})
-		m.older(m.clock.Ahead())
+		m.ageDeadlines(m.clock.ForwardStep())
 	}
 }

@@ -11,44 +11,44 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// judge applies the deadlines to the pass's snapshot, received at now. It decides which nodes are
+// applyDeadlines applies the deadlines to the pass's snapshot, received at now. It decides which nodes are
 // late, deaf or dead, and which units may be taken from their holders. It collects these decisions
 // as the pass's changes, and sets when the next deadline is due.
-func (m *Member) judge(now lease.Instant) {
+func (m *Member) applyDeadlines(now lease.Instant) {
 	l := &m.leader
 	l.changes, l.nodes = l.changes[:0:0], l.nodes[:0:0]
-	clear(l.verdict)
+	clear(l.nodeStates)
 	rows := make(map[node.Incarnation]*node.Member, len(l.snap.Nodes))
 	for i := range l.snap.Nodes {
 		p := &l.snap.Nodes[i]
 		rows[p.Incarnation] = p
-		l.see(p, now)
-		m.judgeNode(now, p)
+		l.observeRow(p, now)
+		m.evaluateNode(now, p)
 	}
 	running := false
 	for i := range l.snap.Units {
 		r := &l.snap.Units[i]
-		running = running || (r.State.Known() && !r.State.Free())
-		m.judgeUnit(now, r, rows[r.Holder.Incarnation])
+		running = running || (r.State.Known() && !r.State.IsFree())
+		m.evaluateUnit(now, r, rows[r.Holder.Incarnation])
 	}
-	if !l.settled {
-		l.settled = true
-		if !running && m.young() {
-			l.settle = l.settle.Add(m.t.SettleWindow)
+	if !l.formationChecked {
+		l.formationChecked = true
+		if !running && m.justFormed() {
+			l.noPlacementBefore = l.noPlacementBefore.Add(m.t.SettleWindow)
 		}
 	}
-	if now < l.settle {
-		m.dueAt(l.settle)
+	if now < l.noPlacementBefore {
+		m.requestPassAt(l.noPlacementBefore)
 	}
-	m.readRows(now, l.snap.Now)
-	l.keep(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
+	m.noteRowsRead(now, l.snap.Now)
+	l.retainRows(func(inc node.Incarnation) bool { return rows[inc] != nil || l.holds(inc) })
 }
 
-// young reports whether the cluster has only just formed, so that more nodes may be about to join.
+// justFormed reports whether the cluster has only just formed, so that more nodes may be about to join.
 // It has if no node with a heartbeat since this node joined has been a member for SettleWindow. A
 // cluster is not young if nothing runs for a moment only because its leader ran everything and has
 // left.
-func (m *Member) young() bool {
+func (m *Member) justFormed() bool {
 	l := &m.leader
 	joined := l.snap.Now
 	for i := range l.snap.Nodes {
@@ -71,59 +71,59 @@ func (l *leader) holds(inc node.Incarnation) bool {
 	return false
 }
 
-// dueAt asks for a pass at the given moment, unless one is due earlier.
-func (m *Member) dueAt(at lease.Instant) { m.leader.due = min(m.leader.due, at) }
+// requestPassAt asks for a pass at the given moment, unless one is due earlier.
+func (m *Member) requestPassAt(at lease.Instant) { m.leader.due = min(m.leader.due, at) }
 
-// elapsed reports whether d has provably passed since stamp. Either the store's clock says so and
+// provablyElapsed reports whether d has provably passed since stamp. Either the store's clock says so and
 // is trustworthy since the stamp, or this node has seen the value unchanged for d (seen). Otherwise
 // elapsed asks for a pass at the moment when d may have passed.
-func (m *Member) elapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d time.Duration) bool {
+func (m *Member) provablyElapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d time.Duration) bool {
 	if now.Sub(seen.Since) >= d {
 		return true
 	}
 	at := seen.Since.Add(d)
-	if _, left, ok := m.clock.Left(stamp, d); ok && m.clock.Fits(stamp, seen) && !m.cfg.Store.NoClock {
+	if _, left, ok := m.clock.Left(stamp, d); ok && m.clock.MayFollow(stamp, seen) && !m.cfg.Store.NoClock {
 		if m.clock.Passed(stamp, d) {
 			return true
 		}
 		at = min(at, now.Add(left))
 	}
-	m.dueAt(at.Add(dueSlack))
+	m.requestPassAt(at.Add(dueSlack))
 	return false
 }
 
 // dueSlack is how long after a deadline its pass begins, so that one pass is enough.
 const dueSlack = 5 * time.Millisecond
 
-// judgeNode decides whether a node is dead, late or deaf. It collects the change of its row, and
+// evaluateNode decides whether a node is dead, late or deaf. It collects the change of its row, and
 // sets the state that the plan will see.
-func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
+func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 	l := &m.leader
 	if !p.Present() {
-		l.verdict[p.Incarnation] = node.Removed
+		l.nodeStates[p.Incarnation] = node.Removed
 		return
 	}
-	if why := m.dead(now, p); why != "" {
-		l.verdict[p.Incarnation] = node.Removed
+	if why := m.deathReason(now, p); why != "" {
+		l.nodeStates[p.Incarnation] = node.Removed
 		l.nodes = append(l.nodes, storage.NodeChange{
-			Guard: storage.NodeGuard{Incarnation: p.Incarnation, Seq: p.Seq}, State: node.Removed, Reason: why,
+			Guard: storage.NodeVersion{Incarnation: p.Incarnation, Seq: p.Seq}, State: node.Removed, Reason: why,
 		})
 		return
 	}
 	judged, why := node.State(""), ""
 	switch {
-	case m.elapsed(now, p.LastHeartbeatAt, l.beat(p.Incarnation), m.t.Late()):
+	case m.provablyElapsed(now, p.LastHeartbeatAt, l.rowUnchanged(p.Incarnation), m.t.Late()):
 		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", m.t.Late())
-	case m.elapsed(now, p.HeardAt, l.heard[p.Incarnation].Seen, m.t.NodeRegistrationTTL):
+	case m.provablyElapsed(now, p.ConfirmedAt, l.echoSeen[p.Incarnation].Seen, m.t.NodeRegistrationTTL):
 		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", m.t.NodeRegistrationTTL)
 	}
-	if judged != p.Judged {
-		change := storage.NodeChange{Guard: storage.NodeGuard{Incarnation: p.Incarnation, Seq: p.Seq}, State: judged, Reason: why}
+	if judged != p.LeaderState {
+		change := storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.Incarnation, Seq: p.Seq}, State: judged, Reason: why}
 		switch judged {
 		case node.Late:
-			change.Stamp = p.LastHeartbeatAt
+			change.ObservedAt = p.LastHeartbeatAt
 		case node.Deaf:
-			change.Stamp = p.HeardAt
+			change.ObservedAt = p.ConfirmedAt
 		default:
 			change.State = node.Live
 		}
@@ -131,62 +131,62 @@ func (m *Member) judgeNode(now lease.Instant, p *node.Member) {
 	}
 	switch {
 	// A node with other timings counts as draining: it gives back its units and is given none.
-	case (p.State == node.Draining || m.differs(p)) && judged != node.Late:
-		l.verdict[p.Incarnation] = node.Draining
+	case (p.State == node.Draining || m.hasOtherTimings(p)) && judged != node.Late:
+		l.nodeStates[p.Incarnation] = node.Draining
 	case judged != "":
-		l.verdict[p.Incarnation] = judged
+		l.nodeStates[p.Incarnation] = judged
 	default:
-		l.verdict[p.Incarnation] = p.State
+		l.nodeStates[p.Incarnation] = p.State
 	}
-	if judged == node.Deaf && p.Judged != node.Deaf {
+	if judged == node.Deaf && p.LeaderState != node.Deaf {
 		// Deaf was found for the first time: take nothing from the node until a newer snapshot
 		// shows the same. Its next heartbeat, which confirms a reply, may be on its way.
-		l.verdict[p.Incarnation], l.redo = node.Late, true
+		l.nodeStates[p.Incarnation], l.passAgain = node.Late, true
 	}
 }
 
-// dead returns why the process behind the row counts as dead, or "". Either a process on the same
+// deathReason returns why the process behind the row counts as dead, or "". Either a process on the same
 // host has exit evidence. Or the row has not changed for NodeRegistrationTTL, and every live node
 // had time for a heartbeat since this leader was elected or the last outage ended (grace).
-func (m *Member) dead(now lease.Instant, p *node.Member) string {
+func (m *Member) deathReason(now lease.Instant, p *node.Member) string {
 	if p.Incarnation == m.cfg.Node.Incarnation {
 		return ""
 	}
-	if p.Witnessed {
+	if p.ExitProven {
 		return "process has ended, as a peer on its host witnessed"
 	}
-	if !m.elapsed(now, p.LastHeartbeatAt, m.leader.beat(p.Incarnation), m.t.NodeRegistrationTTL) {
+	if !m.provablyElapsed(now, p.LastHeartbeatAt, m.leader.rowUnchanged(p.Incarnation), m.t.NodeRegistrationTTL) {
 		return ""
 	}
-	if now < m.leader.grace {
-		m.dueAt(m.leader.grace)
+	if now < m.leader.noDeathsBefore {
+		m.requestPassAt(m.leader.noDeathsBefore)
 		return ""
 	}
 	return fmt.Sprintf("no heartbeat for %v", m.t.NodeRegistrationTTL)
 }
 
-// judgeUnit decides whether the unit may be taken from its holder. holder is the holder's row, or
+// evaluateUnit decides whether the unit may be taken from its holder. holder is the holder's row, or
 // nil if there is none.
-func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Member) {
+func (m *Member) evaluateUnit(now lease.Instant, r *daemon.Record, holder *node.Member) {
 	l := &m.leader
-	if r.State.Free() || !r.State.Known() {
+	if r.State.IsFree() || !r.State.Known() {
 		delete(l.units, r.Unit)
 		return
 	}
 	expire := storage.Change{Unit: r.Unit, Step: daemon.Expire, Generation: r.Generation, State: r.State, Retired: r.Retired}
-	seen := l.units.See(r.Unit, holding{r.Generation, r.State}, now, l.read)
+	seen := l.units.Observe(r.Unit, unitState{r.Generation, r.State}, now, l.lastFastRead)
 	switch {
 	case m.holderGone(now, r.Holder.Incarnation, holder):
-		expire.Dead = &storage.NodeGuard{Incarnation: r.Holder.Incarnation}
+		expire.Dead = &storage.NodeVersion{Incarnation: r.Holder.Incarnation}
 		expire.Reason, expire.Forced = "holder is gone", true
 		if holder != nil {
 			expire.Dead.Seq = holder.Seq
 			expire.Reason = "holder is dead"
 		}
-	case r.State == daemon.Assigning && m.elapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout):
+	case r.State == daemon.Assigning && m.provablyElapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout):
 		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
 		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout, false)
-	case r.State == daemon.Revoking && m.elapsed(now, r.RevokedAt, seen, m.forceAfter(r)):
+	case r.State == daemon.Revoking && m.provablyElapsed(now, r.RevokedAt, seen, m.forceAfter(r)):
 		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", m.forceAfter(r)), true
 	default:
 		return
@@ -199,10 +199,10 @@ func (m *Member) judgeUnit(now lease.Instant, r *daemon.Record, holder *node.Mem
 // that is missing for less may have been deleted under a live node, which will register again.
 func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *node.Member) bool {
 	if holder != nil {
-		return m.leader.verdict[inc] == node.Removed
+		return m.leader.nodeStates[inc] == node.Removed
 	}
-	seen := m.leader.beats.See(inc, 0, now, m.leader.read)
-	return m.elapsed(now, time.Time{}, seen, m.t.NodeRegistrationTTL)
+	seen := m.leader.seqSeen.Observe(inc, 0, now, m.leader.lastFastRead)
+	return m.provablyElapsed(now, time.Time{}, seen, m.t.NodeRegistrationTTL)
 }
 
 // forceAfter returns how long after its revoke the unit may be taken from a holder that does not

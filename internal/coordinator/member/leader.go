@@ -16,32 +16,32 @@ import (
 
 // leader is the state of the leader's passes: read a snapshot, judge, plan, commit.
 type leader struct {
-	// beats and heard record, by this node's own clock, when each row's sequence number and its echo last
+	// seqSeen and heard record, by this node's own clock, when each row's sequence number and its echo last
 	// changed. Followers record them too, for the rows that they see, so that a new leader does not start from
 	// nothing.
-	beats lease.Sightings[node.Incarnation, uint64]
-	// stamps record the heartbeats' stamps alone: reports change the sequence number as well.
-	stamps lease.Sightings[node.Incarnation, int64]
-	heard  lease.Sightings[node.Incarnation, echo]
-	units  lease.Sightings[daemon.Unit, holding]
-	read   lease.Read // the newest read of all rows that was quick enough to compare clocks by
+	seqSeen lease.Observations[node.Incarnation, uint64]
+	// heartbeatStampSeen record the heartbeats' stamps alone: reports change the sequence number as well.
+	heartbeatStampSeen lease.Observations[node.Incarnation, int64]
+	echoSeen           lease.Observations[node.Incarnation, echo]
+	units              lease.Observations[daemon.Unit, unitState]
+	lastFastRead       lease.Read // the newest read of all rows that was quick enough to compare clocks by
 
-	// grace is until when no node is declared dead: after the election and after an outage.
-	grace lease.Instant
-	// settle is until when the leader of a young cluster in which nothing runs waits for more nodes to join.
-	settle  lease.Instant
-	settled bool // it has been decided whether to wait
+	// noDeathsBefore is until when no node is declared dead: after the election and after an outage.
+	noDeathsBefore lease.Instant
+	// noPlacementBefore is until when the leader of a young cluster in which nothing runs waits for more nodes to join.
+	noPlacementBefore lease.Instant
+	formationChecked  bool // it has been decided whether to wait
 
-	phase   passPhase
-	began   lease.Instant // beginning of the newest pass
-	wanted  bool
-	due     lease.Instant // when a deadline needs a pass
-	snap    *daemon.Snapshot
-	verdict map[node.Incarnation]node.State
-	changes []storage.Change
-	nodes   []storage.NodeChange
-	redo    bool // something was skipped, or a unit was only declared: do another pass at once
-	size    batch
+	phase      passPhase
+	began      lease.Instant // beginning of the newest pass
+	wanted     bool
+	due        lease.Instant // when a deadline needs a pass
+	snap       *daemon.Snapshot
+	nodeStates map[node.Incarnation]node.State
+	changes    []storage.Change
+	nodes      []storage.NodeChange
+	passAgain  bool // something was skipped, or a unit was only declared: do another pass at once
+	size       batch
 
 	passSeq uint64
 	failed  int // how many passes failed in a row
@@ -49,25 +49,25 @@ type leader struct {
 	// the store is away altogether, because another leader would do no better.
 	withoutPass time.Duration
 	retry       lease.Instant
-	// quiet is the fingerprint of the newest pass that had nothing to do. The same cluster needs no plan again.
-	quiet fingerprint
-	// unplaced is what the newest plan found no node for. unplacedTold is what the hooks know of it: per unit,
+	// idleFingerprint is the fingerprint of the newest pass that had nothing to do. The same cluster needs no plan again.
+	idleFingerprint fingerprint
+	// unplaced is what the newest plan found no node for. unplacedReported is what the hooks know of it: per unit,
 	// the reason.
-	unplaced     []plan.Unplaced
-	unplacedTold map[daemon.Unit]string
-	// disagreed are the disagreements that the hooks know of.
-	disagreed map[string]bool
-	patience  lease.Instant // a plan that is not there by then has failed
+	unplaced         []plan.Unplaced
+	unplacedReported map[daemon.Unit]string
+	// reportedDisagreements are the disagreements that the hooks know of.
+	reportedDisagreements map[string]bool
+	planDeadline          lease.Instant // a plan that is not there by then has failed
 }
 
 // echo is the newest sequence number that a node confirms to have received, and when the node registered.
 type echo struct {
-	heard      uint64
+	seq        uint64
 	registered int64
 }
 
-// holding is what must stay unchanged while a unit's deadline runs.
-type holding struct {
+// unitState is what must stay unchanged while a unit's deadline runs.
+type unitState struct {
 	generation int64
 	state      daemon.State
 }
@@ -85,75 +85,75 @@ const (
 // init prepares a leader loop that is idle.
 func (l *leader) init() {
 	l.forget()
-	l.verdict = map[node.Incarnation]node.State{}
+	l.nodeStates = map[node.Incarnation]node.State{}
 	l.due = lease.Never
 	l.size = full()
 }
 
 // forget drops all sightings after the store was replaced by another one.
 func (l *leader) forget() {
-	l.beats = lease.Sightings[node.Incarnation, uint64]{}
-	l.stamps = lease.Sightings[node.Incarnation, int64]{}
-	l.heard = lease.Sightings[node.Incarnation, echo]{}
-	l.units = lease.Sightings[daemon.Unit, holding]{}
-	l.read = lease.Read{}
+	l.seqSeen = lease.Observations[node.Incarnation, uint64]{}
+	l.heartbeatStampSeen = lease.Observations[node.Incarnation, int64]{}
+	l.echoSeen = lease.Observations[node.Incarnation, echo]{}
+	l.units = lease.Observations[daemon.Unit, unitState]{}
+	l.lastFastRead = lease.Read{}
 }
 
-// see records a node's row, as observed at now.
-func (l *leader) see(p *node.Member, now lease.Instant) {
-	l.beats.See(p.Incarnation, p.Seq, now, l.read)
-	l.stamps.See(p.Incarnation, p.LastHeartbeatAt.UnixNano(), now, l.read)
+// observeRow records a node's row, as observed at now.
+func (l *leader) observeRow(p *node.Member, now lease.Instant) {
+	l.seqSeen.Observe(p.Incarnation, p.Seq, now, l.lastFastRead)
+	l.heartbeatStampSeen.Observe(p.Incarnation, p.LastHeartbeatAt.UnixNano(), now, l.lastFastRead)
 	if p.Present() {
-		l.heard.See(p.Incarnation, echo{p.Heard, p.RegisteredAt.UnixNano()}, now, l.read)
+		l.echoSeen.Observe(p.Incarnation, echo{p.ConfirmedSeq, p.RegisteredAt.UnixNano()}, now, l.lastFastRead)
 	} else {
-		delete(l.heard, p.Incarnation) // a row that registers again starts anew
+		delete(l.echoSeen, p.Incarnation) // a row that registers again starts anew
 	}
 }
 
-// readRows records that a reply received at now showed all rows.
-func (m *Member) readRows(now lease.Instant, store time.Time) {
-	if m.clock.Sharp() {
-		m.leader.read = lease.Read{At: now, Store: store}
+// noteRowsRead records that a reply received at now showed all rows.
+func (m *Member) noteRowsRead(now lease.Instant, store time.Time) {
+	if m.clock.LastReplyFast() {
+		m.leader.lastFastRead = lease.Read{At: now, Store: store}
 	}
 }
 
-// beat returns since when the node's row is unchanged, and the floor for its heartbeat's stamp.
-func (l *leader) beat(inc node.Incarnation) lease.Seen {
-	return lease.Seen{Since: l.beats[inc].Since, Floor: l.stamps[inc].Floor}
+// rowUnchanged returns since when the node's row is unchanged, and the floor for its heartbeat's stamp.
+func (l *leader) rowUnchanged(inc node.Incarnation) lease.Seen {
+	return lease.Seen{Since: l.seqSeen[inc].Since, PreviousRead: l.heartbeatStampSeen[inc].PreviousRead}
 }
 
-// keep drops the sightings of processes for which row returns false.
-func (l *leader) keep(row func(node.Incarnation) bool) {
-	l.beats.Keep(row)
-	l.stamps.Keep(row)
-	l.heard.Keep(row)
+// retainRows drops the sightings of processes for which row returns false.
+func (l *leader) retainRows(row func(node.Incarnation) bool) {
+	l.seqSeen.Retain(row)
+	l.heartbeatStampSeen.Retain(row)
+	l.echoSeen.Retain(row)
 }
 
 // begin starts the passes of a new term.
 func (l *leader) begin(now lease.Instant, t lease.Timing) {
 	l.end()
-	l.grace = max(l.grace, now.Add(t.Grace()))
-	l.settle, l.settled = now, false
+	l.noDeathsBefore = max(l.noDeathsBefore, now.Add(t.Grace()))
+	l.noPlacementBefore, l.formationChecked = now, false
 	l.passSeq = 0
-	l.want()
+	l.requestPass()
 }
 
 // end stops the passes. Answers to calls in flight will be dropped.
 func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
-	l.failed, l.withoutPass, l.quiet, l.snap, l.redo = 0, 0, fingerprint{}, nil, false
-	l.unplaced, l.unplacedTold = nil, map[daemon.Unit]string{}
+	l.failed, l.withoutPass, l.idleFingerprint, l.snap, l.passAgain = 0, 0, fingerprint{}, nil, false
+	l.unplaced, l.unplacedReported = nil, map[daemon.Unit]string{}
 }
 
-// want asks for a pass, as soon as the current one has ended.
-func (l *leader) want() { l.wanted = true }
+// requestPass asks for a pass, as soon as the current one has ended.
+func (l *leader) requestPass() { l.wanted = true }
 
-// planPatience is how many query timeouts a plan may take.
-const planPatience = 4
+// planTimeoutFactor is how many query timeouts a plan may take.
+const planTimeoutFactor = 4
 
-// watchPass fails a pass whose plan takes too long.
-func (m *Member) watchPass(now lease.Instant) {
-	if m.leading() && m.leader.phase == passPlanning && now >= m.leader.patience {
+// failOverduePlan fails a pass whose plan takes too long.
+func (m *Member) failOverduePlan(now lease.Instant) {
+	if m.leading() && m.leader.phase == passPlanning && now >= m.leader.planDeadline {
 		m.passFailed(now, errNoPlan)
 	}
 }
@@ -165,7 +165,7 @@ func (m *Member) nextPass() lease.Instant {
 	l := &m.leader
 	switch {
 	case m.leading() && l.phase == passPlanning:
-		return l.patience
+		return l.planDeadline
 	case !m.leading() || l.phase != passIdle:
 		return lease.Never
 	case l.wanted:
@@ -180,13 +180,13 @@ func (m *Member) startPass(now lease.Instant) {
 	if !m.leading() || l.phase != passIdle || now < m.nextPass() {
 		return
 	}
-	l.wanted, l.due, l.redo = false, lease.Never, false
+	l.wanted, l.due, l.passAgain = false, lease.Never, false
 	l.phase, l.began = passReading, now
 	m.send(now, callSnapshot, Call{Snapshot: true})
 }
 
-// fresh reports whether an answer belongs to the current pass of the term that this node leads.
-func (m *Member) fresh(c call, phase passPhase) bool {
+// isCurrent reports whether an answer belongs to the current pass of the term that this node leads.
+func (m *Member) isCurrent(c call, phase passPhase) bool {
 	return m.leading() && c.term == m.election.held.Number && m.leader.phase == phase
 }
 
@@ -217,7 +217,7 @@ func (m *Member) countWithoutPass(now lease.Instant, served time.Duration) {
 // it commits only what the deadlines decide: while the first leader waits for nodes to join, and for
 // NodeRegistrationTTL after the store was replaced by another one.
 func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
-	if !m.fresh(c, passReading) {
+	if !m.isCurrent(c, passReading) {
 		return
 	}
 	l := &m.leader
@@ -234,17 +234,17 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	}
 	m.observeClock(now, c.sent, s.Now)
 	l.snap = s
-	m.judge(now)
-	if now < l.settle || m.stranger(now, m.t.NodeRegistrationTTL) {
+	m.applyDeadlines(now)
+	if now < l.noPlacementBefore || m.storeChangedWithin(now, m.t.NodeRegistrationTTL) {
 		m.commitNext(now)
 		return
 	}
-	if f := m.fingerprint(); len(l.changes) == 0 && len(l.nodes) == 0 && f == l.quiet {
+	if f := m.fingerprint(); len(l.changes) == 0 && len(l.nodes) == 0 && f == l.idleFingerprint {
 		m.passDone(now)
 		return
 	}
 	l.phase = passPlanning
-	l.patience = now.Add(planPatience * m.t.QueryTimeout)
+	l.planDeadline = now.Add(planTimeoutFactor * m.t.QueryTimeout)
 	m.callID++
 	m.calls[m.callID] = call{kind: callCompute, sent: now, term: m.election.held.Number}
 	m.emit(Compute{ID: m.callID, Input: m.planInput()})
@@ -271,7 +271,7 @@ func (m *Member) fingerprint() fingerprint {
 		p := &s.Nodes[i]
 		mix(string(p.Incarnation))
 		mix(p.Advert)
-		mix(string(m.leader.verdict[p.Incarnation]))
+		mix(string(m.leader.nodeStates[p.Incarnation]))
 	}
 	f := fingerprint{head: s.Head, nodes: h}
 	if len(m.leader.unplaced) > 0 {
@@ -288,7 +288,7 @@ func (m *Member) planInput() plan.Input {
 	in.Nodes = make([]plan.Node, len(s.Nodes))
 	for i := range s.Nodes {
 		p := &s.Nodes[i]
-		in.Nodes[i] = plan.Node{Member: *p, Advert: s.Advert(*p), State: l.verdict[p.Incarnation]}
+		in.Nodes[i] = plan.Node{Member: *p, Advert: s.Advert(*p), State: l.nodeStates[p.Incarnation]}
 	}
 	if len(l.changes) == 0 {
 		return in
@@ -315,7 +315,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		return
 	}
 	delete(m.calls, p.ID)
-	if !m.fresh(c, passPlanning) {
+	if !m.isCurrent(c, passPlanning) {
 		return
 	}
 	l := &m.leader
@@ -325,12 +325,12 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 	}
 	for i := range p.Plan.Decisions {
 		l.changes = append(l.changes, m.change(&p.Plan.Decisions[i]))
-		l.redo = l.redo || p.Plan.Decisions[i].Step == ""
+		l.passAgain = l.passAgain || p.Plan.Decisions[i].Step == ""
 	}
-	m.tellUnplaced(&p.Plan)
-	m.tellDisagreements(&p.Plan)
+	m.noticeUnplaced(&p.Plan)
+	m.noticeDisagreements(&p.Plan)
 	if len(l.changes) == 0 && len(l.nodes) == 0 {
-		l.quiet = m.fingerprint()
+		l.idleFingerprint = m.fingerprint()
 	}
 	m.commitNext(now)
 }
@@ -339,7 +339,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 func (m *Member) change(d *plan.Decision) storage.Change {
 	c := storage.Change{
 		Unit: d.Unit, Step: d.Step, Generation: d.Generation, State: d.State, To: d.To, Retired: d.Retired,
-		AcknowledgeTimeout: m.t.AcknowledgeTimeout, DrainTimeout: m.t.DrainTimeout, Reason: d.Why.String(),
+		AcknowledgeTimeout: m.t.AcknowledgeTimeout, DrainTimeout: m.t.DrainTimeout, Reason: d.Reason.String(),
 	}
 	if d.Spec.AcknowledgeTimeout > 0 {
 		c.AcknowledgeTimeout = d.Spec.AcknowledgeTimeout
@@ -347,14 +347,14 @@ func (m *Member) change(d *plan.Decision) storage.Change {
 	if d.Spec.DrainTimeout > 0 {
 		c.DrainTimeout = d.Spec.DrainTimeout
 	}
-	if text, err := json.Marshal(d.Why); err == nil {
+	if text, err := json.Marshal(d.Reason); err == nil {
 		c.Detail = text
 	}
 	return c
 }
 
-// tellUnplaced informs the hooks of units that no node can take, once per reason.
-func (m *Member) tellUnplaced(p *plan.Plan) {
+// noticeUnplaced informs the hooks of units that no node can take, once per reason.
+func (m *Member) noticeUnplaced(p *plan.Plan) {
 	told := make(map[daemon.Unit]string, len(p.Unplaced))
 	for i := range p.Unplaced {
 		u := &p.Unplaced[i]
@@ -363,15 +363,15 @@ func (m *Member) tellUnplaced(p *plan.Plan) {
 			why += fmt.Sprintf("; it leaves the list %v after it became free", m.t.RetireAfter())
 		}
 		told[u.Unit] = why
-		if m.leader.unplacedTold[u.Unit] != why {
+		if m.leader.unplacedReported[u.Unit] != why {
 			m.emit(Notice{Kind: Unplaced, Fence: daemon.Fence{Unit: u.Unit}, Reason: why})
 		}
 	}
-	m.leader.unplaced, m.leader.unplacedTold = p.Unplaced, told
+	m.leader.unplaced, m.leader.unplacedReported = p.Unplaced, told
 }
 
-// tellDisagreements informs the hooks of daemons that nodes advertise differently, once each.
-func (m *Member) tellDisagreements(p *plan.Plan) {
+// noticeDisagreements informs the hooks of daemons that nodes advertise differently, once each.
+func (m *Member) noticeDisagreements(p *plan.Plan) {
 	told := make(map[string]bool, len(p.Disagreements))
 	for i := range p.Disagreements {
 		d := &p.Disagreements[i]
@@ -380,11 +380,11 @@ func (m *Member) tellDisagreements(p *plan.Plan) {
 			what += "; " + d.Winner.Name + " wins: " + d.Why
 		}
 		told[what] = true
-		if !m.leader.disagreed[what] {
+		if !m.leader.reportedDisagreements[what] {
 			m.emit(Notice{Kind: Disagreement, Fence: daemon.Fence{Unit: daemon.Unit{Daemon: d.Daemon}}, Reason: what})
 		}
 	}
-	m.leader.disagreed = told
+	m.leader.reportedDisagreements = told
 }
 
 // commitNext commits the next batch of the pass's changes, or ends the pass.
@@ -406,13 +406,13 @@ func (m *Member) commitNext(now lease.Instant) {
 
 // onCommit handles the answer to one batch of the pass's changes.
 func (m *Member) onCommit(now lease.Instant, c call, r Result) {
-	if !m.fresh(c, passCommitting) {
+	if !m.isCurrent(c, passCommitting) {
 		return
 	}
 	l := &m.leader
 	switch {
 	case errors.Is(r.Err, storage.ErrTermLost):
-		m.lose(now, node.Replaced)
+		m.endLeadership(now, node.Replaced)
 		return
 	case errors.Is(r.Err, storage.ErrStoreChanged):
 		l.phase = passIdle
@@ -426,8 +426,8 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 	l.size.succeeded()
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
-		m.raise(0, o.Record.Generation)
-		l.redo = l.redo || !o.Applied
+		m.noteHighest(0, o.Record.Generation)
+		l.passAgain = l.passAgain || !o.Applied
 		if o.Applied && o.Record.HeldBy(m.cfg.Node.Incarnation) {
 			m.beatSoon(now) // this node's own units need no wake-up
 		}
@@ -442,7 +442,7 @@ func (m *Member) passDone(now lease.Instant) {
 	l.phase, l.failed, l.withoutPass, l.retry = passIdle, 0, 0, now.Add(pause)
 	l.passSeq++
 	l.snap = nil
-	l.wanted = l.wanted || l.redo
+	l.wanted = l.wanted || l.passAgain
 }
 
 // passPause lies between two passes, so that a burst of wake-ups or rows that change all the time do not keep the

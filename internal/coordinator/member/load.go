@@ -27,13 +27,13 @@ const (
 	startTries   = 2
 )
 
-// load is what a node knows about whether the store can carry its timings.
-type load struct {
-	noRoom  *SlowStoreError // why the node is not registered; nil = it is, or something else is the reason
-	since   lease.Instant   // when it first found no room
-	present *SlowStoreError // what the registered nodes need; nil = not known, or a store without this limit
-	tight   lease.Instant   // since when they need more than there is; Never = they do not
-	slow    bool            // it has lasted so long that the hooks were informed
+// storeLoad is what a node knows about whether the store can carry its timings.
+type storeLoad struct {
+	refusedReason *SlowStoreError // why the node is not registered; nil = it is, or something else is the reason
+	since         lease.Instant   // when it first found no room
+	current       *SlowStoreError // what the registered nodes need; nil = not known, or a store without this limit
+	tooSlowSince  lease.Instant   // since when they need more than there is; Never = they do not
+	reportedSlow  bool            // it has lasted so long that the hooks were informed
 }
 
 // SlowStoreError reports that the store is too slow for the node's timings and the number of nodes.
@@ -66,65 +66,65 @@ func roundUp(d time.Duration) time.Duration {
 	return (d + unit - 1) / unit * unit
 }
 
-// Room returns the time that one change of every node of a cluster with these timings may take together.
-func Room(t lease.Timing) time.Duration {
+// ChangeTimeBudget returns the time that one change of every node of a cluster with these timings may take together.
+func ChangeTimeBudget(t lease.Timing) time.Duration {
 	return min(2*t.QueryTimeout, t.AcknowledgeTimeout/(startChanges*startTries))
 }
 
-// SlowStore returns an error if that many nodes need longer timings in a store in which one change takes that
+// CheckStoreSpeed returns an error if that many nodes need longer timings in a store in which one change takes that
 // long; else nil.
-func SlowStore(t lease.Timing, nodes int, change time.Duration) *SlowStoreError {
-	if time.Duration(nodes)*change <= Room(t) {
+func CheckStoreSpeed(t lease.Timing, nodes int, change time.Duration) *SlowStoreError {
+	if time.Duration(nodes)*change <= ChangeTimeBudget(t) {
 		return nil
 	}
 	return slowStore(t, nodes, change)
 }
 
-// RoomPatience returns how long a node waits for room. A node that was killed counts for its NodeRegistrationTTL,
+// RoomTimeout returns how long a node waits for room. A node that was killed counts for its NodeRegistrationTTL,
 // and one that is being stopped for the time of its stop in addition.
-func RoomPatience(t lease.Timing) time.Duration {
+func RoomTimeout(t lease.Timing) time.Duration {
 	return t.NodeRegistrationTTL + t.LeaderStopTimeout + t.DrainTimeout + t.StopTimeout + 2*t.QueryTimeout
 }
 
-// awaitRoom handles the store's refusal to register another node.
-func (m *Member) awaitRoom(now lease.Instant, crowded *storage.CrowdedError) {
-	first := m.load.noRoom == nil
-	m.load.noRoom = slowStore(m.t, crowded.Nodes, crowded.ChangeTime)
+// onNoRoom handles the store's refusal to register another node.
+func (m *Member) onNoRoom(now lease.Instant, crowded *storage.TooManyNodesError) {
+	first := m.load.refusedReason == nil
+	m.load.refusedReason = slowStore(m.t, crowded.Nodes, crowded.ChangeTime)
 	if first {
 		m.load.since = now
-		m.emit(Notice{Kind: NoRoom, Err: m.load.noRoom, Reason: RoomPatience(m.t).String()})
+		m.emit(Notice{Kind: NoRoom, Err: m.load.refusedReason, Reason: RoomTimeout(m.t).String()})
 	}
-	if now.Sub(m.load.since) >= RoomPatience(m.t) {
-		m.endWith(now, m.load.noRoom)
+	if now.Sub(m.load.since) >= RoomTimeout(m.t) {
+		m.stopWithError(now, m.load.refusedReason)
 	}
 }
 
-// wellBelow is a percentage of the available time. A store that was too slow counts as fast again when the nodes
+// recoverBelowPercent is a percentage of the available time. A store that was too slow counts as fast again when the nodes
 // need less than that.
-const wellBelow = 80
+const recoverBelowPercent = 80
 
 // compareLoad decides whether the store carries the timings of the registered nodes. It counts as too slow only
 // after NodeRegistrationTTL: by then the rows of dead nodes, which add no load, have been removed.
 func (m *Member) compareLoad(now lease.Instant, r *storage.Reply) {
-	m.load.noRoom = nil
-	if r.ChangeTime <= 0 {
+	m.load.refusedReason = nil
+	if r.MinChangeTime <= 0 {
 		return
 	}
 	nodes := len(m.peers.known)
-	m.load.present = slowStore(m.t, nodes, r.ChangeTime)
-	need, room := time.Duration(nodes)*r.ChangeTime, Room(m.t)
+	m.load.current = slowStore(m.t, nodes, r.MinChangeTime)
+	need, room := time.Duration(nodes)*r.MinChangeTime, ChangeTimeBudget(m.t)
 	switch {
 	case need > room:
-		m.load.tight = min(m.load.tight, now)
-	case need*100 <= room*wellBelow || !m.load.slow:
-		m.load.tight = lease.Never
+		m.load.tooSlowSince = min(m.load.tooSlowSince, now)
+	case need*100 <= room*recoverBelowPercent || !m.load.reportedSlow:
+		m.load.tooSlowSince = lease.Never
 	}
-	slow := m.load.tight != lease.Never && now.Sub(m.load.tight) >= m.t.NodeRegistrationTTL
+	slow := m.load.tooSlowSince != lease.Never && now.Sub(m.load.tooSlowSince) >= m.t.NodeRegistrationTTL
 	switch {
-	case slow && !m.load.slow:
-		m.emit(Notice{Kind: StoreSlow, Err: m.load.present})
-	case m.load.slow && !slow:
-		m.emit(Notice{Kind: StoreFine})
+	case slow && !m.load.reportedSlow:
+		m.emit(Notice{Kind: StoreSlow, Err: m.load.current})
+	case m.load.reportedSlow && !slow:
+		m.emit(Notice{Kind: StoreRecovered})
 	}
-	m.load.slow = slow
+	m.load.reportedSlow = slow
 }

@@ -15,7 +15,7 @@ import (
 // joinSlow adds a node with profile "fast", on a store in which a change takes that long.
 func (c *cluster) joinSlow(name string, change *time.Duration) *peer {
 	p := c.joinTimed(name, lease.Fast())
-	p.forge = func(r *storage.Reply) { r.ChangeTime = *change }
+	p.forge = func(r *storage.Reply) { r.MinChangeTime = *change }
 	return p
 }
 
@@ -31,7 +31,7 @@ func TestStoreThatBecomesSlow(t *testing.T) {
 	expect := func(when string, slow, fine int, now bool) {
 		t.Helper()
 		for _, p := range c.nodes {
-			if s, f := p.count(string(member.StoreSlow)), p.count(string(member.StoreFine)); s != slow || f != fine {
+			if s, f := p.count(string(member.StoreSlow)), p.count(string(member.StoreRecovered)); s != slow || f != fine {
 				t.Errorf("%s: %s said %d times that the store is slow and %d times that it is not, want %d and %d", when, p.id.Name, s, f, slow, fine)
 			}
 			if v := p.m.View(); (v.TooSlow != nil) != now || v.ChangeTime != change || v.ChangeTimeLimit != lease.Fast().AcknowledgeTimeout/24 {
@@ -105,11 +105,11 @@ func TestNodeWaitsForRoom(t *testing.T) {
 		return &solo{t: t, now: lease.Instant(time.Hour), m: member.New(member.Config{Node: id, Advert: advert("acme:work", 1), Timing: tm, Seed: 1}, lease.Instant(time.Hour))}
 	}
 	refuse := func(member.Call) member.Result {
-		return member.Result{Err: fmt.Errorf("x: %w", &storage.CrowdedError{Nodes: 5, ChangeTime: 100 * time.Millisecond})}
+		return member.Result{Err: fmt.Errorf("x: %w", &storage.TooManyNodesError{Nodes: 5, ChangeTime: 100 * time.Millisecond})}
 	}
 	s := begin()
 	s.answer(10*time.Second, refuse)
-	if len(s.calls) < 9 || len(s.calls) > 12 || s.calls[9].Heartbeat == nil || s.calls[9].Heartbeat.Room != member.Room(tm) || s.calls[9].Heartbeat.Advert == nil {
+	if len(s.calls) < 9 || len(s.calls) > 12 || s.calls[9].Heartbeat == nil || s.calls[9].Heartbeat.MaxTotalChangeTime != member.ChangeTimeBudget(tm) || s.calls[9].Heartbeat.Advert == nil {
 		t.Errorf("%d calls in 10 intervals, the last %+v", len(s.calls), s.calls[len(s.calls)-1].Heartbeat)
 	}
 	if len(s.told) != 1 || s.told[0].Kind != member.NoRoom || s.m.View().NoRoom == nil || s.m.View().Registered {
@@ -120,8 +120,8 @@ func TestNodeWaitsForRoom(t *testing.T) {
 	switch took := s.now.Sub(lease.Instant(time.Hour)); {
 	case s.ended == nil || !errors.As(s.ended.Err, &slow) || slow.Nodes != 5 || slow.NeedQueryTimeout != 250*time.Millisecond || slow.NeedAcknowledgeTimeout != 3*time.Second:
 		t.Errorf("it ended with %v", s.ended)
-	case took < member.RoomPatience(tm) || took > member.RoomPatience(tm)+2*tm.HeartbeatInterval:
-		t.Errorf("it ended after %v, want %v", took, member.RoomPatience(tm))
+	case took < member.RoomTimeout(tm) || took > member.RoomTimeout(tm)+2*tm.HeartbeatInterval:
+		t.Errorf("it ended after %v, want %v", took, member.RoomTimeout(tm))
 	}
 	for _, call := range s.calls {
 		if call.Heartbeat == nil {
@@ -133,7 +133,7 @@ func TestNodeWaitsForRoom(t *testing.T) {
 	s.answer(3*time.Second, func(c member.Call) member.Result {
 		return member.Result{Reply: &storage.Reply{Seq: c.Heartbeat.Seq, Now: time.Unix(1_800_000_000, 0).Add(time.Duration(s.now)), StoreID: "x", Members: []node.Member{}}}
 	})
-	if last := s.calls[len(s.calls)-1].Heartbeat; last == nil || last.Room != 0 || s.m.View().NoRoom != nil || !s.m.View().Registered {
+	if last := s.calls[len(s.calls)-1].Heartbeat; last == nil || last.MaxTotalChangeTime != 0 || s.m.View().NoRoom != nil || !s.m.View().Registered {
 		t.Errorf("once it is in: %+v, %+v", last, s.m.View())
 	}
 }

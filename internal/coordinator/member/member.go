@@ -24,17 +24,17 @@ type Member struct {
 	// seq is the sequence number of heartbeats, reports and leaves; see package storage.
 	seq uint64
 
-	beat     beat
-	clock    lease.Clock
-	store    storeIdentity
-	election election
-	runs     runs
-	starts   starts
-	leader   leader
-	peers    peers
-	foreign  foreign
-	load     load
-	stop     stop
+	heartbeats   heartbeatLoop
+	clock        lease.Clock
+	store        storeIdentity
+	election     election
+	runs         runs
+	starts       startLimiter
+	leader       leader
+	peers        peers
+	otherTimings otherTimings
+	load         storeLoad
+	stop         stop
 
 	// highestTerm and highestGeneration are the highest numbers seen anywhere. Every heartbeat
 	// carries them.
@@ -75,15 +75,15 @@ func New(cfg Config, now lease.Instant) *Member {
 		calls: map[uint64]call{},
 		clock: lease.Clock{Step: t.ClockStep, Window: window},
 	}
-	m.beat = beat{due: now, wake: lease.Never, register: true, wantMembers: true, cursor: -1, returned: map[daemon.Unit]int64{}}
-	m.election = election{trust: lease.Never, stand: lease.Never}
-	m.stop = stop{by: lease.Never}
+	m.heartbeats = heartbeatLoop{due: now, wake: lease.Never, sendAdvert: true, wantMembers: true, cursor: -1, returned: map[daemon.Unit]int64{}}
+	m.election = election{validUntil: lease.Never, campaignAt: lease.Never}
+	m.stop = stop{deadline: lease.Never}
 	m.runs.init()
 	m.starts.init()
 	m.leader.init()
 	m.peers.known = map[node.Incarnation]node.Member{}
-	m.load.tight = lease.Never
-	m.foreign = foreign{joining: true, rows: lease.Sightings[node.Incarnation, uint64]{}}
+	m.load.tooSlowSince = lease.Never
+	m.otherTimings = otherTimings{joining: true, rows: lease.Observations[node.Incarnation, uint64]{}}
 	return m
 }
 
@@ -96,9 +96,9 @@ func (m *Member) Step(now lease.Instant, in Input) []Effect {
 	}
 	// Deadlines come before the input. After a pause of the process, a queued answer must not be
 	// handled by a node that still counts itself as leader although its validity is over.
-	m.watch(now)
+	m.checkDeadlines(now)
 	m.handle(now, in)
-	m.act(now)
+	m.sendDue(now)
 	return m.out
 }
 
@@ -109,7 +109,7 @@ func (m *Member) handle(now lease.Instant, in Input) {
 		m.onResult(now, in)
 	case Planned:
 		m.onPlanned(now, in)
-	case Woken:
+	case WakeUp:
 		m.onWoken(now, in.Wake)
 	case RunStarted:
 		m.onRunStarted(now, in.Fence)
@@ -120,35 +120,35 @@ func (m *Member) handle(now lease.Instant, in Input) {
 	case RunFailed:
 		m.onRunFailed(now, in)
 	case FenceHeld:
-		m.raise(0, in.Generation)
+		m.noteHighest(0, in.Generation)
 	case Advertise:
 		m.cfg.Advert = in.Advert
-		m.beat.register, m.beat.told = true, false
+		m.heartbeats.sendAdvert, m.heartbeats.advertInFlight = true, false
 		m.beatSoon(now)
 	case Resign:
 		m.resign(now, in.Reason, in.Cooldown, "", "")
 	case LeaderIdle:
 		m.onLeaderIdle(now, in.Term)
-	case Witness:
-		m.onEnded(now, in.Ended)
+	case ExitEvidence:
+		m.onExitEvidence(now, in.Ended)
 	case Stop:
 		m.beginStop(now)
 	}
 }
 
-// watch acts on deadlines that have passed.
-func (m *Member) watch(now lease.Instant) {
-	if m.leading() && now >= m.election.trust {
-		m.lose(now, node.TrustLost)
+// checkDeadlines acts on deadlines that have passed.
+func (m *Member) checkDeadlines(now lease.Instant) {
+	if m.leading() && now >= m.election.validUntil {
+		m.endLeadership(now, node.ValidityEnded)
 	}
-	m.watchResign(now)
-	m.watchRuns(now)
-	m.watchPass(now)
-	m.watchStop(now)
+	m.advanceResign(now)
+	m.checkRunDeadlines(now)
+	m.failOverduePlan(now)
+	m.checkStopDeadline(now)
 }
 
-// act sends what is due.
-func (m *Member) act(now lease.Instant) {
+// sendDue sends what is due.
+func (m *Member) sendDue(now lease.Instant) {
 	if m.stop.phase == stopDone {
 		return
 	}
@@ -166,7 +166,7 @@ func (m *Member) Next() lease.Instant {
 	}
 	next := min(m.nextBeat(), m.nextResign(), m.nextRun(), m.nextPass(), m.starts.next(), m.stop.next())
 	if m.leading() {
-		next = min(next, m.election.trust)
+		next = min(next, m.election.validUntil)
 	}
 	return next
 }
@@ -188,8 +188,8 @@ func (m *Member) nextSeq() uint64 {
 	return m.seq
 }
 
-// raise updates the highest numbers seen.
-func (m *Member) raise(term, generation int64) {
+// noteHighest updates the highest numbers seen.
+func (m *Member) noteHighest(term, generation int64) {
 	m.highestTerm = max(m.highestTerm, term)
 	m.highestGeneration = max(m.highestGeneration, generation)
 }
@@ -232,23 +232,23 @@ func (m *Member) onResult(now lease.Instant, r Result) {
 // View returns a copy of the member's state.
 func (m *Member) View() View {
 	v := View{
-		Leading: m.leading(), Term: m.election.seen, LeaderTrust: m.election.trust, AgentTrust: m.agentTrust(),
-		LastAnswered: m.beat.answered, Stopping: m.stop.phase != stopNone, Registered: m.beat.everAnswered,
+		Leading: m.leading(), Term: m.election.seen, LeaderValidUntil: m.election.validUntil, RunsValidUntil: m.runsValidUntil(),
+		LastAnswered: m.heartbeats.lastAnsweredSent, Stopping: m.stop.phase != stopNone, Registered: m.heartbeats.everAnswered,
 		StoreID: m.store.id, ClockSteps: m.clock.Steps(), PassSeq: m.leader.passSeq, PassesFailed: m.leader.failed,
 	}
-	if l := m.load; l.noRoom != nil {
-		v.NoRoom = l.noRoom
-	} else if l.present != nil {
-		if l.slow {
-			v.TooSlow = l.present
+	if l := m.load; l.refusedReason != nil {
+		v.NoRoom = l.refusedReason
+	} else if l.current != nil {
+		if l.reportedSlow {
+			v.TooSlow = l.current
 		}
-		v.ChangeTime, v.ChangeTimeLimit = l.present.Change, Room(m.t)/time.Duration(max(l.present.Nodes, 1))
+		v.ChangeTime, v.ChangeTimeLimit = l.current.Change, ChangeTimeBudget(m.t)/time.Duration(max(l.current.Nodes, 1))
 	}
 	if v.Leading {
 		v.Unplaced = m.leader.unplaced
 	}
 	for u, r := range m.runs.live {
-		v.Runs = append(v.Runs, RunView{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Phase: r.phase(), Trust: r.cancelAt})
+		v.Runs = append(v.Runs, RunView{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Phase: r.phase(), ValidUntil: r.validUntil})
 	}
 	slices.SortFunc(v.Runs, func(a, b RunView) int { return a.Fence.Unit.Compare(b.Fence.Unit) })
 	return v
@@ -265,9 +265,9 @@ type storeIdentity struct {
 	term int64
 }
 
-// stranger reports whether the store was replaced by another one less than d ago. What this node
+// storeChangedWithin reports whether the store was replaced by another one less than d ago. What this node
 // knows about other nodes may then be wrong.
-func (m *Member) stranger(now lease.Instant, d time.Duration) bool {
+func (m *Member) storeChangedWithin(now lease.Instant, d time.Duration) bool {
 	return m.store.changedAt != 0 && now.Sub(m.store.changedAt) < d
 }
 
@@ -276,16 +276,16 @@ type peers struct {
 	known map[node.Incarnation]node.Member
 }
 
-// joined notes a new member and informs the hooks, once.
-func (m *Member) joined(p node.Member) {
+// memberJoined notes a new member and informs the hooks, once.
+func (m *Member) memberJoined(p node.Member) {
 	if _, ok := m.peers.known[p.Incarnation]; !ok {
 		m.peers.known[p.Incarnation] = p
 		m.emit(Notice{Kind: NodeJoined, Member: p})
 	}
 }
 
-// left notes that a member is gone and informs the hooks, once.
-func (m *Member) left(p node.Member, reason string) {
+// memberLeft notes that a member is gone and informs the hooks, once.
+func (m *Member) memberLeft(p node.Member, reason string) {
 	if old, ok := m.peers.known[p.Incarnation]; ok {
 		delete(m.peers.known, p.Incarnation)
 		m.emit(Notice{Kind: NodeLeft, Member: old, Reason: reason})
@@ -298,26 +298,26 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 		p := node.Member{Identity: node.Identity{Name: e.Node, ID: e.NodeID, Incarnation: e.Incarnation}, State: node.Live}
 		switch e.Kind {
 		case daemon.NodeRegistered:
-			m.joined(p)
-			m.beat.newcomers = m.beat.newcomers || p.Incarnation != m.cfg.Node.Incarnation
+			m.memberJoined(p)
+			m.heartbeats.unlistedJoins = m.heartbeats.unlistedJoins || p.Incarnation != m.cfg.Node.Incarnation
 		case daemon.NodeRemoved:
-			m.left(p, e.Reason)
+			m.memberLeft(p, e.Reason)
 		}
 	}
 	if n := len(r.Events); n > 0 {
-		m.beat.cursor = r.Events[n-1].Seq
+		m.heartbeats.cursor = r.Events[n-1].Seq
 	}
 	if r.Members != nil {
 		m.observeMembers(now, r.Now, r.Members)
-		m.beat.wantMembers, m.beat.newcomers, m.beat.listed = false, false, now
+		m.heartbeats.wantMembers, m.heartbeats.unlistedJoins, m.heartbeats.memberListAt = false, false, now
 		m.compareTimings(now, r.Members)
 	}
 	m.compareLoad(now, r)
-	if r.Behind || m.beat.cursor < 0 || r.Head < m.beat.cursor {
+	if r.EventsMissing || m.heartbeats.cursor < 0 || r.Head < m.heartbeats.cursor {
 		// The cursor is too far behind, or unset, or ahead of a store that lost events. Ask for the
 		// whole list next time, and for the events after this number.
-		m.beat.wantMembers = m.beat.wantMembers || r.Members == nil
-		m.beat.cursor = r.Head
+		m.heartbeats.wantMembers = m.heartbeats.wantMembers || r.Members == nil
+		m.heartbeats.cursor = r.Head
 	}
 }
 
@@ -330,16 +330,16 @@ func (m *Member) observeMembers(now lease.Instant, store time.Time, members []no
 	}
 	for _, c := range node.Diff(old, members) {
 		if c.Kind == node.Joined {
-			m.joined(c.Member)
+			m.memberJoined(c.Member)
 		} else {
-			m.left(c.Member, c.Reason)
+			m.memberLeft(c.Member, c.Reason)
 		}
 	}
 	present := make(map[node.Incarnation]bool, len(members))
 	for i := range members {
-		m.leader.see(&members[i], now)
+		m.leader.observeRow(&members[i], now)
 		present[members[i].Incarnation] = true
 	}
-	m.readRows(now, store)
-	m.leader.keep(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
+	m.noteRowsRead(now, store)
+	m.leader.retainRows(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
 }

@@ -60,13 +60,13 @@ func TestFollowersLeaveTheTermAlone(t *testing.T) {
 	}
 	for range 300 {
 		for _, p := range c.nodes {
-			p.step(member.Woken{})
+			p.step(member.WakeUp{})
 		}
 		c.run(100 * time.Millisecond)
 	}
 	for _, p := range c.nodes {
 		for _, call := range p.calls {
-			if call.Heartbeat != nil && call.Heartbeat.Claim.Stand {
+			if call.Heartbeat != nil && call.Heartbeat.TermRequest.Campaign {
 				t.Fatalf("%s stood against a leader that renews", p.id.Name)
 			}
 		}

@@ -40,7 +40,7 @@ const (
 // unit that this process ever started.
 func reconcile(listed *daemon.Record, run *localRun, ran int64) action {
 	switch {
-	case listed == nil || listed.State.Free():
+	case listed == nil || listed.State.IsFree():
 		return unlisted(run)
 	case !listed.State.Known():
 		return actionNothing // a state that a newer version wrote: leave it alone

@@ -28,12 +28,12 @@ type runs struct {
 	size     batch
 	failures int
 	retry    lease.Instant
-	// unsure is when a report last failed, even though the store may have applied it. The next report waits for a
+	// reportFailedAt is when a report last failed, even though the store may have applied it. The next report waits for a
 	// reply to a heartbeat that was sent since.
-	unsure lease.Instant
-	// told is when the newest answered heartbeat was sent. A state that its reply did not show is younger than
+	reportFailedAt lease.Instant
+	// lastAnsweredSent is when the newest answered heartbeat was sent. A state that its reply did not show is younger than
 	// that.
-	told lease.Instant
+	lastAnsweredSent lease.Instant
 	// next is the earliest deadline of a live run.
 	next lease.Instant
 }
@@ -49,11 +49,11 @@ type listing struct {
 // run is one run that has not returned.
 type run struct {
 	localRun
-	cancelAt  lease.Instant // end of the validity, less StopTimeout
-	ackBy     lease.Instant // deadline to be acknowledged; Never once it is
-	drainBy   lease.Instant // drain deadline; Never until draining
-	abandonAt lease.Instant // when to ask (again) whether the agent ignores the cancellation; Never until cancelled
-	asked     bool          // whether that was asked at least once
+	validUntil   lease.Instant // end of the validity, less StopTimeout
+	ackBy        lease.Instant // deadline to be acknowledged; Never once it is
+	drainBy      lease.Instant // drain deadline; Never until draining
+	abandonAt    lease.Instant // when to ask (again) whether the agent ignores the cancellation; Never until cancelled
+	abandonAsked bool          // whether that was asked at least once
 	// abandonedAs is the newest generation under which this run was reported as abandoned; 0 = not reported.
 	abandonedAs int64
 	cause       CancelCause
@@ -91,7 +91,7 @@ func (r *run) deadline() lease.Instant {
 	case r.Cancelled:
 		return r.abandonAt
 	}
-	return min(r.cancelAt, r.ackBy, r.drainBy)
+	return min(r.validUntil, r.ackBy, r.drainBy)
 }
 
 func (rs *runs) init() {
@@ -101,13 +101,13 @@ func (rs *runs) init() {
 	rs.next, rs.size = lease.Never, full()
 }
 
-// agentTrust returns until when all runs of this node may go on without another answered heartbeat: the earliest
+// runsValidUntil returns until when all runs of this node may go on without another answered heartbeat: the earliest
 // of their bounds.
-func (m *Member) agentTrust() lease.Instant {
+func (m *Member) runsValidUntil() lease.Instant {
 	trust := lease.Never
 	for _, r := range m.runs.live {
 		if !r.Abandoned {
-			trust = min(trust, r.cancelAt)
+			trust = min(trust, r.validUntil)
 		}
 	}
 	return trust
@@ -128,15 +128,15 @@ func (m *Member) nextRun() lease.Instant {
 // refused as stale.
 func (m *Member) mayReport() bool {
 	rs := &m.runs
-	return len(rs.pending) > 0 && rs.inFlight == 0 && m.beat.inFlight == 0 &&
-		m.beat.everAnswered && m.beat.failures == 0 && m.beat.answered >= rs.unsure && m.stop.phase < stopDeregister
+	return len(rs.pending) > 0 && rs.inFlight == 0 && m.heartbeats.inFlight == 0 &&
+		m.heartbeats.everAnswered && m.heartbeats.failures == 0 && m.heartbeats.lastAnsweredSent >= rs.reportFailedAt && m.stop.phase < stopDeregister
 }
 
-// older moves all deadlines that were counted from earlier replies to d earlier, because the local clock may have
+// ageDeadlines moves all deadlines that were counted from earlier replies to d earlier, because the local clock may have
 // stood still for that long. The leader decides the timeouts of runs that drain or are not acknowledged, and its
 // clock went on. If instead the store's clock was set forward, such a run only ends early. The validity of runs
 // and of leadership counts from the reply that showed the step, so it does not change.
-func (m *Member) older(d time.Duration) {
+func (m *Member) ageDeadlines(d time.Duration) {
 	if d == 0 {
 		return
 	}
@@ -146,27 +146,27 @@ func (m *Member) older(d time.Duration) {
 		}
 		return at.Add(-d)
 	}
-	m.runs.told = earlier(m.runs.told)
+	m.runs.lastAnsweredSent = earlier(m.runs.lastAnsweredSent)
 	for _, l := range m.runs.listed {
 		l.end = earlier(l.end)
 	}
 	for _, r := range m.runs.live {
 		r.ackBy, r.drainBy = earlier(r.ackBy), earlier(r.drainBy)
 	}
-	m.settleNext()
+	m.recomputeNext()
 }
 
-// settleNext recomputes the earliest deadline of all runs.
-func (m *Member) settleNext() {
+// recomputeNext recomputes the earliest deadline of all runs.
+func (m *Member) recomputeNext() {
 	m.runs.next = lease.Never
 	for _, r := range m.runs.live {
 		m.runs.next = min(m.runs.next, r.deadline())
 	}
 }
 
-// watchRuns acts on deadlines of runs that have passed: validity, acknowledgement, drain, and the time to return
+// checkRunDeadlines acts on deadlines of runs that have passed: validity, acknowledgement, drain, and the time to return
 // after a cancellation.
-func (m *Member) watchRuns(now lease.Instant) {
+func (m *Member) checkRunDeadlines(now lease.Instant) {
 	if now < m.runs.next {
 		return
 	}
@@ -176,26 +176,26 @@ func (m *Member) watchRuns(now lease.Instant) {
 		case r.Abandoned:
 		case r.Cancelled:
 			if now >= r.abandonAt {
-				r.asked, r.abandonAt = true, now.Add(m.t.StopTimeout)
+				r.abandonAsked, r.abandonAt = true, now.Add(m.t.StopTimeout)
 				m.emit(Abandon{Fence: daemon.Fence{Unit: u, Generation: r.Generation}})
 			}
-		case now >= r.cancelAt:
-			m.cancel(now, u, r, CauseTrust)
+		case now >= r.validUntil:
+			m.cancel(now, u, r, CauseValidityEnded)
 		case now >= r.ackBy:
-			m.starts.halve(now, r.began)
+			m.starts.halveLimit(now, r.began)
 			m.cancel(now, u, r, CauseAckDeadline)
 		case now >= r.drainBy:
 			m.cancel(now, u, r, CauseDrainDeadline)
 		}
 	}
-	m.settleNext()
+	m.recomputeNext()
 }
 
-// patience returns when the last cancelled run has had StopTimeout to return.
-func (rs *runs) patience() lease.Instant {
+// lastCancelDeadline returns when the last cancelled run has had StopTimeout to return.
+func (rs *runs) lastCancelDeadline() lease.Instant {
 	var last lease.Instant
 	for _, r := range rs.live {
-		if r.Cancelled && !r.asked {
+		if r.Cancelled && !r.abandonAsked {
 			last = max(last, r.abandonAt)
 		}
 	}
@@ -217,7 +217,7 @@ func (m *Member) onRunAbandoned(now lease.Instant, f daemon.Fence) {
 		return
 	}
 	r.Abandoned = true
-	m.settleNext()
+	m.recomputeNext()
 	m.emit(Notice{Kind: UnitAbandoned, Fence: f, Reason: string(r.cause)})
 	m.reconcile(now, f.Unit)
 }
@@ -227,7 +227,7 @@ func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 	seen := make(map[daemon.Unit]bool, len(records))
 	for i := range records {
 		seen[records[i].Unit] = true
-		m.list(now, sent, &records[i])
+		m.applyListed(now, sent, &records[i])
 		m.reconcile(now, records[i].Unit)
 	}
 	for u := range m.runs.listed {
@@ -240,9 +240,9 @@ func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 			m.reconcile(now, u)
 		}
 	}
-	m.runs.told = sent
+	m.runs.lastAnsweredSent = sent
 	m.reportHealth(now)
-	m.settleNext()
+	m.recomputeNext()
 }
 
 // unlist drops what was noted of a unit that the store no longer lists for this node.
@@ -252,17 +252,17 @@ func (m *Member) unlist(u daemon.Unit) {
 	delete(m.runs.pending, u)
 }
 
-// list handles one record of an own unit, returned by a call that was sent at sent.
-func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
+// applyListed handles one record of an own unit, returned by a call that was sent at sent.
+func (m *Member) applyListed(now, sent lease.Instant, rec *daemon.Record) {
 	u := rec.Unit
-	m.raise(rec.Term, rec.Generation)
+	m.noteHighest(rec.Term, rec.Generation)
 	old := m.runs.listed[u]
 	switch {
-	case old != nil && rec.Generation < old.rec.Generation && !m.stranger(now, m.t.NodeRegistrationTTL):
+	case old != nil && rec.Generation < old.rec.Generation && !m.storeChangedWithin(now, m.t.NodeRegistrationTTL):
 		return // this was read before a report that has been answered since
 	case old == nil || old.rec.Generation != rec.Generation:
 		delete(m.runs.pending, u)
-		if w := m.starts.queued[u]; rec.State == daemon.Assigning && (old == nil || w == nil || w.asked != old.rec.Generation) {
+		if w := m.starts.queued[u]; rec.State == daemon.Assigning && (old == nil || w == nil || w.postponeAsked != old.rec.Generation) {
 			m.emit(Notice{Kind: UnitAssigned, Fence: rec.Fence(), Term: rec.Term})
 		}
 		fallthrough
@@ -270,28 +270,28 @@ func (m *Member) list(now, sent lease.Instant, rec *daemon.Record) {
 		if !rec.State.Known() {
 			m.emit(Notice{Kind: UnitUnknown, Fence: rec.Fence(), Reason: string(rec.State)})
 		}
-		m.runs.listed[u] = &listing{rec: *rec, sent: sent, end: m.stateEnds(rec)}
+		m.runs.listed[u] = &listing{rec: *rec, sent: sent, end: m.stateDeadline(rec)}
 	default:
 		old.rec, old.sent = *rec, sent
 	}
 	if r := m.runs.live[u]; r != nil && r.Generation == rec.Generation && !r.Cancelled {
-		r.cancelAt = max(r.cancelAt, m.trusted(sent))
+		r.validUntil = max(r.validUntil, m.runValidUntil(sent))
 		if rec.State == daemon.Active {
 			r.ackBy = lease.Never
 		}
 	}
 }
 
-// trusted returns until when a run may go on if a call sent at sent listed it.
-func (m *Member) trusted(sent lease.Instant) lease.Instant {
-	return sent.Add(m.t.TrustFor(m.t.NodeRegistrationTTL) - m.t.StopTimeout)
+// runValidUntil returns until when a run may go on if a call sent at sent listed it.
+func (m *Member) runValidUntil(sent lease.Instant) lease.Instant {
+	return sent.Add(m.t.ValidFor(m.t.NodeRegistrationTTL) - m.t.StopTimeout)
 }
 
-// stateEnds returns until when this node may use the timeout of a state that it sees for the first time. The
+// stateDeadline returns until when this node may use the timeout of a state that it sees for the first time. The
 // leader counts the timeout from the store's stamp. Two lower bounds for its end hold, and the later one counts.
 // First, the stamp is not older than the newest answered heartbeat before, which did not show the state. Second,
 // if the store's clock did not step since the stamp, the time left by that clock counts from before the call.
-func (m *Member) stateEnds(rec *daemon.Record) lease.Instant {
+func (m *Member) stateDeadline(rec *daemon.Record) lease.Instant {
 	stamp, d := rec.AssignedAt, rec.AcknowledgeTimeout
 	switch rec.State {
 	case daemon.Assigning:
@@ -300,7 +300,7 @@ func (m *Member) stateEnds(rec *daemon.Record) lease.Instant {
 	default:
 		return lease.Never
 	}
-	end := m.runs.told.Add(d)
+	end := m.runs.lastAnsweredSent.Add(d)
 	if at, left, ok := m.clock.Left(stamp, d); ok {
 		end = max(end, at.Add(left))
 	}
@@ -331,7 +331,7 @@ func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	case actionDrain:
 		m.drain(u, r, l.end)
 	case actionCancel:
-		m.cancel(now, u, r, CauseLost)
+		m.cancel(now, u, r, CauseNotListed)
 	case actionConfirm:
 		m.report(u, listed.Generation, daemon.Confirm, storage.UnitReport{Reason: m.endReason(u)})
 	case actionAbandon:
@@ -367,14 +367,14 @@ func (m *Member) spec(id daemon.ID) daemon.Spec {
 // resume asks for a new generation of an active unit whose run on this node has ended.
 func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 	u := rec.Unit
-	if e, ok := m.runs.endings[u]; ok && e.How != Returned && e.How != Refused {
+	if e, ok := m.runs.endings[u]; ok && e.How != Returned && e.How != FenceRefused {
 		m.release(u, rec)
 		return
 	}
 	switch {
 	case m.stop.phase != stopNone:
 		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
-	case m.stranger(now, m.t.NodeRegistrationTTL), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
+	case m.storeChangedWithin(now, m.t.NodeRegistrationTTL), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
 	default:
 		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "own run had ended"})
 	}
@@ -402,12 +402,12 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 		rep.Reason = fmt.Sprintf("gave up after %d failures", e.Failures)
 	case Released:
 		rep.Reason = "released by the agent"
-	case Refused:
+	case FenceRefused:
 		rep.Reason = "fence could not be stamped"
-		if outrun(e.RunEnded) {
+		if generationTooLow(e.RunEnded) {
 			rep.Embargo = 0 // the next generation will be high enough
 		}
-	case Forgotten:
+	case NoAgent:
 		rep.Reason = "no such agent on this node"
 	case Returned:
 		rep.Reason = "not ready in time"
@@ -431,7 +431,7 @@ func (m *Member) embargo(rec daemon.Record) time.Duration {
 func embargoFor(rec daemon.Record, inc node.Incarnation, base time.Duration, abandoned bool) time.Duration {
 	strikes := 0
 	for _, e := range rec.Embargoes {
-		if e.Incarnation == inc && (e.Run != 0) == abandoned {
+		if e.Incarnation == inc && (e.AbandonedGeneration != 0) == abandoned {
 			strikes = e.Strikes
 		}
 	}
@@ -446,7 +446,7 @@ func (m *Member) onRunStarted(now lease.Instant, f daemon.Fence) {
 	}
 	r.Started = true
 	if r.health.before > 0 {
-		r.health.wellAt = now.Add(daemon.WellAfter)
+		r.health.recoveredAt = now.Add(daemon.FailuresResetAfter)
 	}
 	m.starts.started(now, f.Unit)
 	m.emit(Notice{Kind: UnitStarted, Fence: f})
@@ -462,7 +462,7 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	}
 	delete(m.runs.live, u)
 	delete(m.starts.slots, u)
-	m.settleNext()
+	m.recomputeNext()
 	if r.abandonedAs != 0 {
 		m.returned(now, daemon.Fence{Unit: u, Generation: r.abandonedAs})
 	}
@@ -480,16 +480,16 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	if m.stop.phase == stopLeaving && r.Draining {
 		return // the row is not revoking yet; the leave will make it so
 	}
-	if l := m.runs.listed[u]; e.How == Refused && !outrun(e) && l != nil && l.rec.State == daemon.Active {
+	if l := m.runs.listed[u]; e.How == FenceRefused && !generationTooLow(e) && l != nil && l.rec.State == daemon.Active {
 		return // the next heartbeat resumes it: an agent that refuses every start must not cause a tight loop
 	}
 	m.reconcile(now, u)
 }
 
-// outrun reports whether the run was refused because its generation is too low. The next generation will not be.
-func outrun(e RunEnded) bool {
+// generationTooLow reports whether the run was refused because its generation is too low. The next generation will not be.
+func generationTooLow(e RunEnded) bool {
 	var stale *daemon.StaleError
-	return errors.As(e.Err, &stale) && stale.Holds > e.Fence.Generation
+	return errors.As(e.Err, &stale) && stale.HeldGeneration > e.Fence.Generation
 }
 
 // report queues a step of a unit to be reported to the store. A newer step of the same unit replaces it.
@@ -529,9 +529,9 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 		rs.failures++
 		rs.size.failed()
 		rs.retry = now.Add(m.jitter(min(firstRetry<<min(rs.failures-1, 10), m.t.Backoff())))
-		rs.unsure = now
-		m.beat.register = m.beat.register || errors.Is(res.Err, storage.ErrNotRegistered)
-		if m.beat.failures == 0 {
+		rs.reportFailedAt = now
+		m.heartbeats.sendAdvert = m.heartbeats.sendAdvert || errors.Is(res.Err, storage.ErrNotRegistered)
+		if m.heartbeats.failures == 0 {
 			m.beatSoon(now)
 		}
 		return
@@ -542,7 +542,7 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 		m.onOutcome(now, &res.Outcomes[i])
 	}
 	if m.leading() {
-		m.leader.want()
+		m.leader.requestPass()
 	}
 }
 
@@ -567,12 +567,12 @@ func (m *Member) onOutcome(now lease.Instant, o *storage.Outcome) {
 			delete(rs.pending, u)
 		}
 	}
-	m.raise(rec.Term, rec.Generation)
-	if l := rs.listed[u]; l != nil && rec.Generation < l.rec.Generation && !m.stranger(now, m.t.NodeRegistrationTTL) {
+	m.noteHighest(rec.Term, rec.Generation)
+	if l := rs.listed[u]; l != nil && rec.Generation < l.rec.Generation && !m.storeChangedWithin(now, m.t.NodeRegistrationTTL) {
 		return // a heartbeat that read later has been answered already
 	}
 	if rec.HeldBy(m.cfg.Node.Incarnation) {
-		m.list(now, m.beat.answered, rec)
+		m.applyListed(now, m.heartbeats.lastAnsweredSent, rec)
 	} else {
 		m.unlist(u)
 	}

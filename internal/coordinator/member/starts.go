@@ -8,13 +8,13 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// starts limits how many runs this node starts at the same time. If many agents started at once on a busy
+// startLimiter limits how many runs this node starts at the same time. If many agents started at once on a busy
 // machine, all would miss their acknowledge deadlines, and the node its heartbeats. So only a bounded number of
 // runs is in the start phase, and other units wait. A waiting unit is postponed in the store well before its
 // deadline: its assignment gets a higher generation, and the acknowledge timeout begins anew, twice as long each
 // time. The generation makes this safe. An expiry that the leader decided before finds another generation and is
 // skipped. This node starts a run only under the generation, and within the deadline, that the store returned.
-type starts struct {
+type startLimiter struct {
 	waiting []daemon.Unit // in order of arrival
 	queued  map[daemon.Unit]*waiter
 	slots   map[daemon.Unit]*slot // the runs in their start phase
@@ -29,14 +29,14 @@ type starts struct {
 	// busy is set while the newest heartbeat has failed: no run starts before one is answered. slow is set if the
 	// newest answer took long.
 	busy, slow bool
-	// look is when the next waiting unit has to be postponed.
-	look lease.Instant
+	// nextPostponeAt is when the next waiting unit has to be postponed.
+	nextPostponeAt lease.Instant
 }
 
 // waiter is a unit that waits to start.
 type waiter struct {
-	timeout time.Duration // the acknowledge timeout before it was postponed
-	asked   int64         // the generation for which postponing was asked
+	timeout       time.Duration // the acknowledge timeout before it was postponed
+	postponeAsked int64         // the generation for which postponing was asked
 }
 
 // slot is a run in its start phase.
@@ -58,19 +58,19 @@ const (
 const mostPostponed = 8
 
 // init sets the initial limit.
-func (s *starts) init() {
+func (s *startLimiter) init() {
 	s.slots, s.limit = map[daemon.Unit]*slot{}, firstStarts
 	s.clear()
 }
 
 // clear drops all waiting units. Units that are listed again wait again.
-func (s *starts) clear() {
-	s.waiting, s.queued, s.look = nil, map[daemon.Unit]*waiter{}, lease.Never
+func (s *startLimiter) clear() {
+	s.waiting, s.queued, s.nextPostponeAt = nil, map[daemon.Unit]*waiter{}, lease.Never
 }
 
-// isFree reports whether another run may start. A start that takes a quarter of its window counts as slow and
+// hasFreeSlot reports whether another run may start. A start that takes a quarter of its window counts as slow and
 // frees its slot: an agent that waits for something must not keep all others from starting.
-func (s *starts) isFree(now lease.Instant) bool {
+func (s *startLimiter) hasFreeSlot(now lease.Instant) bool {
 	if s.busy {
 		return false
 	}
@@ -93,11 +93,11 @@ func (s *starts) isFree(now lease.Instant) bool {
 
 // next returns when time alone changes something: a waiting unit must be postponed, or a start becomes slow and
 // frees its slot.
-func (s *starts) next() lease.Instant {
+func (s *startLimiter) next() lease.Instant {
 	if len(s.waiting) == 0 {
 		return lease.Never
 	}
-	next := s.look
+	next := s.nextPostponeAt
 	for _, slot := range s.slots {
 		if !s.busy && !slot.slow {
 			next = min(next, slot.began.Add(slot.window/4))
@@ -107,31 +107,31 @@ func (s *starts) next() lease.Instant {
 }
 
 // started notes that a run has started, and raises the limit if that was quick.
-func (s *starts) started(now lease.Instant, u daemon.Unit) {
+func (s *startLimiter) started(now lease.Instant, u daemon.Unit) {
 	if slot, ok := s.slots[u]; ok && now.Sub(slot.began) < slot.window/8 && !s.slow {
 		s.limit = min(s.limit+1, mostStarts)
 	}
 	delete(s.slots, u)
 }
 
-// heardInTime notes that a heartbeat sent at sent was answered.
-func (m *Member) heardInTime(now, sent lease.Instant) {
+// heartbeatAnswered notes that a heartbeat sent at sent was answered.
+func (m *Member) heartbeatAnswered(now, sent lease.Instant) {
 	s, took := &m.starts, now.Sub(sent)
 	s.busy, s.slow = false, took > m.t.QueryTimeout/4
 	if took > m.t.QueryTimeout/2 {
-		s.halve(now, sent)
+		s.halveLimit(now, sent)
 	}
 }
 
-// unheard notes that a heartbeat failed.
-func (s *starts) unheard(now lease.Instant) {
+// heartbeatFailed notes that a heartbeat failed.
+func (s *startLimiter) heartbeatFailed(now lease.Instant) {
 	s.busy, s.slow = true, true
-	s.halve(now, now)
+	s.halveLimit(now, now)
 }
 
-// halve halves the limit because something that began at the given moment was too slow. What began before the
+// halveLimit halves the limit because something that began at the given moment was too slow. What began before the
 // last halving is no evidence about the present limit.
-func (s *starts) halve(now, began lease.Instant) {
+func (s *startLimiter) halveLimit(now, began lease.Instant) {
 	if began >= s.halvedAt {
 		s.limit, s.halvedAt = max(s.limit/2, fewestStarts), now
 	}
@@ -149,19 +149,19 @@ func (m *Member) start(now lease.Instant, l *listing) {
 		m.report(u, l.rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
 		return
 	}
-	if m.stranger(now, m.t.NodeRegistrationTTL) {
+	if m.storeChangedWithin(now, m.t.NodeRegistrationTTL) {
 		return
 	}
 	w := s.queued[u]
 	if w == nil {
 		w = &waiter{timeout: l.rec.AcknowledgeTimeout}
-		if len(s.waiting) == 0 && s.isFree(now) && m.begin(now, l, w.timeout) {
+		if len(s.waiting) == 0 && s.hasFreeSlot(now) && m.begin(now, l, w.timeout) {
 			return
 		}
 		s.queued[u] = w
 		s.waiting = append(s.waiting, u)
 	}
-	s.look = min(s.look, m.postponeAt(l, w))
+	s.nextPostponeAt = min(s.nextPostponeAt, m.postponeAt(l, w))
 }
 
 // begin starts a run of the listed unit. It returns false if the run could no longer be acknowledged in time, or
@@ -169,15 +169,15 @@ func (m *Member) start(now lease.Instant, l *listing) {
 func (m *Member) begin(now lease.Instant, l *listing, timeout time.Duration) bool {
 	rec := &l.rec
 	r := &run{
-		localRun: localRun{Generation: rec.Generation}, cancelAt: m.trusted(l.sent),
+		localRun: localRun{Generation: rec.Generation}, validUntil: m.runValidUntil(l.sent),
 		ackBy: lease.Never, drainBy: lease.Never, abandonAt: lease.Never, began: now,
-		health: health{before: rec.Failures, wellAt: lease.Never},
+		health: health{before: rec.Failures, recoveredAt: lease.Never},
 	}
 	window := m.startWindow(timeout)
 	if rec.State == daemon.Assigning {
 		r.ackBy = min(l.end.Add(-m.t.StopTimeout), now.Add(window))
 	}
-	if now >= r.ackBy || now >= r.cancelAt {
+	if now >= r.ackBy || now >= r.validUntil {
 		return false
 	}
 	m.runs.live[rec.Unit], m.runs.ran[rec.Unit] = r, rec.Generation
@@ -211,11 +211,11 @@ func (m *Member) startWaiting(now lease.Instant) {
 	if m.stop.phase != stopNone {
 		s.clear() // each unit is given back
 	}
-	free := s.isFree(now)
-	if len(s.waiting) == 0 || !free && now < s.look {
+	free := s.hasFreeSlot(now)
+	if len(s.waiting) == 0 || !free && now < s.nextPostponeAt {
 		return
 	}
-	s.look = lease.Never
+	s.nextPostponeAt = lease.Never
 	rest := s.waiting[:0]
 	for _, u := range s.waiting {
 		l, w := m.runs.listed[u], s.queued[u]
@@ -225,15 +225,15 @@ func (m *Member) startWaiting(now lease.Instant) {
 		}
 		at := m.postponeAt(l, w)
 		switch {
-		case w.asked != l.rec.Generation && now < m.startBy(l, w) && free && m.begin(now, l, w.timeout):
+		case w.postponeAsked != l.rec.Generation && now < m.startBy(l, w) && free && m.begin(now, l, w.timeout):
 			delete(s.queued, u)
-			free = s.isFree(now)
+			free = s.hasFreeSlot(now)
 			continue
-		case w.asked != l.rec.Generation && now < at:
-			s.look = min(s.look, at)
+		case w.postponeAsked != l.rec.Generation && now < at:
+			s.nextPostponeAt = min(s.nextPostponeAt, at)
 		default:
-			w.asked = l.rec.Generation
-			m.report(u, w.asked, daemon.Postpone, storage.UnitReport{
+			w.postponeAsked = l.rec.Generation
+			m.report(u, w.postponeAsked, daemon.Postpone, storage.UnitReport{
 				Reason:             "waits for its turn to start",
 				AcknowledgeTimeout: min(2*l.rec.AcknowledgeTimeout, mostPostponed*w.timeout),
 			})

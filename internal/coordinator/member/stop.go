@@ -12,16 +12,16 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// stop is the state of a clean stop. The steps are: publish Lost and wait for leader-only work;
+// stop is the state of a clean stop. The steps are: publish LeadershipLost and wait for leader-only work;
 // resign and mark the node as draining in one call; drain all runs in parallel and confirm each as
 // it ends; deregister.
 type stop struct {
-	phase stopPhase
-	by    lease.Instant // deregister at this moment, whatever still runs
-	drain lease.Instant // when draining began
-	sent  bool          // a leave without a resignation is in flight
-	retry lease.Instant // when to send it again
-	left  bool          // the store knows that this node drains
+	phase         stopPhase
+	deadline      lease.Instant // deregister at this moment, whatever still runs
+	drain         lease.Instant // when draining began
+	leaveInFlight bool          // a leave without a resignation is in flight
+	retry         lease.Instant // when to send it again
+	drainKnown    bool          // the store knows that this node drains
 	// resign is a term that the next leave gives up: the resignation failed, or a heartbeat that
 	// was in flight won the election. 0 = none.
 	resign int64
@@ -44,10 +44,10 @@ func (s *stop) next() lease.Instant {
 	if s.phase != stopLeaving && s.phase != stopDraining {
 		return lease.Never
 	}
-	if s.phase == stopDraining && !s.left && !s.sent {
-		return min(s.by, s.retry)
+	if s.phase == stopDraining && !s.drainKnown && !s.leaveInFlight {
+		return min(s.deadline, s.retry)
 	}
-	return s.by
+	return s.deadline
 }
 
 // beginStop begins a clean stop.
@@ -57,8 +57,8 @@ func (m *Member) beginStop(now lease.Instant) {
 	}
 	t := m.t
 	m.stop.phase = stopLeaving
-	m.stop.by = now.Add(t.LeaderStopTimeout + m.longestDrain() + t.StopTimeout + t.QueryTimeout)
-	m.election.stand = lease.Never
+	m.stop.deadline = now.Add(t.LeaderStopTimeout + m.longestDrain() + t.StopTimeout + t.QueryTimeout)
+	m.election.campaignAt = lease.Never
 	switch {
 	case m.leading():
 		m.resign(now, node.Shutdown, 0, "", "")
@@ -70,12 +70,12 @@ func (m *Member) beginStop(now lease.Instant) {
 
 // sendDrainLeave marks the node as draining.
 func (m *Member) sendDrainLeave(now lease.Instant) {
-	if !m.beat.everAnswered {
-		m.stop.left = true // there is no row to mark
+	if !m.heartbeats.everAnswered {
+		m.stop.drainKnown = true // there is no row to mark
 		m.beginDrain(now, now)
 		return
 	}
-	m.stop.sent = true
+	m.stop.leaveInFlight = true
 	m.send(now, callLeave, Call{Leave: &storage.Leave{
 		Node: m.cfg.Node, Seq: m.nextSeq(), Resign: m.stop.resign, Reason: node.Shutdown, Drain: true, DrainTimeout: m.t.DrainTimeout,
 	}})
@@ -85,9 +85,9 @@ func (m *Member) sendDrainLeave(now lease.Instant) {
 // drain: without it their rows are not revoked, and the units stay here until this node is declared
 // dead.
 func (m *Member) onStopLeave(now, sent lease.Instant, err error) {
-	m.stop.sent = false
+	m.stop.leaveInFlight = false
 	if err == nil || errors.Is(err, storage.ErrNotRegistered) {
-		m.stop.left = true
+		m.stop.drainKnown = true
 		m.revokeListed(sent)
 	} else {
 		m.stop.retry = now.Add(m.jitter(4 * firstRetry))
@@ -139,10 +139,10 @@ func (m *Member) beginDrain(now, sent lease.Instant) {
 		return
 	}
 	m.stop.phase, m.stop.drain = stopDraining, now
-	m.stop.by = min(m.stop.by, now.Add(m.longestDrain()+m.t.StopTimeout+m.t.QueryTimeout))
+	m.stop.deadline = min(m.stop.deadline, now.Add(m.longestDrain()+m.t.StopTimeout+m.t.QueryTimeout))
 	// At the end of the stop, every run has been cancelled for StopTimeout and has either returned
 	// or been abandoned.
-	last := m.stop.by.Add(-m.t.StopTimeout)
+	last := m.stop.deadline.Add(-m.t.StopTimeout)
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
 		r := m.runs.live[u]
 		switch ackBy := r.ackBy; {
@@ -151,30 +151,30 @@ func (m *Member) beginDrain(now, sent lease.Instant) {
 			r.drainBy = min(r.drainBy, last)
 		default:
 			m.drain(u, r, min(sent.Add(m.drainTimeout(m.runs.listed[u])), last))
-			if !m.stop.left {
+			if !m.stop.drainKnown {
 				r.ackBy = ackBy
 			}
 		}
 	}
-	m.settleNext()
+	m.recomputeNext()
 	for _, u := range slices.SortedFunc(maps.Keys(m.runs.listed), daemon.Unit.Compare) {
 		m.reconcile(now, u)
 	}
 }
 
-// watchStop ends a phase that has used up its time. A process that was paused may not have told its
+// checkStopDeadline ends a phase that has used up its time. A process that was paused may not have told its
 // runs to end, or only just now: they get the time of a cancelled run.
-func (m *Member) watchStop(now lease.Instant) {
-	if now < m.stop.by {
+func (m *Member) checkStopDeadline(now lease.Instant) {
+	if now < m.stop.deadline {
 		return
 	}
 	switch m.stop.phase {
 	case stopLeaving:
-		m.stop.by = now.Add(m.t.StopTimeout)
+		m.stop.deadline = now.Add(m.t.StopTimeout)
 		m.beginDrain(now, now)
 	case stopDraining:
-		if last := m.runs.patience(); last > now {
-			m.stop.by = last
+		if last := m.runs.lastCancelDeadline(); last > now {
+			m.stop.deadline = last
 			return
 		}
 		m.deregister(now)
@@ -185,11 +185,11 @@ func (m *Member) watchStop(now lease.Instant) {
 func (m *Member) advanceStop(now lease.Instant) {
 	switch m.stop.phase {
 	case stopLeaving:
-		if m.election.resigning.number == 0 && !m.stop.sent {
+		if m.election.resigning.number == 0 && !m.stop.leaveInFlight {
 			m.sendDrainLeave(now) // resigning was given up: the lease runs out
 		}
 	case stopDraining:
-		if !m.stop.left && !m.stop.sent && now >= m.stop.retry {
+		if !m.stop.drainKnown && !m.stop.leaveInFlight && now >= m.stop.retry {
 			m.sendDrainLeave(now)
 		}
 		if m.drained() {
@@ -205,16 +205,16 @@ func (m *Member) drained() bool {
 			return false
 		}
 	}
-	if m.beat.failures > 0 {
+	if m.heartbeats.failures > 0 {
 		return true // the store cannot be reached; it frees the units when this node is declared dead
 	}
-	return len(m.runs.pending) == 0 && m.runs.inFlight == 0 && m.stop.left
+	return len(m.runs.pending) == 0 && m.runs.inFlight == 0 && m.stop.drainKnown
 }
 
 // deregister sends the last call. Its answer or its timeout ends the member.
 func (m *Member) deregister(now lease.Instant) {
 	m.stop.phase = stopDeregister
-	if !m.beat.everAnswered && m.beat.inFlight == 0 {
+	if !m.heartbeats.everAnswered && m.heartbeats.inFlight == 0 {
 		m.finish()
 		return
 	}

@@ -182,7 +182,7 @@ func TestElectedWhileStopping(t *testing.T) {
 	c.latency = 100 * time.Millisecond
 	c.until(10*time.Second, "stand", func() bool {
 		n := len(p.calls)
-		return n > 0 && p.calls[n-1].Heartbeat != nil && p.calls[n-1].Heartbeat.Claim.Stand
+		return n > 0 && p.calls[n-1].Heartbeat != nil && p.calls[n-1].Heartbeat.TermRequest.Campaign
 	})
 	p.stop()
 	c.run(2 * time.Second)
@@ -212,7 +212,7 @@ func TestWitnessTellsOnce(t *testing.T) {
 	n := len(p.calls)
 	// as watchHost does until a member list shows that the store knows
 	for range 100 {
-		p.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
+		p.step(member.ExitEvidence{Ended: []node.Incarnation{victim.id.Incarnation}})
 		c.run(250 * time.Millisecond)
 	}
 	lists := 0
@@ -232,7 +232,7 @@ func TestWitnessTellsOnce(t *testing.T) {
 	}
 	p.cut = true
 	for range 400 {
-		p.step(member.Witness{Ended: []node.Incarnation{victim.id.Incarnation}})
+		p.step(member.ExitEvidence{Ended: []node.Incarnation{victim.id.Incarnation}})
 		c.run(250 * time.Millisecond)
 	}
 	p.cut = false
@@ -240,7 +240,7 @@ func TestWitnessTellsOnce(t *testing.T) {
 	c.run(5 * time.Second)
 	for _, call := range p.calls[n:] {
 		if call.Heartbeat != nil {
-			if n := len(call.Heartbeat.Ended); n > 1 {
+			if n := len(call.Heartbeat.ExitEvidence); n > 1 {
 				t.Errorf("after an outage: a heartbeat with %d proofs of one death", n)
 			}
 			break
@@ -350,7 +350,7 @@ func TestAgentThatRefusesItselfDoesNotSpin(t *testing.T) {
 		c.run(time.Millisecond)
 		if g, ok := p.running[u]; ok {
 			delete(p.running, u)
-			c.deliver(p, member.RunEnded{Fence: daemon.Fence{Unit: u, Generation: g}, How: member.Refused, Err: daemon.ErrStale})
+			c.deliver(p, member.RunEnded{Fence: daemon.Fence{Unit: u, Generation: g}, How: member.FenceRefused, Err: daemon.ErrStale})
 		}
 	}
 	if events, calls := c.snapshot().Head-head, len(p.calls)-n; events > 20 || calls > 60 {

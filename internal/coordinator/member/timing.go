@@ -17,11 +17,11 @@ import (
 // A node ignores those that register after it, because they have found this one. No clock says which was first:
 // two nodes that find each other both end.
 
-// foreign is what a node knows about others with different timings.
-type foreign struct {
-	joining bool                                      // the next member list is the first since this node registered
-	rows    lease.Sightings[node.Incarnation, uint64] // the rows that this list showed
-	waiting bool                                      // until it is known whether they are alive
+// otherTimings is what a node knows about others with different timings.
+type otherTimings struct {
+	joining     bool                                         // the next member list is the first since this node registered
+	rows        lease.Observations[node.Incarnation, uint64] // the rows that this list showed
+	holdingBack bool                                         // until it is known whether they are alive
 }
 
 // TimingError reports that another node of the cluster is alive with different timings.
@@ -34,42 +34,42 @@ func (e *TimingError) Error() string {
 	return fmt.Sprintf("node %s of this cluster runs with other timings (%s): all nodes must have the same", e.Node.Name, e.Mine.Diff(e.Theirs))
 }
 
-// differs reports whether the row belongs to a process with different timings that may be alive. A row without
+// hasOtherTimings reports whether the row belongs to a process with different timings that may be alive. A row without
 // timings counts as equal.
-func (m *Member) differs(p *node.Member) bool {
+func (m *Member) hasOtherTimings(p *node.Member) bool {
 	t := p.Timing
-	return p.Present() && !p.Witnessed && t != (node.Timing{}) && t != m.cfg.Advert.Traits.Timing && m.cfg.Advert.Traits.Timing != (node.Timing{})
+	return p.Present() && !p.ExitProven && t != (node.Timing{}) && t != m.cfg.Advert.Traits.Timing && m.cfg.Advert.Traits.Timing != (node.Timing{})
 }
 
 // compareTimings looks for nodes with different timings in the member list.
 func (m *Member) compareTimings(now lease.Instant, members []node.Member) {
-	waited := m.foreign.waiting
-	m.foreign.waiting = false
+	waited := m.otherTimings.holdingBack
+	m.otherTimings.holdingBack = false
 	for i := range members {
 		p := &members[i]
-		old, known := m.foreign.rows[p.Incarnation]
-		if !m.differs(p) || (!known && !m.foreign.joining) {
+		old, known := m.otherTimings.rows[p.Incarnation]
+		if !m.hasOtherTimings(p) || (!known && !m.otherTimings.joining) {
 			continue
 		}
 		err := &TimingError{Node: p.Identity, Mine: m.cfg.Advert.Traits.Timing, Theirs: p.Timing}
-		seen := m.foreign.rows.See(p.Incarnation, p.Seq, now, lease.Read{})
+		seen := m.otherTimings.rows.Observe(p.Incarnation, p.Seq, now, lease.Read{})
 		switch {
 		case !known:
 			m.emit(Notice{Kind: TimingsDiffer, Member: *p, Err: err})
 		case old.Value != p.Seq && m.stop.phase == stopNone:
-			m.endWith(now, err)
+			m.stopWithError(now, err)
 			return
 		}
 		if now.Sub(seen.Since) >= p.Timing.NodeRegistrationTTL {
-			delete(m.foreign.rows, p.Incarnation) // dead; if it wakes up, it counts as a later node
+			delete(m.otherTimings.rows, p.Incarnation) // dead; if it wakes up, it counts as a later node
 			continue
 		}
-		m.foreign.waiting = true
-		m.beat.wake = min(m.beat.wake, now.Add(p.Timing.HeartbeatInterval*6/5))
+		m.otherTimings.holdingBack = true
+		m.heartbeats.wake = min(m.heartbeats.wake, now.Add(p.Timing.HeartbeatInterval*6/5))
 	}
-	m.foreign.joining = false
-	m.beat.wantMembers = m.beat.wantMembers || m.foreign.waiting
-	if waited != m.foreign.waiting {
-		m.schedule(now)
+	m.otherTimings.joining = false
+	m.heartbeats.wantMembers = m.heartbeats.wantMembers || m.otherTimings.holdingBack
+	if waited != m.otherTimings.holdingBack {
+		m.scheduleCampaign(now)
 	}
 }

@@ -36,7 +36,7 @@ type OtherDeclared struct {
 
 // declared compares what every present node declares about a daemon. A plan needs only one node per
 // advert, but people want to see all.
-func declared(nodes []Node, wins word, id daemon.ID) Declared {
+func declared(nodes []Node, wins advertisedSpec, id daemon.ID) Declared {
 	out := Declared{Others: []OtherDeclared{}}
 	var spec daemon.Spec
 	if wins.spec != nil {

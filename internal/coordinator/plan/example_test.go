@@ -32,7 +32,7 @@ func cluster() plan.Input {
 
 func ExampleMake() {
 	for _, d := range plan.Make(cluster()).Decisions {
-		fmt.Printf("%s %s to %s: %s\n", d.Step, d.Unit, d.To.Name, d.Why)
+		fmt.Printf("%s %s to %s: %s\n", d.Step, d.Unit, d.To.Name, d.Reason)
 	}
 	// Output: assign acme:reports/1 to n1: only candidate; left n2: not drained within 30s; 1 late: n2
 }

@@ -43,17 +43,17 @@ type Row struct {
 // Explain recomputes the plan and returns what decided about one unit. It runs the code of [Make],
 // so its choice is the same.
 func Explain(in Input, u daemon.Unit) Explanation {
-	p := survey(in)
-	p.watch = &watch{unit: u}
+	p := decideAll(in)
+	p.watch = &tableCapture{unit: u}
 	p.placeAll()
 	g, row := p.find(u)
 	if p.watch.seen == nil {
-		p.suppose(g, u, row)
+		p.placeHypothetically(g, u, row)
 	}
 	out := *p.watch.seen
-	var wins word
-	if at, ok := find(p.union.words, u.Daemon); ok {
-		wins = p.union.words[at]
+	var wins advertisedSpec
+	if at, ok := find(p.union.inForce, u.Daemon); ok {
+		wins = p.union.inForce[at]
 	}
 	out.Declared = declared(in.Nodes, wins, u.Daemon)
 	for _, d := range p.finish().Decisions {
@@ -65,8 +65,8 @@ func Explain(in Input, u daemon.Unit) Explanation {
 	return out
 }
 
-// watch captures the table of nodes for one unit at the moment when the unit is placed.
-type watch struct {
+// tableCapture captures the table of nodes for one unit at the moment when the unit is placed.
+type tableCapture struct {
 	unit daemon.Unit
 	seen *Explanation
 }
@@ -86,11 +86,11 @@ func (p *planner) find(u daemon.Unit) (*group, *daemon.Record) {
 	return g, nil
 }
 
-// suppose places a unit that the plan does not place, as if it were free, after all others.
-func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
-	if why, ok := g.unwanted(u); ok {
-		p.floor = newFloor(p, nil)
-		p.watch.seen = &Explanation{Unit: u, Why: why, Rows: p.table(func(s *site) Row {
+// placeHypothetically places a unit that the plan does not place, as if it were free, after all others.
+func (p *planner) placeHypothetically(g *group, u daemon.Unit, row *daemon.Record) {
+	if why, ok := g.neverPlaced(u); ok {
+		p.placement = newFloor(p, nil)
+		p.watch.seen = &Explanation{Unit: u, Why: why, Rows: p.table(func(s *candidate) Row {
 			return Row{Verdict: why.String()}
 		})}
 		return
@@ -98,31 +98,31 @@ func (p *planner) suppose(g *group, u daemon.Unit, row *daemon.Record) {
 	if row == nil {
 		row = &daemon.Record{Unit: u, State: daemon.Unassigned}
 	}
-	spec := g.said.WithDefaults()
+	spec := g.advertised.WithDefaults()
 	g.spec = &spec
-	p.floor = newFloor(p, []*daemon.Spec{g.spec})
+	p.placement = newFloor(p, []*daemon.Spec{g.spec})
 	p.replay()
 	rest := *g
-	if s := p.floor.holder(row); s != nil {
+	if s := p.placement.holder(row); s != nil {
 		s.held -= g.weight()
 		rest.rows = slices.DeleteFunc(slices.Clone(g.rows), func(r *daemon.Record) bool { return r == row })
 	}
-	j := p.floor.begin(&rest)
+	j := p.placement.begin(&rest)
 	for _, d := range p.decisions[g.lo:g.hi] {
-		if s := p.floor.sites[d.To.Incarnation]; s != nil {
+		if s := p.placement.sites[d.To.Incarnation]; s != nil {
 			j.count(s)
 		}
 	}
 	p.place(j, &Decision{Unit: u}, row)
 }
 
-// unwanted returns why a unit is never placed, if that is so.
-func (g *group) unwanted(u daemon.Unit) (Why, bool) {
+// neverPlaced returns why a unit is never placed, if that is so.
+func (g *group) neverPlaced(u daemon.Unit) (Why, bool) {
 	switch {
-	case g.said == nil:
+	case g.advertised == nil:
 		return Why{Rule: NotAdvertised}, true
 	case u.Index < 0 || u.Index >= g.instances():
-		return reduced(g), true
+		return instancesReduced(g), true
 	}
 	return Why{}, false
 }
@@ -132,7 +132,7 @@ func (p *planner) replay() {
 	for i := range p.groups {
 		g := &p.groups[i]
 		for _, d := range p.decisions[g.lo:g.hi] {
-			if s := p.floor.sites[d.To.Incarnation]; s != nil {
+			if s := p.placement.sites[d.To.Incarnation]; s != nil {
 				s.held += g.weight()
 			}
 		}
@@ -141,27 +141,27 @@ func (p *planner) replay() {
 
 // record captures the table of nodes for the unit that d was just decided for, before the unit
 // counts as placed.
-func (w *watch) record(p *planner, j *job, d *Decision, row *daemon.Record) {
-	w.seen = &Explanation{Unit: d.Unit, Next: d.To, Why: d.Why}
-	w.seen.Rows = p.table(func(s *site) Row {
+func (w *tableCapture) record(p *planner, j *daemonPlacement, d *Decision, row *daemon.Record) {
+	w.seen = &Explanation{Unit: d.Unit, Next: d.To, Why: d.Reason}
+	w.seen.Rows = p.table(func(s *candidate) Row {
 		k := j.rank(s)
 		out := Row{Score: k.load, Units: k.units, ZoneUnits: k.zone, Verdict: p.excluded(s, j.spec, row)}
 		switch {
 		case out.Verdict != "":
 		case s.Member.Identity == d.To:
 			out.Eligible = true
-			out.Verdict = "next: " + Why{Rule: d.Why.Rule, Value: d.Why.Value, RunnerUpValue: d.Why.RunnerUpValue}.String()
+			out.Verdict = "next: " + Why{Rule: d.Reason.Rule, Value: d.Reason.Value, RunnerUpValue: d.Reason.RunnerUpValue}.String()
 		default:
-			out.Eligible, out.Verdict = true, lost(j.rank(p.floor.sites[d.To.Incarnation]), k)
+			out.Eligible, out.Verdict = true, lossReason(j.rank(p.placement.sites[d.To.Incarnation]), k)
 		}
 		return out
 	})
 }
 
 // table makes a row for every present node.
-func (p *planner) table(fill func(*site) Row) []Row {
-	rows := make([]Row, 0, len(p.floor.sites))
-	for _, s := range p.floor.sites {
+func (p *planner) table(fill func(*candidate) Row) []Row {
+	rows := make([]Row, 0, len(p.placement.sites))
+	for _, s := range p.placement.sites {
 		r := fill(s)
 		r.Node, r.State = s.Member.Identity, s.State
 		r.Load = s.load(0)
@@ -174,8 +174,8 @@ func (p *planner) table(fill func(*site) Row) []Row {
 }
 
 // excluded returns in words why a node is no candidate for a unit; "" if it is one.
-func (p *planner) excluded(s *site, spec *daemon.Spec, row *daemon.Record) string {
-	switch why := p.floor.filter(s.Node, spec); why {
+func (p *planner) excluded(s *candidate, spec *daemon.Spec, row *daemon.Record) string {
+	switch why := p.placement.filter(s.Node, spec); why {
 	case "":
 	case FilterKind:
 		return "does not run " + string(spec.Kind)
@@ -225,8 +225,8 @@ func embargoed(e daemon.Embargo) string {
 	return text
 }
 
-// lost returns why a candidate was not chosen. lead is the key of the winner.
-func lost(lead, r key) string {
+// lossReason returns why a candidate was not chosen. lead is the key of the winner.
+func lossReason(lead, r key) string {
 	switch {
 	case lead.load != r.load:
 		return "more load"

@@ -91,7 +91,7 @@ func TestExplainAUnitThatIsAskedBack(t *testing.T) {
 	in.Nodes = in.Nodes[:3]
 	in.Nodes[1].State = node.Draining
 	e := Explain(in, unit(t, "a/1"))
-	if e.Decision == nil || e.Decision.Step != daemon.Revoke || e.Decision.Why.Rule != NodeDraining {
+	if e.Decision == nil || e.Decision.Step != daemon.Revoke || e.Decision.Reason.Rule != NodeDraining {
 		t.Errorf("decision %+v", e.Decision)
 	}
 	if e.Next.Name != "n1" {
@@ -156,7 +156,7 @@ func TestExplainWhatHasNoPlace(t *testing.T) {
 	}
 	// A unit that is not declared yet would go to some node.
 	e = Explain(in, unit(t, "a/1"))
-	if e.Next.Name != "n2" || e.Decision == nil || e.Decision.Why.Rule != NewlyDeclared {
+	if e.Next.Name != "n2" || e.Decision == nil || e.Decision.Reason.Rule != NewlyDeclared {
 		t.Errorf("a/1: %+v", e)
 	}
 }

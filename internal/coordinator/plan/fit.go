@@ -10,42 +10,42 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// fit holds the nodes that can take daemons with one set of requirements, ordered for picking: a
+// eligible holds the nodes that can take daemons with one set of requirements, ordered for picking: a
 // tree of zones, and for each zone a tree of its nodes. Nodes of one zone differ only in load and
 // units, so a count that changes for the whole zone changes only one leaf of the tree of zones.
-type fit struct {
+type eligible struct {
 	zones   []*zone // sorted by hash
 	byLabel map[string]*zone
 	tree    tree
-	spots   map[*site]spot
+	spots   map[*candidate]position
 	// filtered are the nodes that are no candidates, by reason.
 	filtered map[Filter]Names
 
-	weight int64 // the weight that the keys were computed with
-	seen   int   // how many entries of floor.placed the keys include
+	weight     int64 // the weight that the keys were computed with
+	placedSeen int   // how many entries of floor.placed the keys include
 }
 
 // zone is the nodes with one value of the label to spread by. Nodes without the label form a zone
 // too.
 type zone struct {
 	label string
-	at    uint64  // hash of the label
-	leaf  int     // its leaf in the tree of zones
-	sites []*site // sorted by hash
+	at    uint64       // hash of the label
+	leaf  int          // its leaf in the tree of zones
+	sites []*candidate // sorted by hash
 	tree  tree
 	units int // of the current daemon, also on nodes that are no candidates
 }
 
-// spot is the position of a node in a fit.
-type spot struct {
+// position is the position of a node in a fit.
+type position struct {
 	zone *zone
 	leaf int
 }
 
 // fit returns the nodes that can take a daemon. Daemons with equal requirements share one fit.
-func (f *floor) fit(spec *daemon.Spec) *fit {
+func (f *placement) fit(spec *daemon.Spec) *eligible {
 	text := f.scratch[:0]
-	text = append(text, f.runs[spec.Kind]...)
+	text = append(text, f.kindBits[spec.Kind]...)
 	text = strconv.AppendQuote(text, spec.Spread)
 	if len(spec.Requires) > 0 {
 		for _, name := range slices.Sorted(maps.Keys(spec.Requires)) {
@@ -61,8 +61,8 @@ func (f *floor) fit(spec *daemon.Spec) *fit {
 	return known
 }
 
-func (f *floor) newFit(spec *daemon.Spec) *fit {
-	out := &fit{byLabel: map[string]*zone{}, spots: map[*site]spot{}}
+func (f *placement) newFit(spec *daemon.Spec) *eligible {
+	out := &eligible{byLabel: map[string]*zone{}, spots: map[*candidate]position{}}
 	names := map[Filter][]string{}
 	for _, s := range f.order {
 		if why := f.filter(s.Node, spec); why != "" {
@@ -87,26 +87,26 @@ func (f *floor) newFit(spec *daemon.Spec) *fit {
 }
 
 // arrange sorts the zones and the nodes of each, and builds their trees.
-func (f *fit) arrange() {
+func (f *eligible) arrange() {
 	slices.SortFunc(f.zones, func(a, b *zone) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.label, b.label))
 	})
 	f.tree = newTree(len(f.zones))
 	for i, z := range f.zones {
 		z.leaf = i
-		slices.SortFunc(z.sites, func(a, b *site) int {
+		slices.SortFunc(z.sites, func(a, b *candidate) int {
 			return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.Member.Incarnation, b.Member.Incarnation))
 		})
 		z.tree = newTree(len(z.sites))
 		for leaf, s := range z.sites {
-			f.spots[s] = spot{zone: z, leaf: leaf}
+			f.spots[s] = position{zone: z, leaf: leaf}
 		}
 	}
 }
 
-// catchUp updates all keys to the current weight and to what was placed since they were computed.
-func (f *fit) catchUp(now *floor) {
-	missed := now.placed[f.seen:]
+// refreshKeys updates all keys to the current weight and to what was placed since they were computed.
+func (f *eligible) refreshKeys(now *placement) {
+	missed := now.placed[f.placedSeen:]
 	if f.weight == now.weight && len(missed) < len(f.spots) {
 		for _, s := range missed {
 			f.set(s, now.key(s))
@@ -117,35 +117,35 @@ func (f *fit) catchUp(now *floor) {
 		}
 		f.tree.fill(len(f.zones), func(leaf int) key { return f.zones[leaf].key() })
 	}
-	f.weight, f.seen = now.weight, len(now.placed)
+	f.weight, f.placedSeen = now.weight, len(now.placed)
 }
 
 // key returns the key of the zone's best node, with the zone's count.
 func (z *zone) key() key {
 	k := z.tree.least()
-	if k != taken {
+	if k != excludedKey {
 		k.zone = z.units
 	}
 	return k
 }
 
 // set sets a node's key, if the node is a candidate.
-func (f *fit) set(s *site, k key) {
+func (f *eligible) set(s *candidate, k key) {
 	if at, ok := f.spots[s]; ok {
 		at.zone.tree.set(at.leaf, k)
-		f.lift(at.zone)
+		f.updateZone(at.zone)
 	}
 }
 
-// lift updates the tree of zones after a change in a zone.
-func (f *fit) lift(z *zone) { f.tree.set(z.leaf, z.key()) }
+// updateZone updates the tree of zones after a change in a zone.
+func (f *eligible) updateZone(z *zone) { f.tree.set(z.leaf, z.key()) }
 
 // pick returns the best node for a unit with this hash; nil if there is none. Among equally good
 // zones, and equally good nodes, it takes the first in hash order from a position that depends on
 // the unit's hash. So units spread evenly over equals. The two levels use different bits of the
 // hash.
-func (f *fit) pick(hash uint64) *site {
-	if f.tree.least() == taken {
+func (f *eligible) pick(hash uint64) *candidate {
+	if f.tree.least() == excludedKey {
 		return nil
 	}
 	high, _ := bits.Mul64(hash, uint64(len(f.zones)))

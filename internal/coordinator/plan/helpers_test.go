@@ -131,7 +131,7 @@ func carryOut(units []daemon.Record, ds []Decision) []daemon.Record {
 func spread(units []daemon.Record) string {
 	counts := map[string]int{}
 	for _, r := range units {
-		if !r.State.Free() {
+		if !r.State.IsFree() {
 			counts[r.Holder.Name]++
 		}
 	}
@@ -156,7 +156,7 @@ func told(p Plan) []string {
 		case d.Step == "":
 			what = "declare"
 		}
-		out = append(out, fmt.Sprintf("%s: %s (%s)", d.Unit, what, d.Why))
+		out = append(out, fmt.Sprintf("%s: %s (%s)", d.Unit, what, d.Reason))
 	}
 	for _, u := range p.Unplaced {
 		out = append(out, fmt.Sprintf("%s: unplaced (%s)", u.Unit, u.Why))

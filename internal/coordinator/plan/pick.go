@@ -23,12 +23,12 @@ func (p *planner) placeAll() {
 	slices.SortStableFunc(jobs, func(a, b *group) int { return cmp.Compare(b.weight(), a.weight()) })
 	specs, wanted := make([]daemon.Spec, len(jobs)), make([]*daemon.Spec, len(jobs))
 	for i, g := range jobs {
-		specs[i] = g.said.WithDefaults()
+		specs[i] = g.advertised.WithDefaults()
 		g.spec, wanted[i] = &specs[i], &specs[i]
 	}
-	p.floor = newFloor(p, wanted)
+	p.placement = newFloor(p, wanted)
 	for _, g := range jobs {
-		j := p.floor.begin(g)
+		j := p.placement.begin(g)
 		for i := g.lo; i < g.hi; i++ {
 			if p.decisions[i].Step == daemon.Assign {
 				p.place(j, &p.decisions[i], p.rows[i])
@@ -39,38 +39,38 @@ func (p *planner) placeAll() {
 }
 
 // place finds a node for one unit.
-func (p *planner) place(j *job, d *Decision, row *daemon.Record) {
-	barred := j.barred(row, p.active)
+func (p *planner) place(j *daemonPlacement, d *Decision, row *daemon.Record) {
+	barred := j.embargoed(row, p.active)
 	for _, s := range barred {
-		j.hide(s)
+		j.setTaken(s)
 	}
 	place := hash(d.Unit.String())
 	best := j.pick(place)
-	d.Why = Why{Rule: NoEligibleNode}
+	d.Reason = Why{Rule: NoEligibleNode}
 	if best == nil {
 		d.embargoedUntil = j.embargoedUntil(row, barred, p.active)
 	} else {
-		j.hide(best)
-		d.To, d.Why = best.Member.Identity, j.choice(best, j.pick(place))
-		d.Why.Left = left(row)
+		j.setTaken(best)
+		d.To, d.Reason = best.Member.Identity, j.choice(best, j.pick(place))
+		d.Reason.Previous = left(row)
 	}
-	d.Why.Filtered = withBarred(j.filtered, barred)
+	d.Reason.Filtered = withBarred(j.filtered, barred)
 	if p.watch != nil && p.watch.unit == d.Unit {
 		p.watch.record(p, j, d, row)
 	}
 	if best != nil {
-		j.take(best)
+		j.assign(best)
 	}
 	for _, s := range barred {
-		j.show(s)
+		j.setCandidate(s)
 	}
 }
 
 // active reports whether the embargo is in force.
-func (p *planner) active(e daemon.Embargo) bool { return e.Holds(p.in.Now) }
+func (p *planner) active(e daemon.Embargo) bool { return e.InForce(p.in.Now) }
 
 // rank returns the node's complete key, with the zone's count.
-func (j *job) rank(s *site) key {
+func (j *daemonPlacement) rank(s *candidate) key {
 	k := j.floor.key(s)
 	if z := j.zoneOf(s); z != nil {
 		k.zone = z.units
@@ -79,7 +79,7 @@ func (j *job) rank(s *site) key {
 }
 
 // choice returns what made the best node better than the second, which may be nil.
-func (j *job) choice(best, second *site) Why {
+func (j *daemonPlacement) choice(best, second *candidate) Why {
 	w := Why{Rule: OnlyCandidate, Chosen: best.Member.Name}
 	if second == nil {
 		return w
@@ -120,7 +120,7 @@ func left(row *daemon.Record) string {
 
 // withBarred adds the nodes with an embargo for the unit to those that are no candidates for the
 // daemon.
-func withBarred(filtered map[Filter]Names, barred []*site) map[Filter]Names {
+func withBarred(filtered map[Filter]Names, barred []*candidate) map[Filter]Names {
 	if len(barred) == 0 {
 		return filtered
 	}

@@ -131,7 +131,7 @@ type Decision struct {
 	Spec daemon.Spec `json:"-"`
 	// Retired is the new value in the row (Step "").
 	Retired bool `json:"retired,omitempty"`
-	Why     Why  `json:"why"`
+	Reason  Why  `json:"why"`
 
 	embargoedUntil time.Time // of a draft without a node: see Unplaced.EmbargoedUntil
 }
@@ -156,7 +156,7 @@ type Disagreement struct {
 
 // Make returns what should change. The package comment has the rules.
 func Make(in Input) Plan {
-	p := survey(in)
+	p := decideAll(in)
 	p.placeAll()
 	return p.finish()
 }

@@ -240,8 +240,8 @@ func TestWhatAUnitLeft(t *testing.T) {
 	}
 	held := row(t, "a/0", daemon.Active, "n1")
 	held.Reason = "least loaded"
-	if e := Explain(Input{Now: epoch, Nodes: livesOf(1, a), Units: []daemon.Record{held}}, held.Unit); e.Why.Left != "" {
-		t.Errorf("a unit that runs has left %q", e.Why.Left)
+	if e := Explain(Input{Now: epoch, Nodes: livesOf(1, a), Units: []daemon.Record{held}}, held.Unit); e.Why.Previous != "" {
+		t.Errorf("a unit that runs has left %q", e.Why.Previous)
 	}
 }
 

@@ -268,7 +268,7 @@ func TestDecisionsAreAllowed(t *testing.T) {
 					t.Fatalf("%v goes to %v, which is not eligible", d.Unit, d.To)
 				}
 			}
-			if _, err := json.Marshal(d.Why); err != nil {
+			if _, err := json.Marshal(d.Reason); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -293,7 +293,7 @@ func TestFreeUnitsAreAccountedFor(t *testing.T) {
 			said[u.Unit]++
 		}
 		for _, r := range in.Units {
-			if n := said[r.Unit]; n > 1 || n == 0 && (r.State.Free() && !r.Retired || !r.State.Known()) {
+			if n := said[r.Unit]; n > 1 || n == 0 && (r.State.IsFree() && !r.Retired || !r.State.Known()) {
 				t.Fatalf("%v (%s) is mentioned %d times", r.Unit, r.State, n)
 			}
 		}
@@ -386,8 +386,8 @@ func TestExplainAgreesWithMake(t *testing.T) {
 			if ok != (e.Decision != nil) || ok && !reflect.DeepEqual(*e.Decision, d) {
 				t.Fatalf("explained %+v, decided %+v", e.Decision, d)
 			}
-			if d.Step == daemon.Assign && (e.Next != d.To || !reflect.DeepEqual(e.Why, d.Why)) {
-				t.Fatalf("%v explained to %v (%v), decided to %v (%v)", r.Unit, e.Next, e.Why, d.To, d.Why)
+			if d.Step == daemon.Assign && (e.Next != d.To || !reflect.DeepEqual(e.Why, d.Reason)) {
+				t.Fatalf("%v explained to %v (%v), decided to %v (%v)", r.Unit, e.Next, e.Why, d.To, d.Reason)
 			}
 			checkRows(t, in, e)
 		}

@@ -23,39 +23,39 @@ type planner struct {
 	rows      []*daemon.Record
 	unknown   []Unknown
 
-	floor *floor // set once there are units to place
-	watch *watch // set by Explain
+	placement *placement    // set once there are units to place
+	watch     *tableCapture // set by Explain
 }
 
 // group is one daemon: its spec (nil if nobody advertises it), its rows, and its decisions from lo
 // up to hi.
 type group struct {
-	id     daemon.ID
-	said   *daemon.Spec // as advertised, without defaults
-	spec   *daemon.Spec // the same with defaults; set when units are placed
-	rows   []*daemon.Record
-	lo, hi int
-	place  int // how many of the decisions are drafts to place
+	id         daemon.ID
+	advertised *daemon.Spec // as advertised, without defaults
+	spec       *daemon.Spec // the same with defaults; set when units are placed
+	rows       []*daemon.Record
+	lo, hi     int
+	place      int // how many of the decisions are drafts to place
 }
 
 func (g *group) instances() int {
-	if g.said == nil {
+	if g.advertised == nil {
 		return 0
 	}
-	return cmp.Or(g.said.Instances, 1)
+	return cmp.Or(g.advertised.Instances, 1)
 }
 
 // weight returns the weight of one unit. It counts as 1 if nobody advertises the daemon.
 func (g *group) weight() int64 {
-	if g.said == nil {
+	if g.advertised == nil {
 		return 1
 	}
-	return int64(cmp.Or(g.said.Weight, 1))
+	return int64(cmp.Or(g.advertised.Weight, 1))
 }
 
-// survey goes through all daemons, known from specs or rows, and decides everything but placement.
-func survey(in Input) *planner {
-	p := &planner{in: in, union: unite(in.Nodes)}
+// decideAll goes through all daemons, known from specs or rows, and decides everything but placement.
+func decideAll(in Input) *planner {
+	p := &planner{in: in, union: newUnion(in.Nodes)}
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
 		if rule, ok := n.leaving(); ok && n.present() {
@@ -65,12 +65,12 @@ func survey(in Input) *planner {
 			p.leaving[n.Member.Incarnation] = rule
 		}
 	}
-	rows, words := sorted(in.Units), p.union.words
+	rows, words := sorted(in.Units), p.union.inForce
 	p.reserve()
 	for len(rows) > 0 || len(words) > 0 {
 		g := group{lo: len(p.decisions)}
 		if len(words) > 0 && (len(rows) == 0 || words[0].spec.ID <= rows[0].Unit.Daemon) {
-			g.id, g.said, words = words[0].spec.ID, words[0].spec, words[1:]
+			g.id, g.advertised, words = words[0].spec.ID, words[0].spec, words[1:]
 		} else {
 			g.id = rows[0].Unit.Daemon
 		}
@@ -79,7 +79,7 @@ func survey(in Input) *planner {
 			n++
 		}
 		g.rows, rows = rows[:n], rows[n:]
-		p.consider(&g)
+		p.decideDaemon(&g)
 		g.hi = len(p.decisions)
 		p.groups = append(p.groups, g)
 	}
@@ -91,16 +91,16 @@ func survey(in Input) *planner {
 func (p *planner) reserve() {
 	free, missing := 0, -len(p.in.Units)
 	for i := range p.in.Units {
-		if p.in.Units[i].State.Free() {
+		if p.in.Units[i].State.IsFree() {
 			free++
 		}
 	}
-	for _, w := range p.union.words {
+	for _, w := range p.union.inForce {
 		missing += cmp.Or(w.spec.Instances, 1)
 	}
 	n := free + max(missing, 0)
 	p.decisions, p.rows = make([]Decision, 0, n), make([]*daemon.Record, 0, n)
-	p.groups = make([]group, 0, len(p.union.words))
+	p.groups = make([]group, 0, len(p.union.inForce))
 }
 
 // sorted returns the rows in order of units. Stores list them in this order already.
@@ -118,34 +118,34 @@ func sorted(units []daemon.Record) []*daemon.Record {
 	return rows
 }
 
-// consider decides about the units of one daemon, those with a row and those without.
-func (p *planner) consider(g *group) {
+// decideDaemon decides about the units of one daemon, those with a row and those without.
+func (p *planner) decideDaemon(g *group) {
 	next := 0 // lowest index not seen yet
 	declare := func(below int) {
 		for ; next < below; next++ {
-			p.decide(g, Decision{Unit: daemon.Unit{Daemon: g.id, Index: next}, Why: Why{Rule: NewlyDeclared}}, nil)
+			p.decide(g, Decision{Unit: daemon.Unit{Daemon: g.id, Index: next}, Reason: Why{Rule: NewlyDeclared}}, nil)
 		}
 	}
 	for _, row := range g.rows {
 		declare(min(row.Unit.Index, g.instances()))
 		next = max(next, row.Unit.Index+1)
-		p.judge(g, row)
+		p.decideRow(g, row)
 	}
 	declare(g.instances())
 }
 
-// judge decides about one row by the table of the package comment. It checks the state first,
+// decideRow decides about one row by the table of the package comment. It checks the state first,
 // because this version must not touch a state that it does not know. A unit that is both unwanted
 // and on a leaving node is revoked once, for the reason that is permanent.
-func (p *planner) judge(g *group, row *daemon.Record) {
+func (p *planner) decideRow(g *group, row *daemon.Record) {
 	wanted := row.Unit.Index < g.instances()
 	switch {
 	case !row.State.Known():
 		p.unknown = append(p.unknown, Unknown{Unit: row.Unit, State: row.State})
-	case row.State.Free():
-		p.judgeFree(g, row, wanted)
-	case row.State != daemon.Revoking && g.said != nil && !wanted:
-		p.revoke(g, row, reduced(g))
+	case row.State.IsFree():
+		p.decideFreeRow(g, row, wanted)
+	case row.State != daemon.Revoking && g.advertised != nil && !wanted:
+		p.revoke(g, row, instancesReduced(g))
 	case row.State != daemon.Revoking && p.leaving[row.Holder.Incarnation] != "":
 		p.revoke(g, row, Why{Rule: p.leaving[row.Holder.Incarnation], Note: row.Holder.Name})
 	case row.Retired && wanted:
@@ -153,10 +153,10 @@ func (p *planner) judge(g *group, row *daemon.Record) {
 	}
 }
 
-// judgeFree decides about a unit without a holder. A row that must be declared again is placed only
+// decideFreeRow decides about a unit without a holder. A row that must be declared again is placed only
 // by the next plan: there is one decision per unit and plan, so that each is guarded by what the
 // plan has seen.
-func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
+func (p *planner) decideFreeRow(g *group, row *daemon.Record, wanted bool) {
 	switch {
 	case wanted && row.Retired:
 		p.write(g, row, false, Why{Rule: DeclaredAgain})
@@ -164,28 +164,28 @@ func (p *planner) judgeFree(g *group, row *daemon.Record, wanted bool) {
 		g.place++
 		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign}, row)
 	case row.Retired:
-	case g.said != nil:
-		p.write(g, row, true, reduced(g))
+	case g.advertised != nil:
+		p.write(g, row, true, instancesReduced(g))
 	case p.in.RetireAfter > 0 && p.in.Now.Sub(row.Since) >= p.in.RetireAfter:
 		p.write(g, row, true, Why{Rule: NotAdvertised, Note: "for " + p.in.RetireAfter.String()})
 	default:
-		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Why: Why{Rule: NotAdvertised}}, row)
+		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Reason: Why{Rule: NotAdvertised}}, row)
 	}
 }
 
-// reduced returns the reason for decisions about units beyond Instances.
-func reduced(g *group) Why {
+// instancesReduced returns the reason for decisions about units beyond Instances.
+func instancesReduced(g *group) Why {
 	return Why{Rule: InstancesReduced, Note: "to " + strconv.Itoa(g.instances())}
 }
 
 // revoke adds the decision to revoke a unit.
 func (p *planner) revoke(g *group, row *daemon.Record, why Why) {
-	p.decide(g, Decision{Unit: row.Unit, Step: daemon.Revoke, Why: why}, row)
+	p.decide(g, Decision{Unit: row.Unit, Step: daemon.Revoke, Reason: why}, row)
 }
 
 // write adds the decision to retire a row or to declare it again.
 func (p *planner) write(g *group, row *daemon.Record, retired bool, why Why) {
-	p.decide(g, Decision{Unit: row.Unit, Retired: retired, Why: why}, row)
+	p.decide(g, Decision{Unit: row.Unit, Retired: retired, Reason: why}, row)
 }
 
 // decide adds a decision, guarded by the row it was made from.
@@ -193,25 +193,25 @@ func (p *planner) decide(g *group, d Decision, row *daemon.Record) {
 	if row != nil {
 		d.Generation, d.State = row.Generation, row.State
 	}
-	if g.said != nil {
-		d.Spec = g.said.WithDefaults()
+	if g.advertised != nil {
+		d.Spec = g.advertised.WithDefaults()
 	}
 	p.decisions, p.rows = append(p.decisions, d), append(p.rows, row)
 }
 
 // draft reports whether the decision is to assign, but no node was found.
 func (d *Decision) draft() bool {
-	return d.Step == daemon.Assign && (d.Why.Rule == NoEligibleNode || d.Why.Rule == NotAdvertised)
+	return d.Step == daemon.Assign && (d.Reason.Rule == NoEligibleNode || d.Reason.Rule == NotAdvertised)
 }
 
 // finish returns the plan. Drafts without a node become Unplaced.
 func (p *planner) finish() Plan {
-	out := Plan{Unknown: p.unknown, Specs: Specs{p.union.words}, Disagreements: p.union.overruled}
+	out := Plan{Unknown: p.unknown, Specs: Specs{p.union.inForce}, Disagreements: p.union.disagreements}
 	made := p.decisions[:0]
 	for i := range p.decisions {
 		d := &p.decisions[i]
 		if d.draft() {
-			out.Unplaced = append(out.Unplaced, Unplaced{Unit: d.Unit, Since: p.rows[i].Since, EmbargoedUntil: d.embargoedUntil, Why: d.Why})
+			out.Unplaced = append(out.Unplaced, Unplaced{Unit: d.Unit, Since: p.rows[i].Since, EmbargoedUntil: d.embargoedUntil, Why: d.Reason})
 		} else {
 			made = append(made, *d)
 		}

@@ -19,8 +19,8 @@ func (k key) less(o key) bool {
 	return k.zone < o.zone
 }
 
-// taken is the key of a node that must not be chosen.
-var taken = key{load: math.Inf(1), units: math.MaxInt}
+// excludedKey is the key of a node that must not be chosen.
+var excludedKey = key{load: math.Inf(1), units: math.MaxInt}
 
 // tree is a tournament tree: one key per leaf, and above each pair of nodes the lower key. Its
 // width is padded to a power of two, so that the leaves lie in order below every inner node.
@@ -37,7 +37,7 @@ func newTree(n int) tree {
 	}
 	t := tree{width: width, keys: make([]key, 2*width)}
 	for i := range t.keys {
-		t.keys[i] = taken
+		t.keys[i] = excludedKey
 	}
 	return t
 }
@@ -51,12 +51,12 @@ func (t *tree) fill(n int, leaf func(int) key) {
 		t.keys[t.width+i] = leaf(i)
 	}
 	for i := t.width - 1; i >= 1; i-- {
-		t.settle(i)
+		t.refresh(i)
 	}
 }
 
-// settle sets an inner node to the lower key of its children.
-func (t *tree) settle(i int) {
+// refresh sets an inner node to the lower key of its children.
+func (t *tree) refresh(i int) {
 	t.keys[i] = t.keys[2*i]
 	if t.keys[2*i+1].less(t.keys[i]) {
 		t.keys[i] = t.keys[2*i+1]
@@ -68,7 +68,7 @@ func (t *tree) set(leaf int, k key) {
 	i := leaf + t.width
 	t.keys[i] = k
 	for i /= 2; i >= 1; i /= 2 {
-		t.settle(i)
+		t.refresh(i)
 	}
 }
 

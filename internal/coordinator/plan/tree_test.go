@@ -24,11 +24,11 @@ func TestTreeFindsTheNextLeast(t *testing.T) {
 			leaf := rapid.IntRange(0, n-1).Draw(t, "leaf")
 			plain[leaf] = draw(leaf)
 			if rapid.Bool().Draw(t, "hide") {
-				plain[leaf] = taken
+				plain[leaf] = excludedKey
 			}
 			tr.set(leaf, plain[leaf])
 
-			least := taken
+			least := excludedKey
 			for _, k := range plain {
 				if k.less(least) {
 					least = k
@@ -37,7 +37,7 @@ func TestTreeFindsTheNextLeast(t *testing.T) {
 			if tr.least() != least {
 				t.Fatalf("least is %v, want %v", tr.least(), least)
 			}
-			if least == taken {
+			if least == excludedKey {
 				continue
 			}
 			from := rapid.IntRange(0, n-1).Draw(t, "from")
@@ -54,10 +54,10 @@ func TestTreeFindsTheNextLeast(t *testing.T) {
 
 func TestEmptyTreeOffersNothing(t *testing.T) {
 	t.Parallel()
-	if tr := newTree(0); tr.least() != taken {
+	if tr := newTree(0); tr.least() != excludedKey {
 		t.Errorf("least of nothing is %v", tr.least())
 	}
-	if f := (&fit{tree: newTree(0)}); f.pick(1) != nil {
+	if f := (&eligible{tree: newTree(0)}); f.pick(1) != nil {
 		t.Error("picked a node where there is none")
 	}
 }

@@ -20,7 +20,7 @@ func slow(in Input) Plan {
 	out := Plan{Disagreements: disagreements}
 	for _, id := range slices.Sorted(maps.Keys(specs)) {
 		spec := specs[id]
-		out.Specs.words = append(out.Specs.words, word{spec: &spec})
+		out.Specs.inForce = append(out.Specs.inForce, advertisedSpec{spec: &spec})
 	}
 	rows := map[daemon.Unit]daemon.Record{}
 	for _, r := range in.Units {
@@ -38,22 +38,22 @@ func slow(in Input) Plan {
 			out.Unknown = append(out.Unknown, Unknown{Unit: u, State: r.State})
 			continue
 		case held && known && !wanted:
-			d.Step, d.Why = daemon.Revoke, smaller
+			d.Step, d.Reason = daemon.Revoke, smaller
 		case held && slowState(in.Nodes, r.Holder.Incarnation) == node.Draining:
-			d.Step, d.Why = daemon.Revoke, Why{Rule: NodeDraining, Note: r.Holder.Name}
+			d.Step, d.Reason = daemon.Revoke, Why{Rule: NodeDraining, Note: r.Holder.Name}
 		case held && slowState(in.Nodes, r.Holder.Incarnation) == node.Deaf:
-			d.Step, d.Why = daemon.Revoke, Why{Rule: NodeDeaf, Note: r.Holder.Name}
+			d.Step, d.Reason = daemon.Revoke, Why{Rule: NodeDeaf, Note: r.Holder.Name}
 		case wanted && r.Retired:
-			d.Why = Why{Rule: DeclaredAgain}
-		case wanted && r.State.Free():
+			d.Reason = Why{Rule: DeclaredAgain}
+		case wanted && r.State.IsFree():
 			place = append(place, u)
 			continue
-		case !r.State.Free() || r.Retired:
+		case !r.State.IsFree() || r.Retired:
 			continue
 		case known:
-			d.Retired, d.Why = true, smaller
+			d.Retired, d.Reason = true, smaller
 		case in.RetireAfter > 0 && in.Now.Sub(r.Since) >= in.RetireAfter:
-			d.Retired, d.Why = true, Why{Rule: NotAdvertised, Note: "for " + in.RetireAfter.String()}
+			d.Retired, d.Reason = true, Why{Rule: NotAdvertised, Note: "for " + in.RetireAfter.String()}
 		default:
 			out.Unplaced = append(out.Unplaced, Unplaced{Unit: u, Since: r.Since, Why: Why{Rule: NotAdvertised}})
 			continue
@@ -63,7 +63,7 @@ func slow(in Input) Plan {
 	for _, spec := range specs {
 		for _, u := range spec.Units() {
 			if _, ok := rows[u]; !ok {
-				out.Decisions = append(out.Decisions, Decision{Unit: u, Spec: spec, Why: Why{Rule: NewlyDeclared}})
+				out.Decisions = append(out.Decisions, Decision{Unit: u, Spec: spec, Reason: Why{Rule: NewlyDeclared}})
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]d
 		best := can[0]
 		why.Chosen = best.node.Member.Name
 		if r.State == daemon.Deleted && r.Holder.Name != "" && r.Reason != "" {
-			why.Left = r.Holder.Name + ": " + r.Reason
+			why.Previous = r.Holder.Name + ": " + r.Reason
 		}
 		if len(can) == 1 {
 			why.Rule = OnlyCandidate
@@ -179,7 +179,7 @@ func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]d
 		holder[u] = best.node.Member.Incarnation
 		out.Decisions = append(out.Decisions, Decision{
 			Unit: u, Step: daemon.Assign, Generation: r.Generation, State: r.State,
-			To: best.node.Member.Identity, Spec: spec, Why: why,
+			To: best.node.Member.Identity, Spec: spec, Reason: why,
 		})
 	}
 }
@@ -256,7 +256,7 @@ func slowUntil(in Input, spec daemon.Spec, r daemon.Record) (first time.Time) {
 		}
 		var end time.Time
 		for _, e := range r.Embargoes {
-			if e.Incarnation == n.Member.Incarnation && e.Holds(in.Now) && e.Until.After(end) {
+			if e.Incarnation == n.Member.Incarnation && e.InForce(in.Now) && e.Until.After(end) {
 				end = e.Until
 			}
 		}
@@ -274,7 +274,7 @@ func slowFilter(in Input, n Node, spec daemon.Spec, r daemon.Record) Filter {
 	if n.Member.NoDaemons {
 		return FilterNoDaemons
 	}
-	if n.Advert == nil || !n.Advert.Runs(spec.Kind) {
+	if n.Advert == nil || !n.Advert.RunsKind(spec.Kind) {
 		return FilterKind
 	}
 	for k, v := range spec.Requires {

@@ -14,37 +14,37 @@ import (
 
 // union is the union of what present nodes advertise.
 type union struct {
-	words []word // the specs in force; sorted by daemon after sort
+	inForce []advertisedSpec // the specs in force; sorted by daemon after sort
 	// known is the position of each daemon in words while specs are added; nil if no daemon can
 	// occur twice.
 	known map[daemon.ID]int
-	// overruled are the specs that are not in force, in the order of the adverts until sort.
-	overruled []Disagreement
+	// disagreements are the specs that are not in force, in the order of the adverts until sort.
+	disagreements []Disagreement
 }
 
-// word is a spec in force, as it was advertised, and the node that advertised it. The spec is not
+// advertisedSpec is a spec in force, as it was advertised, and the node that advertised it. The spec is not
 // copied: there may be thousands, and few of them are ever read.
-type word struct {
+type advertisedSpec struct {
 	spec *daemon.Spec
 	by   *Node
 }
 
 // Specs are the specs in force.
-type Specs struct{ words []word }
+type Specs struct{ inForce []advertisedSpec }
 
 // Of returns the spec of a daemon, with defaults applied.
 func (s Specs) Of(id daemon.ID) (daemon.Spec, bool) {
-	at, ok := find(s.words, id)
+	at, ok := find(s.inForce, id)
 	if !ok {
 		return daemon.Spec{}, false
 	}
-	return s.words[at].spec.WithDefaults(), true
+	return s.inForce[at].spec.WithDefaults(), true
 }
 
 // All returns the specs, with defaults applied, in order of daemons.
 func (s Specs) All() iter.Seq[daemon.Spec] {
 	return func(yield func(daemon.Spec) bool) {
-		for _, w := range s.words {
+		for _, w := range s.inForce {
 			if !yield(w.spec.WithDefaults()) {
 				return
 			}
@@ -52,38 +52,38 @@ func (s Specs) All() iter.Seq[daemon.Spec] {
 	}
 }
 
-func find(words []word, id daemon.ID) (int, bool) {
-	return slices.BinarySearchFunc(words, id, func(w word, id daemon.ID) int { return cmp.Compare(w.spec.ID, id) })
+func find(words []advertisedSpec, id daemon.ID) (int, bool) {
+	return slices.BinarySearchFunc(words, id, func(w advertisedSpec, id daemon.ID) int { return cmp.Compare(w.spec.ID, id) })
 }
 
-// unite finds the specs in force.
-func unite(nodes []Node) *union {
+// newUnion finds the specs in force.
+func newUnion(nodes []Node) *union {
 	offers := adverts(nodes)
 	size := 0
 	for _, n := range offers {
 		size = max(size, len(n.Advert.Specs))
 	}
-	u := &union{words: make([]word, 0, size)}
+	u := &union{inForce: make([]advertisedSpec, 0, size)}
 	if len(offers) > 1 || len(offers) == 1 && !inOrder(offers[0].Advert.Specs) {
 		u.known = make(map[daemon.ID]int, size)
 	}
 	// The newest process comes first, so the first usable spec of the highest revision wins. Lower
 	// revisions come after all of these.
 	highest := revisions(offers)
-	var behind []word
+	var behind []advertisedSpec
 	for _, n := range offers {
 		for i := range n.Advert.Specs {
 			said := &n.Advert.Specs[i]
 			if said.Revision < highest[said.ID] {
-				behind = append(behind, word{said, n})
+				behind = append(behind, advertisedSpec{said, n})
 			} else {
-				u.hear(n, said)
+				u.add(n, said)
 			}
 		}
 	}
-	slices.SortStableFunc(behind, func(a, b word) int { return cmp.Compare(b.spec.Revision, a.spec.Revision) })
+	slices.SortStableFunc(behind, func(a, b advertisedSpec) int { return cmp.Compare(b.spec.Revision, a.spec.Revision) })
 	for _, w := range behind {
-		u.hear(w.by, w.spec)
+		u.add(w.by, w.spec)
 	}
 	u.sort()
 	return u
@@ -115,12 +115,12 @@ func inOrder(specs []daemon.Spec) bool {
 	return true
 }
 
-// hear adds a spec to the union, or notes why it is not in force.
-func (u *union) hear(n *Node, said *daemon.Spec) {
+// add adds a spec to the union, or notes why it is not in force.
+func (u *union) add(n *Node, said *daemon.Spec) {
 	spec := said.WithDefaults()
 	var what, why string
 	if at, ok := u.known[said.ID]; ok {
-		wins := u.words[at].spec.WithDefaults()
+		wins := u.inForce[at].spec.WithDefaults()
 		if what = difference(&wins, &spec); wins.Revision != spec.Revision {
 			why = "its revision is higher"
 		} else {
@@ -128,28 +128,28 @@ func (u *union) hear(n *Node, said *daemon.Spec) {
 		}
 	} else if what = unusable(&spec); what == "" {
 		if u.known != nil {
-			u.known[said.ID] = len(u.words)
+			u.known[said.ID] = len(u.inForce)
 		}
-		u.words = append(u.words, word{spec: said, by: n})
+		u.inForce = append(u.inForce, advertisedSpec{spec: said, by: n})
 	}
 	if what != "" {
-		u.overruled = append(u.overruled, Disagreement{Daemon: said.ID, Loser: n.Member.Identity, What: what, Why: why})
+		u.disagreements = append(u.disagreements, Disagreement{Daemon: said.ID, Loser: n.Member.Identity, What: what, Why: why})
 	}
 }
 
 // sort puts everything in order and fills in the winners of disagreements.
 func (u *union) sort() {
-	byID := func(a, b word) int { return cmp.Compare(a.spec.ID, b.spec.ID) }
-	if !slices.IsSortedFunc(u.words, byID) {
-		slices.SortFunc(u.words, byID)
+	byID := func(a, b advertisedSpec) int { return cmp.Compare(a.spec.ID, b.spec.ID) }
+	if !slices.IsSortedFunc(u.inForce, byID) {
+		slices.SortFunc(u.inForce, byID)
 	}
-	for i := range u.overruled {
-		d := &u.overruled[i]
-		if at, ok := find(u.words, d.Daemon); ok {
-			d.Winner = u.words[at].by.Member.Identity
+	for i := range u.disagreements {
+		d := &u.disagreements[i]
+		if at, ok := find(u.inForce, d.Daemon); ok {
+			d.Winner = u.inForce[at].by.Member.Identity
 		}
 	}
-	slices.SortStableFunc(u.overruled, func(a, b Disagreement) int {
+	slices.SortStableFunc(u.disagreements, func(a, b Disagreement) int {
 		return cmp.Or(cmp.Compare(a.Daemon, b.Daemon), cmp.Compare(a.Loser.Incarnation, b.Loser.Incarnation))
 	})
 }

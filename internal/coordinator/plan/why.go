@@ -85,8 +85,8 @@ type Why struct {
 	// of the daemon on the node or in its zone.
 	Value         float64 `json:"value,omitempty"`
 	RunnerUpValue float64 `json:"runner_up_value,omitempty"`
-	// Left is the node that held the unit before and why that ended, as "n3: holder is dead".
-	Left string `json:"left,omitempty"`
+	// Previous is the node that held the unit before and why that ended, as "n3: holder is dead".
+	Previous string `json:"left,omitempty"`
 	// Filtered are the nodes that are no candidates. The map is shared between units: do not modify
 	// it.
 	Filtered map[Filter]Names `json:"filtered,omitempty"`
@@ -110,8 +110,8 @@ func (w Why) String() string {
 	if w.RunnerUp != "" {
 		b.WriteString("; runner-up " + w.RunnerUp)
 	}
-	if w.Left != "" {
-		b.WriteString("; left " + w.Left)
+	if w.Previous != "" {
+		b.WriteString("; left " + w.Previous)
 	}
 	for _, f := range slices.Sorted(maps.Keys(w.Filtered)) {
 		n := w.Filtered[f]

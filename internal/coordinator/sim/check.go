@@ -19,7 +19,7 @@ const forever = time.Duration(math.MaxInt64)
 type checks struct {
 	model  model // the state according to the store's events; a failover restores it
 	terms  terms // all terms, across failovers
-	reigns []*reign
+	reigns []*leaderTerm
 	issued []int64 // by unit: the highest generation ever issued
 	owners []owner // by unit: the newest generation entered, and by which process
 
@@ -39,8 +39,8 @@ type checks struct {
 	forged   bool // the simulator itself writes
 }
 
-// watched is what the checks remember of a process.
-type watched struct {
+// processHistory is what the checks remember of a process.
+type processHistory struct {
 	doomed     *call
 	pausedTill time.Duration // while paused: the end; otherwise, when the last pause ended
 	paused     bool
@@ -60,13 +60,13 @@ type watched struct {
 	sentSince time.Duration
 	// strayed is set when a former primary that the process used ends, until the process knows.
 	strayed bool
-	told    told
+	told    highestSeen
 
 	changedAt time.Duration // when it learned that the store is another one; 0 = never
 	mustLose  bool          // it led at that moment
 }
 
-func (p *watched) init() { p.known = map[node.Incarnation]bool{} }
+func (p *processHistory) init() { p.known = map[node.Incarnation]bool{} }
 
 // owner is the process that entered a generation.
 type owner struct {
@@ -101,7 +101,7 @@ func (p *process) excuse(d time.Duration) time.Duration {
 
 // noticed returns how long after a pause a leadership or run may still go on.
 func (w *world) noticed(then time.Duration) time.Duration {
-	return w.t.Watch + w.t.Wakeup + slow(then)
+	return w.t.ClockCheckInterval + w.t.Wakeup + slow(then)
 }
 
 // slow returns the longest real time in which any clock counts d, and quick the shortest.
@@ -161,13 +161,13 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		}
 	case daemon.NodeRemoved:
 		if p := w.byInc[e.Incarnation]; p != nil {
-			p.watch.told = told{}
+			p.watch.told = highestSeen{}
 		}
 		c.removed(w, e)
 	case daemon.NodeDeaf:
 		c.calledDeaf(w, e)
 	}
-	c.calmly(w, e, u)
+	c.checkNothingMoves(w, e, u)
 }
 
 // before and after are called around a call that the store applies.
@@ -212,10 +212,10 @@ func decided(cl *call, store string) *broken {
 func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
 	p := &cl.p.watch
 	p.beatAt = w.now
-	p.told = told{max(p.told.term, beat.HighestTerm), max(p.told.generation, beat.HighestGeneration)}
-	c.terms.told(beat.HighestTerm)
-	if beat.Heard > p.heard {
-		p.heard, p.heardAt = beat.Heard, w.now
+	p.told = highestSeen{max(p.told.term, beat.HighestTerm), max(p.told.generation, beat.HighestGeneration)}
+	c.terms.reported(beat.HighestTerm)
+	if beat.ConfirmedSeq > p.heard {
+		p.heard, p.heardAt = beat.ConfirmedSeq, w.now
 	}
 	if err := c.model.lists(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {
 		w.violate(err.rule, "%s", err.what)
@@ -246,7 +246,7 @@ func (c *checks) answered(p *process, cl *call) {
 		p.watch.sawTerm = max(p.watch.sawTerm, res.Snapshot.Term.Number)
 	case res.Reply != nil:
 		r := res.Reply
-		c.hears(p.w, p, r)
+		c.noteStore(p.w, p, r)
 		if p.watch.unaware && cl.asked >= p.watch.sentSince {
 			c.aware(p.w, p)
 		}
@@ -279,7 +279,7 @@ func (p *process) list(r *daemon.Record, asked time.Duration) {
 			run.listed = max(run.listed, asked)
 		}
 	}
-	p.w.check.askedBack(p.w, p, r)
+	p.w.check.checkDrainCancelled(p.w, p, r)
 }
 
 // notice handles a notice from a member for hooks, log and metrics.

@@ -9,9 +9,9 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// disturb notes that a fault has just begun or ended. From now on the cluster has the whole bound to be well
+// restartBound notes that a fault has just begun or ended. From now on the cluster has the whole bound to be well
 // again.
-func (w *world) disturb(string) {
+func (w *world) restartBound(string) {
 	c := &w.check
 	c.settled, c.disturbedAt = false, w.now
 	if !c.settleArmed {
@@ -37,8 +37,8 @@ func (w *world) longestDrain() time.Duration {
 	return longest
 }
 
-// settle checks whether the cluster is well, once nothing has changed for the bound.
-func (c *checks) settle(w *world) {
+// checkWell checks whether the cluster is well, once nothing has changed for the bound.
+func (c *checks) checkWell(w *world) {
 	c.settleArmed = false
 	if due := c.disturbedAt + w.bound(); w.now < due {
 		c.settleArmed = true
@@ -101,7 +101,7 @@ func (w *world) members(snap *daemon.Snapshot) []*process {
 
 // in reports whether a row is that of a live member. With Noise, one lost message may make it late.
 func (w *world) in(m *node.Member) bool {
-	return m.State == node.Live && (m.Judged == "" || m.Judged == node.Late && w.cfg.Faults&Noise != 0)
+	return m.State == node.Live && (m.LeaderState == "" || m.LeaderState == node.Late && w.cfg.Faults&Noise != 0)
 }
 
 func (c *checks) everybodyIn(w *world, snap *daemon.Snapshot) {
@@ -163,7 +163,7 @@ func (w *world) anyEligible(u *unit, row *daemon.Record, members []*process, now
 func (w *world) mayRun(p *process, k *Work) bool {
 	a := &p.host.advert
 	spec := k.Spec.WithDefaults()
-	if a.Traits.NoDaemons || !a.Runs(spec.Kind) {
+	if a.Traits.NoDaemons || !a.RunsKind(spec.Kind) {
 		return false
 	}
 	for name, value := range spec.Requires {
@@ -187,7 +187,7 @@ const (
 func (p *process) embargoed(u *unit, r *daemon.Record, now time.Time) bool {
 	for _, e := range r.Embargoes {
 		left := e.Until.Sub(now)
-		if e.Incarnation == p.who.Incarnation && e.Run == 0 && left > 0 && left <= min(e.Length, longestEmbargo) {
+		if e.Incarnation == p.who.Incarnation && e.AbandonedGeneration == 0 && left > 0 && left <= min(e.Length, longestEmbargo) {
 			return true
 		}
 	}
@@ -221,10 +221,10 @@ func (c *checks) returned(w *world, r *run) {
 		}
 		w.stats.Returned++
 		for _, e := range snap.Units[i].Embargoes {
-			if e.Incarnation == p.who.Incarnation && e.Run > 0 && e.Holds(snap.Now) {
-				w.violate("A5", "%s is kept from p%02d for run %d, %v after that had returned", u.Unit, p.index, e.Run, within)
+			if e.Incarnation == p.who.Incarnation && e.AbandonedGeneration > 0 && e.InForce(snap.Now) {
+				w.violate("A5", "%s is kept from p%02d for run %d, %v after that had returned", u.Unit, p.index, e.AbandonedGeneration, within)
 			}
-			if e.Length > longestEmbargo || e.Run > 0 && e.Length > longestAbandoned {
+			if e.Length > longestEmbargo || e.AbandonedGeneration > 0 && e.Length > longestAbandoned {
 				w.violate("A5", "an embargo of %s is %v long", u.Unit, e.Length)
 			}
 		}
@@ -245,7 +245,7 @@ func (w *world) notRunning(u *unit, row *daemon.Record) string {
 		return "its row says " + string(row.State)
 	case !p.healthy():
 		return "it is held by a process that is not healthy: " + string(row.Holder.Incarnation)
-	case u.foreign > row.Generation:
+	case u.externalGeneration > row.Generation:
 		return "its generation is below what a foreign resource has seen"
 	}
 	for _, r := range p.runs {
@@ -256,8 +256,8 @@ func (w *world) notRunning(u *unit, row *daemon.Record) string {
 	return "no run of its generation is alive on " + string(row.Holder.Incarnation)
 }
 
-// calmly checks that nothing changes in a cluster that was found well.
-func (c *checks) calmly(w *world, e *daemon.Event, unit int) {
+// checkNothingMoves checks that nothing changes in a cluster that was found well.
+func (c *checks) checkNothingMoves(w *world, e *daemon.Event, unit int) {
 	if !c.settled {
 		return
 	}
@@ -292,7 +292,7 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 		})
 	}
 	wake := 50 * time.Millisecond
-	if w.cfg.Store.NoWake {
+	if w.cfg.Store.NoHints {
 		wake = t.HeartbeatInterval*11/10 + t.QueryTimeout
 	}
 	again := max(t.NodeRegistrationTTL, takeover+t.Grace()) + 100*time.Millisecond + wake

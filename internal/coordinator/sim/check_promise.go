@@ -14,9 +14,9 @@ import (
 // margin, or a whole lease after the store was replaced. A process that breaks such a rule usually does no
 // visible harm: in most histories no two leaders or runs overlap.
 
-// hears notes, before a reply is delivered, whether the store is another one than the process knew, or became
+// noteStore notes, before a reply is delivered, whether the store is another one than the process knew, or became
 // another one shortly before the process began.
-func (c *checks) hears(w *world, p *process, r *storage.Reply) {
+func (c *checks) noteStore(w *world, p *process, r *storage.Reply) {
 	seen := &p.watch
 	switch known := seen.store != ""; {
 	case known && seen.store != r.StoreID:
@@ -27,25 +27,25 @@ func (c *checks) hears(w *world, p *process, r *storage.Reply) {
 	seen.store = r.StoreID
 }
 
-// heard checks, after a step, that a leader which learned of another store no longer leads.
-func (c *checks) heard(w *world, p *process) {
+// checkLedAfterChange checks, after a step, that a leader which learned of another store no longer leads.
+func (c *checks) checkLedAfterChange(w *world, p *process) {
 	if p.watch.mustLose {
 		w.violate("store identity", "p%02d goes on leading in %s, which it did not lead before", p.index, p.watch.store)
 	}
 }
 
-// newTo reports whether the process learned less than d ago that the store is another one.
-func (p *process) newTo(d time.Duration) bool {
+// learnedWithin reports whether the process learned less than d ago that the store is another one.
+func (p *process) learnedWithin(d time.Duration) bool {
 	at := p.watch.changedAt
 	return at != 0 && p.w.now-at < quick(d)
 }
 
-// wants checks a call that a process is about to make to the store.
-func (c *checks) wants(w *world, p *process, call *member.Call) {
-	if call.Heartbeat != nil && call.Heartbeat.Claim.Stand && p.newTo(w.t.LeaseDuration) {
+// checkCall checks a call that a process is about to make to the store.
+func (c *checks) checkCall(w *world, p *process, call *member.Call) {
+	if call.Heartbeat != nil && call.Heartbeat.TermRequest.Campaign && p.learnedWithin(w.t.LeaseDuration) {
 		w.violate("store identity", "p%02d stands %v after it heard that the store is another one", p.index, w.now-p.watch.changedAt)
 	}
-	if !p.newTo(w.t.NodeRegistrationTTL) {
+	if !p.learnedWithin(w.t.NodeRegistrationTTL) {
 		return
 	}
 	if call.Commit != nil {
@@ -69,7 +69,7 @@ func (c *checks) wants(w *world, p *process, call *member.Call) {
 // first checks that a leadership whose validity is over is ended before any other effect.
 func (c *checks) first(w *world, p *process, effects []member.Effect) {
 	for i, e := range effects {
-		if lost, ok := e.(member.Lost); ok && lost.Reason == node.TrustLost && i > 0 {
+		if lost, ok := e.(member.LeadershipLost); ok && lost.Reason == node.ValidityEnded && i > 0 {
 			w.violate("E4", "p%02d does %T before it tells that term %d is lost", p.index, effects[0], lost.Term.Number)
 		}
 	}
@@ -117,9 +117,9 @@ func (w *world) forcedAfter(u *unit) time.Duration {
 	return max(d+t.StopTimeout+2*(d/1000+t.Wakeup+t.ClockStep), t.NodeRegistrationTTL)
 }
 
-// askedBack checks a reply that shows a process that its unit was revoked. When others may count the drain
+// checkDrainCancelled checks a reply that shows a process that its unit was revoked. When others may count the drain
 // timeout as over, the run must have been cancelled, if it has not returned.
-func (c *checks) askedBack(w *world, p *process, r *daemon.Record) {
+func (c *checks) checkDrainCancelled(w *world, p *process, r *daemon.Record) {
 	u := w.unitAt[r.Unit]
 	c.grow(len(w.units))
 	asked := c.revoked[u]

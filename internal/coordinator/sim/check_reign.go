@@ -10,8 +10,8 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// reign is a live leadership context, as a process published it.
-type reign struct {
+// leaderTerm is a live leadership context, as a process published it.
+type leaderTerm struct {
 	p     *process
 	term  int64
 	since time.Duration
@@ -26,7 +26,7 @@ func (c *checks) elected(w *world, p *process, t node.Term) {
 		w.violate("I1", "p%02d leads term %d, which is of %s", p.index, t.Number, t.Leader.Incarnation)
 	}
 	p.watch.leading = true
-	c.reigns = append(c.reigns, &reign{p, t.Number, w.now})
+	c.reigns = append(c.reigns, &leaderTerm{p, t.Number, w.now})
 	c.together(w)
 	w.queue.push(event{at: p.watch.leaseFrom + w.leaderTrust(), kind: evReign, p: p, n: t.Number})
 }
@@ -85,7 +85,7 @@ func (c *checks) reignTrust(w *world, p *process, term int64) {
 }
 
 // lost handles the end of a leadership context.
-func (c *checks) lost(w *world, p *process, e member.Lost) {
+func (c *checks) lost(w *world, p *process, e member.LeadershipLost) {
 	if !p.watch.leading {
 		w.violate("hooks", "p%02d lost term %d without leading", p.index, e.Term.Number)
 	}
@@ -106,7 +106,7 @@ func (c *checks) endReign(p *process) {
 func (c *checks) ended(w *world, p *process) {
 	c.endReign(p)
 	p.watch.leading = false
-	w.disturb("process ended")
+	w.restartBound("process ended")
 }
 
 // stopped handles the end of a clean stop.
@@ -166,10 +166,10 @@ func (w *world) anySaw(number int64) bool {
 func (c *checks) failedOver(w *world) {
 	c.failedOverAt = w.now
 	for _, p := range w.procs {
-		p.watch.told = told{}
+		p.watch.told = highestSeen{}
 	}
 	c.terms.failedOver(c.model.term)
 	c.grow(len(w.units))
-	w.disturb("failover")
+	w.restartBound("failover")
 	w.queue.push(event{at: w.now + w.t.NodeRegistrationTTL + 1, kind: evOverlap, n: -1})
 }

@@ -14,7 +14,7 @@ func (c *checks) started(w *world, r *run) {
 		w.violate("I6", "p%02d starts %s, which no reply listed for it", p.index, r.fence)
 	}
 	r.listed = p.listings[u].sent
-	if p.newTo(w.t.NodeRegistrationTTL) {
+	if p.learnedWithin(w.t.NodeRegistrationTTL) {
 		w.violate("store identity", "p%02d starts %s %v after it heard that the store is another one", p.index, r.fence, w.now-p.watch.changedAt)
 	}
 	for _, other := range p.runs {

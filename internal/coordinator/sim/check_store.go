@@ -108,7 +108,7 @@ func (m *model) shows(r *daemon.Record, at map[daemon.Unit]int) *broken {
 		return breaks("I8", "a row of %s, which nobody declared", r.Unit)
 	}
 	u := m.units[i]
-	if u.state != r.State || u.generation != r.Generation || !r.State.Free() && u.holder != r.Holder.Incarnation {
+	if u.state != r.State || u.generation != r.Generation || !r.State.IsFree() && u.holder != r.Holder.Incarnation {
 		return breaks("I8", "the row of %s says %s at %d (%s), the events %s at %d (%s)",
 			r.Unit, r.State, r.Generation, r.Holder.Incarnation, u.state, u.generation, u.holder)
 	}
@@ -154,8 +154,8 @@ type terms struct {
 // failedOver handles a failover to a copy whose newest term is given.
 func (t *terms) failedOver(newest int64) { t.lost = t.lost || newest < t.highest }
 
-// told handles the highest number that a heartbeat reported to the store.
-func (t *terms) told(number int64) { t.lost = t.lost && number < t.highest }
+// reported handles the highest number that a heartbeat reported to the store.
+func (t *terms) reported(number int64) { t.lost = t.lost && number < t.highest }
 
 // forgotten reports whether the store cannot know the highest number at now, by its own clock: the
 // term was lost, nobody reported it, and the clock is before the number. Only a live process that

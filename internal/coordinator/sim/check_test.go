@@ -329,7 +329,7 @@ func TestTrust(t *testing.T) {
 			w.check.elected(w, a, term(a))
 			w.check.elected(w, a, term(a))
 		}},
-		{"lost without leading", "hooks", func(w *world, a, b *process) { w.check.lost(w, a, member.Lost{}) }},
+		{"lost without leading", "hooks", func(w *world, a, b *process) { w.check.lost(w, a, member.LeadershipLost{}) }},
 		{"joined twice", "hooks", func(w *world, a, b *process) {
 			for range 2 {
 				w.check.notice(w, a, &member.Notice{Kind: member.NodeJoined, Member: node.Member{Identity: b.who}})
@@ -386,7 +386,7 @@ func TestTermThatNobodyRemembers(t *testing.T) {
 		{"who saw it lives", "I1", 1001, 900, func(*world, *process) {}},
 		{"who saw it is paused", "I1", 1001, 900, func(_ *world, saw *process) { saw.state = paused }},
 		{"who saw it told before it ended", "I1", 1001, 900, func(w *world, saw *process) {
-			w.check.terms.told(lostTerm)
+			w.check.terms.reported(lostTerm)
 			saw.state = dead
 		}},
 		{"the clock did not go back", "I1", 1001, lostTerm + 1, func(_ *world, saw *process) { saw.state = dead }},
@@ -475,10 +475,10 @@ func TestLiveness(t *testing.T) {
 		w, a, _ := scene(t)
 		e := happened(1, kind, 1, 1, a.who.Incarnation)
 		w.check.well[0] = true
-		w.check.calmly(w, &e, 0)
+		w.check.checkNothingMoves(w, &e, 0)
 		demand(t, w, "") // it was not found well
 		w.check.settled = true
-		w.check.calmly(w, &e, 0)
+		w.check.checkNothingMoves(w, &e, 0)
 		demand(t, w, "I5")
 	}
 }

@@ -49,7 +49,7 @@ func (w *world) drawWork() []Work {
 		out[i] = w.drawOne(i)
 	}
 	if w.cfg.Faults&Bursts != 0 {
-		units, each := 60+w.rng.IntN(60), w.between(w.t.Slack/4, w.t.Slack/2)
+		units, each := 60+w.rng.IntN(60), w.between(w.t.MinWorkTime/4, w.t.MinWorkTime/2)
 		out = append(out, Work{
 			Spec: daemon.Spec{ID: "acme:burst", Instances: units, WaitReady: true}, Drain: Span{0, time.Second}, Cancel: Span{0, w.t.StopTimeout / 10},
 			OneByOne: each, Ready: Span{0, 4 * time.Duration(units) * each},
@@ -80,7 +80,7 @@ func (w *world) drawOne(i int) Work {
 	}
 	k.Stubborn = w.chance(0.1)
 	if k.Spec.WaitReady {
-		k.Ready = Span{0, t.Slack}
+		k.Ready = Span{0, t.MinWorkTime}
 	}
 	if w.cfg.Faults&BadAgents == 0 || w.chance(0.6) {
 		return k

@@ -36,7 +36,7 @@ func (d *director) begin(w *world) {
 }
 
 // noise is the rate of occasional faults of messages.
-var noise = network{lose: 0.002, swallow: 0.002, repeat: 0.004, slow: 0.002}
+var noise = network{lose: 0.002, loseReply: 0.002, repeat: 0.004, slow: 0.002}
 
 // quiet sets the network to its state between episodes.
 func (d *director) quiet() {
@@ -80,7 +80,7 @@ func (d *director) over() {
 func (d *director) end(after time.Duration, do func()) {
 	d.w.after(after, func() {
 		do()
-		d.w.disturb("fault ended")
+		d.w.restartBound("fault ended")
 		d.over()
 	})
 }
@@ -104,7 +104,7 @@ func (d *director) repair() {
 		w.start(w.hosts[0])
 	}
 	w.calm = w.chance(0.1)
-	w.disturb("repair")
+	w.restartBound("repair")
 	w.after(w.bound()+w.upTo(w.t.NodeRegistrationTTL), d.episode)
 }
 
@@ -156,7 +156,7 @@ func (d *director) lasting() time.Duration {
 func (d *director) fault(kind Faults) {
 	w := d.w
 	w.stats.Faults++
-	w.disturb("fault")
+	w.restartBound("fault")
 	v := d.victim()
 	if v == nil && kind != Outage && kind != BadNetwork && kind != ClockStep && kind != Rollback && kind != Fork {
 		d.end(0, func() {})
@@ -185,7 +185,7 @@ func (d *director) fault(kind Faults) {
 		w.server.down, w.server.quick = true, w.chance(0.5)
 		d.end(min(d.lasting(), 5*time.Minute), w.open)
 	case BadNetwork:
-		w.network = network{lose: w.rng.Float64() * 0.4, swallow: w.rng.Float64() * 0.4, repeat: w.rng.Float64() * 0.4, slow: w.rng.Float64() * 0.4}
+		w.network = network{lose: w.rng.Float64() * 0.4, loseReply: w.rng.Float64() * 0.4, repeat: w.rng.Float64() * 0.4, slow: w.rng.Float64() * 0.4}
 		long := min(d.lasting(), w.bound()/2)
 		d.wakeOften(v, w.now+long)
 		d.end(long, d.quiet)
@@ -221,10 +221,10 @@ func (d *director) fault(kind Faults) {
 // wakeOften wakes one process again and again without need.
 func (d *director) wakeOften(v *process, till time.Duration) {
 	w := d.w
-	if v == nil || v.state == dead || w.now >= till || w.cfg.Store.NoWake {
+	if v == nil || v.state == dead || w.now >= till || w.cfg.Store.NoHints {
 		return
 	}
-	v.later(0, member.Woken{})
+	v.later(0, member.WakeUp{})
 	w.after(w.upTo(2*time.Second), func() { d.wakeOften(v, till) })
 }
 
@@ -302,7 +302,7 @@ func (d *director) stepClock() {
 	switch w.rng.IntN(6) {
 	case 0:
 		for i := range 60 {
-			w.after(time.Duration(i)*500*time.Millisecond, func() { step(3 * time.Second); w.disturb("step") })
+			w.after(time.Duration(i)*500*time.Millisecond, func() { step(3 * time.Second); w.restartBound("step") })
 		}
 		d.end(30*time.Second, func() {})
 	case 1:
@@ -314,7 +314,7 @@ func (d *director) stepClock() {
 	case 3: // many steps, each too small to be noticed alone
 		by := w.between(-w.t.ClockStep/2, w.t.ClockStep/2)
 		for i := range 60 {
-			w.after(time.Duration(i)*w.t.HeartbeatInterval/4, func() { step(by); w.disturb("step") })
+			w.after(time.Duration(i)*w.t.HeartbeatInterval/4, func() { step(by); w.restartBound("step") })
 		}
 		d.end(15*w.t.HeartbeatInterval, func() {})
 	default:
@@ -330,7 +330,7 @@ func (d *director) rollback() {
 		d.end(0, func() {})
 		return
 	}
-	w.keep()
+	w.saveImage()
 	gap := w.upTo(time.Second)
 	if w.chance(0.5) {
 		gap = w.upTo(2 * w.t.NodeRegistrationTTL)
@@ -369,11 +369,11 @@ func (w *world) removeRow(v *process) {
 	if row == nil {
 		return
 	}
-	w.disturb("row removed")
+	w.restartBound("row removed")
 	w.check.forged = true
 	defer func() { w.check.forged = false }()
 	_, err = store.Commit(ctx, storage.Commit{Term: snap.Term.Ref(), Nodes: []storage.NodeChange{{
-		Guard: storage.NodeGuard{Incarnation: row.Incarnation, Seq: row.Seq}, State: node.Removed, Reason: "removed by hand",
+		Guard: storage.NodeVersion{Incarnation: row.Incarnation, Seq: row.Seq}, State: node.Removed, Reason: "removed by hand",
 	}}})
 	if err == nil {
 		err = w.sweep(-time.Second)
@@ -386,7 +386,7 @@ func (w *world) removeRow(v *process) {
 // sweep removes tombstones, as the built-in daemon does.
 func (w *world) sweep(age time.Duration) error {
 	ctx, store := context.Background(), w.server.store
-	if err := store.Stamp(ctx, operator); err != nil {
+	if err := store.StampFence(ctx, operator); err != nil {
 		return err
 	}
 	_, err := store.SweepNodes(ctx, operator, age, 100)

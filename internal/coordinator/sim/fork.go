@@ -31,7 +31,7 @@ func (d *director) primaries() {
 		d.end(0, func() {})
 		return
 	}
-	w.keep()
+	w.saveImage()
 	gap := w.upTo(time.Second)
 	if w.chance(0.5) {
 		gap = w.upTo(w.t.NodeRegistrationTTL)
@@ -56,7 +56,7 @@ func (w *world) split() {
 		StoreID: f.id, KeepEvents: 1000,
 		Now:     func() time.Time { return s.clock.now(w.now).Add(ahead) },
 		OnEvent: func(e daemon.Event) { f.event(w, &e) },
-		OnWake:  func(hint storage.Wake) { w.wakeSide(hint, true) },
+		OnWake:  func(hint storage.Hint) { w.wakeSide(hint, true) },
 	})
 	f.store.Restore(s.store.Clone())
 	s.fork = f
@@ -81,7 +81,7 @@ func (w *world) split() {
 		if c.owners[i].generation > known {
 			c.owners[i] = owner{process: -1}
 		}
-		w.units[i].foreign = min(w.units[i].foreign, known)
+		w.units[i].externalGeneration = min(w.units[i].externalGeneration, known)
 	}
 }
 
@@ -158,8 +158,8 @@ func (f *fork) after(w *world, cl *call) {
 	}
 }
 
-// told are the highest numbers seen anywhere that a process has reported in its row.
-type told struct{ term, generation int64 }
+// highestSeen are the highest numbers seen anywhere that a process has reported in its row.
+type highestSeen struct{ term, generation int64 }
 
 // above checks that a number which the store gives out is above all numbers that live processes have reported to
 // it.

@@ -37,7 +37,7 @@ type image struct {
 type network struct {
 	// The probabilities per call: the request is lost, the reply is lost, the request arrives a
 	// second time, the request is slow.
-	lose, swallow, repeat, slow float64
+	lose, loseReply, repeat, slow float64
 }
 
 // call is a request to the store in flight.
@@ -78,14 +78,14 @@ func (w *world) storeNow() time.Time {
 func storeID(failovers int) string { return fmt.Sprintf("store-%d", failovers) }
 
 // wake sends a wake-up to every process. Wake-ups have no guarantee.
-func (w *world) wake(hint storage.Wake) { w.wakeSide(hint, false) }
+func (w *world) wake(hint storage.Hint) { w.wakeSide(hint, false) }
 
 // wakeSide sends a wake-up to the processes that use one of the primaries.
-func (w *world) wakeSide(hint storage.Wake, old bool) {
-	if w.cfg.Store.NoWake {
+func (w *world) wakeSide(hint storage.Hint, old bool) {
+	if w.cfg.Store.NoHints {
 		return
 	}
-	in := member.Input(member.Woken{Wake: hint})
+	in := member.Input(member.WakeUp{Wake: hint})
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {
 			if p == nil || p.state == dead || h.onOld != old || (p.host.cut || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {
@@ -109,7 +109,7 @@ func (w *world) wakeSide(hint storage.Wake, old bool) {
 // call sends the member's request to the store.
 func (p *process) call(c member.Call) {
 	p.w.stats.Calls++
-	p.w.check.wants(p.w, p, &c)
+	p.w.check.checkCall(p.w, p, &c)
 	cl := &call{p: p, req: c, asked: p.w.now, read: p.watch.store}
 	if p.crashIn > 0 {
 		p.crashIn--
@@ -142,7 +142,7 @@ func (w *world) send(c *call) {
 	}
 	w.queue.push(event{at: w.now + p.host.clock.lasts(timeout) + w.lateness(p.host), kind: evTimeout, p: p, call: c})
 	n := &w.network
-	if n.lose+n.swallow+n.repeat+n.slow > 0 && !w.calm {
+	if n.lose+n.loseReply+n.repeat+n.slow > 0 && !w.calm {
 		if w.chance(n.repeat) {
 			again := *c
 			again.repeat = true
@@ -223,7 +223,7 @@ func (w *world) reply(c *call) {
 	if c.p.host.cut || c.p.host.deaf {
 		return
 	}
-	if !w.calm && w.chance(w.network.swallow) {
+	if !w.calm && w.chance(w.network.loseReply) {
 		return
 	}
 	w.queue.push(event{at: w.now + w.latency(c.p.host), kind: evReply, p: c.p, call: c})
@@ -241,7 +241,7 @@ func (w *world) apply(c *call) {
 	}
 	switch {
 	case c.run != nil:
-		res.Err = store.Stamp(ctx, c.run.fence)
+		res.Err = store.StampFence(ctx, c.run.fence)
 	case c.req.Heartbeat != nil:
 		res.Reply, res.Err = store.Heartbeat(ctx, *c.req.Heartbeat)
 	case c.req.Report != nil:
@@ -271,7 +271,7 @@ func (c *call) String() string {
 	case c.run != nil:
 		what = "stamp " + c.run.fence.String()
 	case r.Heartbeat != nil:
-		what = fmt.Sprintf("heartbeat %d heard %d claim %+v", r.Heartbeat.Seq, r.Heartbeat.Heard, r.Heartbeat.Claim)
+		what = fmt.Sprintf("heartbeat %d heard %d claim %+v", r.Heartbeat.Seq, r.Heartbeat.ConfirmedSeq, r.Heartbeat.TermRequest)
 		if reply := c.result.Reply; reply != nil {
 			what += fmt.Sprintf(": verdict %d term %d (%s) lease %d until %v, %d units", reply.Verdict, reply.Term.Number,
 				reply.Term.Leader.Incarnation, reply.Lease.Renewals, reply.Lease.ExpiresAt.Sub(reply.Now), len(reply.Units))
@@ -312,7 +312,7 @@ func (p *process) answer(c *call) {
 	c.done = true
 	p.w.check.answered(p, c)
 	p.step(c.result)
-	p.w.check.heard(p.w, p)
+	p.w.check.checkLedAfterChange(p.w, p)
 	p.learn(c.result)
 }
 
@@ -321,9 +321,9 @@ func (p *process) learn(r member.Result) {
 	switch {
 	case p.state != running:
 	case r.Reply != nil:
-		p.meet(r.Reply.Members)
+		p.setNeighbours(r.Reply.Members)
 	case r.Snapshot != nil:
-		p.meet(r.Snapshot.Nodes)
+		p.setNeighbours(r.Snapshot.Nodes)
 	}
 }
 
@@ -341,8 +341,8 @@ func (p *process) timeout(c *call) {
 	p.step(member.Result{ID: c.req.ID, Err: errTimeout})
 }
 
-// keep saves the image that a later failover restores.
-func (w *world) keep() {
+// saveImage saves the image that a later failover restores.
+func (w *world) saveImage() {
 	img := &image{memory: w.server.store.Clone(), at: w.now, model: w.check.model.clone()}
 	for _, u := range w.units {
 		img.resources = append(img.resources, u.resource)

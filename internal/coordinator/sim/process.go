@@ -39,8 +39,8 @@ type process struct {
 	pauseFor time.Duration
 
 	stopping bool
-	stopBy   time.Duration // when a clean stop must have ended
-	watch    watched       // what the checks remember
+	stopBy   time.Duration  // when a clean stop must have ended
+	watch    processHistory // what the checks remember
 }
 
 type processState uint8
@@ -91,7 +91,7 @@ func (w *world) startAs(h *host, who node.Identity) *process {
 	}
 	p.watch.init()
 	p.note("start", -1, 0, 0)
-	w.disturb("start")
+	w.restartBound("start")
 	p.step(member.Tick{})
 	return p
 }
@@ -177,7 +177,7 @@ func (p *process) carry(e member.Effect) {
 	case member.Elected:
 		p.note("elected", -1, e.Term.Number, 0)
 		w.check.elected(w, p, e.Term)
-	case member.Lost:
+	case member.LeadershipLost:
 		p.noteText("lost", string(e.Reason))
 		w.check.lost(w, p, e)
 		p.later(w.leaderWork(), member.LeaderIdle{Term: e.Term.Number})
@@ -209,7 +209,7 @@ func (p *process) stop() {
 		return
 	}
 	p.note("stop", -1, 0, 0)
-	p.w.disturb("stop")
+	p.w.restartBound("stop")
 	p.stopping = true
 	p.stopBy = p.w.now + p.w.stopBound()
 	p.w.queue.push(event{at: p.stopBy, kind: evDo, in: func() { p.w.check.stopOverdue(p.w, p) }})
@@ -250,7 +250,7 @@ func (p *process) pause(d time.Duration) {
 	p.note("pause", -1, int64(d/time.Millisecond), 0)
 	p.state = paused
 	p.watch.paused, p.watch.pausedTill = true, max(p.watch.pausedTill, p.w.now+d)
-	p.w.disturb("pause")
+	p.w.restartBound("pause")
 	p.w.after(d, p.resume)
 }
 
@@ -271,7 +271,7 @@ func (h *host) standStill(w *world, d time.Duration) {
 		}
 	}
 	h.standing = true
-	w.disturb("standstill")
+	w.restartBound("standstill")
 	w.after(d, func() {
 		h.standing = false
 		h.clock.missed += d
@@ -298,7 +298,7 @@ func (p *process) resume() {
 	p.note("resume", -1, 0, 0)
 	p.state = running
 	w := p.w
-	w.disturb("resume")
+	w.restartBound("resume")
 	if !p.watch.unaware {
 		p.watch.pausedTill = w.now
 	}
@@ -319,7 +319,7 @@ func (p *process) resume() {
 	p.tickGen++
 	p.tickAt = w.now + w.upTo(10*time.Millisecond)
 	if w.chance(0.5) {
-		p.tickAt = w.now + w.upTo(w.t.Watch)
+		p.tickAt = w.now + w.upTo(w.t.ClockCheckInterval)
 	}
 	w.queue.push(event{at: p.tickAt, kind: evTick, p: p, n: p.tickGen})
 	w.check.resumed(w, p)

@@ -16,8 +16,8 @@ import (
 // lookEvery returns how long a process may take to find that a neighbour has ended.
 func (w *world) lookEvery() time.Duration { return min(250*time.Millisecond, w.t.HeartbeatInterval/4) }
 
-// meet handles a member list.
-func (p *process) meet(members []node.Member) {
+// setNeighbours handles a member list.
+func (p *process) setNeighbours(members []node.Member) {
 	boot := p.host.advert.Traits.Host.BootID
 	if boot == "" || members == nil {
 		return
@@ -25,24 +25,24 @@ func (p *process) meet(members []node.Member) {
 	p.neighbours = p.neighbours[:0]
 	for i := range members {
 		m := &members[i]
-		if q := p.w.byInc[m.Incarnation]; q != nil && q != p && m.Present() && !m.Witnessed && m.Host.BootID == boot {
+		if q := p.w.byInc[m.Incarnation]; q != nil && q != p && m.Present() && !m.ExitProven && m.Host.BootID == boot {
 			p.neighbours = append(p.neighbours, q)
 		}
 	}
-	p.lookSoon()
+	p.checkNeighboursSoon()
 }
 
-// lookSoon makes the process check its neighbours, if one of them has ended.
-func (p *process) lookSoon() {
+// checkNeighboursSoon makes the process check its neighbours, if one of them has ended.
+func (p *process) checkNeighboursSoon() {
 	if p.looking || !slices.ContainsFunc(p.neighbours, func(q *process) bool { return q.state == dead }) {
 		return
 	}
 	p.looking = true
-	p.w.after(p.w.upTo(p.w.lookEvery()), p.look)
+	p.w.after(p.w.upTo(p.w.lookEvery()), p.checkNeighbours)
 }
 
-// look reports the neighbours that have ended to the member.
-func (p *process) look() {
+// checkNeighbours reports the neighbours that have ended to the member.
+func (p *process) checkNeighbours() {
 	p.looking = false
 	if p.state == running {
 		var ended []node.Incarnation
@@ -52,11 +52,11 @@ func (p *process) look() {
 			}
 		}
 		if len(ended) > 0 {
-			p.step(member.Witness{Ended: ended})
+			p.step(member.ExitEvidence{Ended: ended})
 		}
 	}
 	if p.state != dead {
-		p.lookSoon() // until a list shows that the store knows, also after a pause
+		p.checkNeighboursSoon() // until a list shows that the store knows, also after a pause
 	}
 }
 
@@ -67,7 +67,7 @@ func (w *world) noticedBy(ended *process) {
 	}
 	for _, p := range w.procs {
 		if p.state != dead && slices.Contains(p.neighbours, ended) {
-			p.lookSoon()
+			p.checkNeighboursSoon()
 		}
 	}
 }

@@ -14,8 +14,8 @@ type resource struct {
 	generation int64 // of the run whose effect was accepted last
 }
 
-// look reads the resource, if the store is reachable.
-func (r *run) look() {
+// readResource reads the resource, if the store is reachable.
+func (r *run) readResource() {
 	w := r.p.w
 	if w.reachable(r.p) && !r.read {
 		r.read, r.value = true, r.u.resource.value
@@ -37,7 +37,7 @@ func (r *run) effect(epoch int64) {
 	switch {
 	case r.busy || !w.reachable(r.p):
 	case !r.read:
-		r.look()
+		r.readResource()
 	case w.rng.Uint32()&7 == 0:
 		r.busy, r.sentTo = true, w.server.failovers
 		w.queue.push(event{at: w.now + w.upTo(2*w.t.HeartbeatInterval), kind: evEffectArrive, run: r, n: r.value + 1})
@@ -54,7 +54,7 @@ func (w *world) effectArrives(r *run, value int64) {
 		r.read = false
 		return
 	}
-	w.foreignEffect(r)
+	w.externalEffect(r)
 	if err := w.server.store.Fence(r.fence); err != nil {
 		w.stats.Refused++
 		return
@@ -68,14 +68,14 @@ func (w *world) effectArrives(r *run, value int64) {
 	r.value = value
 }
 
-// foreignEffect is an effect on a resource outside of the store. That resource survives every
+// externalEffect is an effect on a resource outside of the store. That resource survives every
 // failover and refuses generations lower than it has seen. The node is informed of a refusal.
-func (w *world) foreignEffect(r *run) {
-	if r.fence.Generation >= r.u.foreign {
-		r.u.foreign = r.fence.Generation
+func (w *world) externalEffect(r *run) {
+	if r.fence.Generation >= r.u.externalGeneration {
+		r.u.externalGeneration = r.fence.Generation
 		return
 	}
 	if r.p.state == running {
-		r.p.later(time.Millisecond, member.FenceHeld{Generation: r.u.foreign})
+		r.p.later(time.Millisecond, member.FenceHeld{Generation: r.u.externalGeneration})
 	}
 }

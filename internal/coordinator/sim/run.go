@@ -120,8 +120,8 @@ func (r *run) stamped(err error) {
 	case r.draining || r.cancelled:
 		r.end(member.Returned, nil)
 	case errors.As(err, &stale):
-		r.p.step(member.FenceHeld{Generation: stale.Holds})
-		r.end(member.Refused, err)
+		r.p.step(member.FenceHeld{Generation: stale.HeldGeneration})
+		r.end(member.FenceRefused, err)
 	case err != nil:
 		r.schedule(w.between(100*time.Millisecond, 500*time.Millisecond), evRetry)
 	default:
@@ -138,7 +138,7 @@ func (r *run) enter() {
 	r.p.note("enter", r.u.index, r.fence.Generation, 0)
 	w.check.entered(w, r)
 	r.read = false // stamp first, then read, also after a failure
-	r.look()
+	r.readResource()
 	if r.u.work.Spec.WaitReady {
 		r.schedule(r.startTime(), evReady)
 	} else {

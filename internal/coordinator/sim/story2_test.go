@@ -231,7 +231,7 @@ func TestStoryFailoverThatLostTheNewestRows(t *testing.T) {
 	profiles(t, func(t *testing.T, timing lease.Timing) {
 		s := onStage(t, Config{Nodes: 4, Timing: timing}).begin()
 		for i := range 40 {
-			s.keep()
+			s.saveImage()
 			p := s.follower()
 			switch i % 4 {
 			case 0:

@@ -20,12 +20,12 @@ func TestStoryResumeWhoseReplyIsLostInAFailover(t *testing.T) {
 	profiles(t, func(t *testing.T, timing lease.Timing) {
 		s := onStage(t, Config{Nodes: 3, Timing: timing}).begin()
 		s.server.down, s.server.quick = true, true
-		s.disturb("outage")
+		s.restartBound("outage")
 		s.pass(timing.NodeRegistrationTTL)
 		if s.allRun() {
 			t.Fatal("something runs without the store")
 		}
-		s.keep()
+		s.saveImage()
 		lost := false
 		s.loseReply = func(c *call) bool {
 			if lost || c.req.Report == nil || !resumes(c.req.Report) {
@@ -36,7 +36,7 @@ func TestStoryResumeWhoseReplyIsLostInAFailover(t *testing.T) {
 			return true
 		}
 		s.server.down = false
-		s.disturb("outage ended")
+		s.restartBound("outage ended")
 		s.pass(s.bound() + timing.QueryTimeout)
 		if !lost || s.server.failovers != 1 {
 			t.Fatal("nothing was resumed")
@@ -55,7 +55,7 @@ func TestStoryWritesWaitInAPoolerDuringAFailover(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
 		s := onStage(t, Config{Nodes: 3, Timing: timing}).begin()
-		s.keep()
+		s.saveImage()
 		var report, commit *call
 		s.loseReply = func(c *call) bool {
 			late := *c
@@ -75,7 +75,7 @@ func TestStoryWritesWaitInAPoolerDuringAFailover(t *testing.T) {
 				t.Errorf("the new store answers %v", late)
 			}
 		}
-		s.disturb("failover")
+		s.restartBound("failover")
 		s.pass(s.bound() + timing.NodeRegistrationTTL)
 		if !s.allRun() {
 			t.Fatalf("not all runs again\n%s", lastLines(s.world, 40))
@@ -105,12 +105,12 @@ func TestStoryJudgementComesTwice(t *testing.T) {
 			return false
 		}
 		p.host.cut = true
-		s.disturb("cut")
+		s.restartBound("cut")
 		s.within(2*timing.Late(), "it is late", func() bool { return kept[node.Late] != nil })
 		p.host.cut, p.host.deaf = false, true
 		s.within(2*timing.NodeRegistrationTTL, "it is deaf", func() bool { return kept[node.Deaf] != nil })
 		p.host.deaf = false
-		s.disturb("it is well")
+		s.restartBound("it is well")
 		s.pass(s.bound() + time.Second)
 		for _, state := range []node.State{node.Late, node.Deaf} {
 			s.apply(kept[state])
@@ -142,13 +142,13 @@ func TestStoryDeployWithATwin(t *testing.T) {
 	less := h.full
 	less.Specs = slices.Clone(less.Specs)
 	less.Specs[0].Instances--
-	s.disturb("deploy")
+	s.restartBound("deploy")
 	h.advertise(less)
 	s.pass(s.t.HeartbeatInterval)
 	s.start(h)
 	s.pass(s.t.HeartbeatInterval)
 	h.advertise(h.full)
-	s.disturb("all again")
+	s.restartBound("all again")
 	s.pass(s.bound() + time.Second)
 	if !s.allRun() || !s.check.settled {
 		t.Fatalf("not all runs\n%s", lastLines(s.world, 40))
@@ -166,7 +166,7 @@ func TestStoryNewestTermIsForgotten(t *testing.T) {
 			witness := s.start(s.hosts[0]) // a second process there, which receives every term
 			witness.host.twin = nil
 			s.pass(timing.HeartbeatInterval)
-			s.keep()
+			s.saveImage()
 			first := s.leader()
 			first.kill()
 			s.within(2*timing.LeaseDuration, "another leads", func() bool { return s.leader() != nil })

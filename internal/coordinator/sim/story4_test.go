@@ -52,7 +52,7 @@ func TestStoryLeaderWithoutPasses(t *testing.T) {
 		old := s.leader()
 		sick := s.now
 		s.loseReply = func(c *call) bool { return c.p == old && c.req.Snapshot }
-		s.disturb("no reads of the leader are answered")
+		s.restartBound("no reads of the leader are answered")
 		gone := s.follower()
 		gone.kill()
 		s.within(timing.LeaseDuration+2*timing.Late()+time.Second, "another leads", func() bool {

@@ -156,7 +156,7 @@ func TestStoryLeaderPausedBeyondItsLease(t *testing.T) {
 			return len(s.check.reigns) == 2
 		})
 		s.within(timing.LeaseDuration*2, "the pause ends", func() bool { return old.state == running })
-		s.within(timing.Watch+100*time.Millisecond, "the old leader publishes Lost", func() bool { return !old.watch.leading })
+		s.within(timing.ClockCheckInterval+100*time.Millisecond, "the old leader publishes Lost", func() bool { return !old.watch.leading })
 		s.pass(s.bound() * 2)
 		if s.elections() != 2 {
 			t.Errorf("%d elections, want 2", s.elections())
@@ -368,7 +368,7 @@ func TestStoryDeafNode(t *testing.T) {
 		s := onStage(t, Config{Nodes: 3, Timing: timing}).begin()
 		p := s.follower()
 		p.host.deaf = true
-		s.disturb("deaf")
+		s.restartBound("deaf")
 		// It confirmed its last reply up to an interval after it became deaf. One TTL later its
 		// units are revoked. They are forced when it could have drained them if it had received the
 		// revoke.
@@ -384,7 +384,7 @@ func TestStoryDeafNode(t *testing.T) {
 		t.Logf("units of a deaf node run elsewhere after %v (%v allowed)", took, bound)
 		s.pass(s.bound() + time.Second)
 		p.host.deaf = false
-		s.disturb("hears again")
+		s.restartBound("hears again")
 		s.pass(s.bound() * 2)
 		if s.elections() != 1 {
 			t.Errorf("%d elections, want 1", s.elections())
@@ -402,7 +402,7 @@ func TestStoryStoreDownForFiveMinutes(t *testing.T) {
 			assigned := s.stats.Assignments
 			before := s.where()
 			s.server.down, s.server.quick = true, quickly
-			s.disturb("outage")
+			s.restartBound("outage")
 			s.pass(5 * time.Minute)
 			for i, p := range s.where() {
 				if p != nil {
@@ -410,7 +410,7 @@ func TestStoryStoreDownForFiveMinutes(t *testing.T) {
 				}
 			}
 			s.server.down = false
-			s.disturb("store is back")
+			s.restartBound("store is back")
 			s.within(2*timing.HeartbeatInterval, "a leader and all units", func() bool { return s.leader() != nil && s.allRun() })
 			for i, p := range s.where() {
 				if p != before[i] {
@@ -433,10 +433,10 @@ func TestStoryConnectionsKilledEachMinute(t *testing.T) {
 		assigned := s.stats.Assignments
 		for range 60 {
 			s.pass(time.Minute - timing.QueryTimeout/2)
-			s.network.swallow = 1 // calls made now get no reply
+			s.network.loseReply = 1 // calls made now get no reply
 			s.calm = false
 			s.pass(timing.QueryTimeout / 2)
-			s.network.swallow, s.calm = 0, true
+			s.network.loseReply, s.calm = 0, true
 		}
 		if s.elections() != 1 || s.stats.Assignments != assigned {
 			t.Errorf("%d elections, %d assignments", s.elections(), s.stats.Assignments-assigned)

@@ -67,11 +67,11 @@ type host struct {
 // unit is one unit of the cluster's work, with its runs.
 type unit struct {
 	daemon.Unit
-	index    int
-	work     *Work
-	live     []*run // entered and not returned, anywhere
-	resource resource
-	foreign  int64 // the highest generation that a resource outside of the store has seen
+	index              int
+	work               *Work
+	live               []*run // entered and not returned, anywhere
+	resource           resource
+	externalGeneration int64 // the highest generation that a resource outside of the store has seen
 }
 
 func newWorld(cfg Config) *world {
@@ -120,7 +120,7 @@ func (w *world) boot() {
 	for _, h := range w.hosts {
 		w.after(w.upTo(3*time.Second), func() { w.start(h) })
 	}
-	w.disturb("boot")
+	w.restartBound("boot")
 	w.after(time.Hour, w.sweepHourly)
 	w.fault.begin(w)
 }
@@ -190,7 +190,7 @@ func (w *world) dispatch(e *event) {
 	case evOverlap:
 		w.check.overlapEnds(w, int(e.n))
 	case evSettled:
-		w.check.settle(w)
+		w.check.checkWell(w)
 	case evDo:
 		e.in.(func())()
 	}

@@ -24,14 +24,14 @@ func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(context.Canceled)
-	a := daemon.NewAssignment(r.fence, r.term, r.s.cfg.Node, r.s.cfg.Held)
+	a := daemon.NewAssignment(r.fence, r.term, r.s.cfg.Node, r.s.cfg.OnFenceHeld)
 	entered, result := make(chan struct{}), make(chan error, 1)
-	r.inside.Store(true)
+	r.agentRunning.Store(true)
 	go r.enter(agent, handle{ctx: ctx, a: a, entered: entered, result: result})
 
 	var ready <-chan struct{} = entered
 	if r.spec.WaitReady {
-		ready = a.IsReady()
+		ready = a.ReadyDone()
 	}
 	draining := r.draining.done()
 	stall := newStall(r.spec.StallTimeout)
@@ -68,7 +68,7 @@ func (r *run) ready() {
 	if !r.started {
 		r.started = true
 		r.s.tel.ready(r)
-		r.s.cfg.Report(Report{Kind: Started, Fence: r.fence})
+		r.s.cfg.OnReport(Report{Kind: Started, Fence: r.fence})
 	}
 }
 
@@ -89,11 +89,11 @@ func (r *run) stalled(result <-chan error) error {
 			if r.over() {
 				continue // the caller of Drain or Cancel waits for the run, and abandons it
 			}
-			r.s.cfg.Report(Report{
+			r.s.cfg.OnReport(Report{
 				Kind: Failed, Fence: r.fence, Failures: r.failures + 1,
 				Err: fmt.Errorf("%w, and its cancelled context is ignored", fail),
 			})
-			r.ignores("stalled attempt ignores its cancelled context")
+			r.logIgnoredCancel("stalled attempt ignores its cancelled context")
 		}
 	}
 }
@@ -125,10 +125,10 @@ func (r *run) enter(agent daemon.Agent, h handle) {
 			if p := recover(); p != nil {
 				err = newPanic(p)
 			}
-			r.log.Error("agent did not return", "error", err, "stack", clip(string(debug.Stack()), maxStack))
+			r.log.Error("agent did not return", "error", err, "stack", truncate(string(debug.Stack()), maxStack))
 		}
 		r.s.tel.active(r, -1)
-		r.inside.Store(false)
+		r.agentRunning.Store(false)
 		h.result <- err
 	}()
 	close(h.entered)
@@ -154,8 +154,8 @@ type bounded struct {
 func (e *bounded) Error() string { return e.text }
 func (e *bounded) Unwrap() error { return e.cause }
 
-// brief bounds the text of an error; what it wraps stays.
-func brief(err error) error {
+// boundError bounds the text of an error; what it wraps stays.
+func boundError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -163,7 +163,7 @@ func brief(err error) error {
 	if len(text) <= maxError {
 		return err
 	}
-	return &bounded{text: clip(text, maxError), cause: err}
+	return &bounded{text: truncate(text, maxError), cause: err}
 }
 
 // errPanic marks the failures that are panics.
@@ -172,15 +172,15 @@ var errPanic = errors.New("panic")
 // newPanic makes an error of a recovered value. It wraps a value that is an error, so that
 // errors.Is finds it: a panic with daemon.ErrStale is no failure either.
 func newPanic(p any) error {
-	text := clip(fmt.Sprintf("panic: %v", p), maxError)
+	text := truncate(fmt.Sprintf("panic: %v", p), maxError)
 	if cause, ok := p.(error); ok {
 		return &bounded{text: text, cause: errors.Join(errPanic, cause)}
 	}
 	return &bounded{text: text, cause: errPanic}
 }
 
-// clip cuts text to at most n bytes, between characters.
-func clip(text string, n int) string {
+// truncate cuts text to at most n bytes, between characters.
+func truncate(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}

@@ -31,7 +31,7 @@ func returns(err error) daemon.AgentFunc {
 func TestReturns(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
-	stale := fmt.Errorf("save: %w", &daemon.StaleError{Fence: fence, Holds: 12})
+	stale := fmt.Errorf("save: %w", &daemon.StaleError{Fence: fence, HeldGeneration: 12})
 	staleText := "save: fence acme:reports/2@7 refused: generation 12 owns the unit"
 	for name, c := range map[string]struct {
 		agent daemon.AgentFunc
@@ -48,7 +48,7 @@ func TestReturns(t *testing.T) {
 		"stale":           {returns(stale), []string{"started", "held 12", "ended refused: " + staleText}, false},
 		"stale and plain": {returns(errors.Join(boom, daemon.ErrStale)), []string{"started", "ended refused: boom\nstale generation"}, false},
 		"stale panic":     {func(context.Context, *daemon.Assignment) error { panic(stale) }, []string{"started", "held 12", "ended refused: panic: " + staleText}, false},
-		"refused by hand": {func(_ context.Context, a *daemon.Assignment) error { a.Refused(31); return boom }, []string{"started", "held 31", "failed #1: boom"}, true},
+		"refused by hand": {func(_ context.Context, a *daemon.Assignment) error { a.ReportRefused(31); return boom }, []string{"started", "held 31", "failed #1: boom"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +215,7 @@ func TestARestartHasAFreshHandleAndTheSameFence(t *testing.T) {
 		th.Start(fence, 1, daemon.Spec{WaitReady: true})
 		pass(time.Second)
 		th.expect("stamp", "enter", "started", "failed #1: boom", "enter")
-		if handles[0] == handles[1] || isClosed(handles[1].IsReady()) {
+		if handles[0] == handles[1] || isClosed(handles[1].ReadyDone()) {
 			t.Error("the second attempt has the first one's handle")
 		}
 		if handles[0].Fence() != fence || handles[1].Fence() != fence {
@@ -266,7 +266,7 @@ func TestClip(t *testing.T) {
 	}{
 		{"abc", 3, "abc"}, {"abcd", 3, "…"}, {"abcdef", 5, "ab…"}, {"ééé", 5, "é…"}, {"ééé", 6, "ééé"}, {"aééé", 5, "a…"},
 	} {
-		if got := clip(c.in, c.n); got != c.want {
+		if got := truncate(c.in, c.n); got != c.want {
 			t.Errorf("clip(%q, %d) = %q, want %q", c.in, c.n, got, c.want)
 		}
 	}

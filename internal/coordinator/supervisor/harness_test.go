@@ -69,8 +69,8 @@ func newTheatre(t *testing.T, cfg Config, agent daemon.AgentFunc) *theatre {
 		}
 		return stamp(ctx, f)
 	}
-	cfg.Report = th.report
-	cfg.Held = func(g int64) { th.say("held %d", g) }
+	cfg.OnReport = th.report
+	cfg.OnFenceHeld = func(g int64) { th.say("held %d", g) }
 	cfg.Exit = func(code int) { th.say("exit %d", code) }
 	cfg.Logger = slog.New(slog.NewTextHandler(lockedWriter{th}, nil))
 	th.Supervisor = New(cfg)
@@ -92,11 +92,11 @@ func (th *theatre) say(format string, args ...any) {
 }
 
 func (th *theatre) report(r Report) {
-	line := map[Kind]string{Started: "started", Failed: "failed", Abandoned: "abandoned", Ended: "ended"}[r.Kind]
+	line := map[ReportKind]string{Started: "started", Failed: "failed", Abandoned: "abandoned", Ended: "ended"}[r.Kind]
 	if r.Kind == Ended {
-		line += " " + []string{"returned", "gave up", "released", "refused", "forgotten"}[r.How]
+		line += " " + []string{"returned", "gave up", "released", "refused", "forgotten"}[r.EndReason]
 	}
-	if r.Kind == Failed || r.How == GaveUp {
+	if r.Kind == Failed || r.EndReason == GaveUp {
 		line += fmt.Sprintf(" #%d", r.Failures)
 	}
 	if r.Err != nil {

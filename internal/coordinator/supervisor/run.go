@@ -22,12 +22,12 @@ type run struct {
 	spec  daemon.Spec
 	log   *slog.Logger
 
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
-	draining  flag
-	abandoned flag
-	inside    atomic.Bool // the agent's code may execute
-	settle    func()
+	ctx          context.Context
+	cancel       context.CancelCauseFunc
+	draining     flag
+	abandoned    flag
+	agentRunning atomic.Bool // the agent's code may execute
+	stopAwaiting func()
 
 	// Only the goroutine live uses the fields below.
 	started  bool
@@ -38,12 +38,12 @@ type run struct {
 func newRun(s *Supervisor, f daemon.Fence, term int64, spec daemon.Spec) *run {
 	r := &run{
 		s: s, fence: f, term: term, spec: spec, draining: newFlag(), abandoned: newFlag(),
-		settle: sync.OnceFunc(s.settled),
-		log:    s.cfg.Logger.With("unit", f.Unit.String(), "generation", f.Generation),
+		stopAwaiting: sync.OnceFunc(s.awaitedDone),
+		log:          s.cfg.Logger.With("unit", f.Unit.String(), "generation", f.Generation),
 	}
 	ctx := context.Background()
-	if s.cfg.Trust != nil {
-		ctx = daemon.WithTrust(ctx, r.trust)
+	if s.cfg.Validity != nil {
+		ctx = daemon.WithValidity(ctx, r.trust)
 	}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	return r
@@ -55,43 +55,43 @@ func (r *run) trust() time.Duration {
 	if r.abandoned.isSet() {
 		return 0
 	}
-	return r.s.cfg.Trust(r.fence.Unit)
+	return r.s.cfg.Validity(r.fence.Unit)
 }
 
-// live is the goroutine of the run, from the stamp to the end.
-func (r *run) live() {
+// loop is the goroutine of the run, from the stamp to the end.
+func (r *run) loop() {
 	stop := r.s.tel.started(r)
-	end := r.perform()
+	end := r.runAttempts()
 	stop(end)
 	r.end(end)
 }
 
 // refuse ends a run that never began.
-func (r *run) refuse(err error) { r.end(Report{How: Refused, Err: err}) }
+func (r *run) refuse(err error) { r.end(Report{EndReason: Refused, Err: err}) }
 
 func (r *run) end(rep Report) {
 	rep.Kind, rep.Fence, rep.Failures = Ended, r.fence, r.failures
 	r.cancel(context.Canceled)
 	r.s.free(r)
-	r.s.cfg.Report(rep)
-	r.settle()
+	r.s.cfg.OnReport(rep)
+	r.stopAwaiting()
 }
 
-// perform finds the agent, stamps the fence, and makes attempts until the run is over.
-func (r *run) perform() Report {
+// runAttempts finds the agent, stamps the fence, and makes attempts until the run is over.
+func (r *run) runAttempts() Report {
 	agent, ok := r.s.cfg.Agent(r.fence.Unit.Daemon)
 	if !ok {
-		return Report{How: Forgotten, Err: ErrNoAgent}
+		return Report{EndReason: NoAgent, Err: ErrNoAgent}
 	}
 	if end, ok := r.stamp(); !ok {
 		return end
 	}
 	for {
 		if r.over() {
-			return Report{How: Returned}
+			return Report{EndReason: Returned}
 		}
 		lived, err := r.attempt(agent)
-		v := r.judge(err)
+		v := r.interpret(err)
 		if v.over {
 			return v.end
 		}
@@ -103,16 +103,16 @@ func (r *run) perform() Report {
 			r.failures++
 			if r.spec.MaxFailures >= 0 && r.failures >= r.spec.MaxFailures {
 				r.log.Error("run gave up", "failures", r.failures, "error", v.end.Err)
-				return Report{How: GaveUp, Err: v.end.Err}
+				return Report{EndReason: GaveUp, Err: v.end.Err}
 			}
 			pause = r.backoff(r.failures)
 			r.log.Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
-			r.s.cfg.Report(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause})
+			r.s.cfg.OnReport(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause})
 		} else {
 			r.failures = 0
 		}
 		if !r.sleep(pause) {
-			return Report{How: Returned}
+			return Report{EndReason: Returned}
 		}
 		r.s.tel.restarted(r, v.end.Err)
 	}
@@ -127,9 +127,9 @@ func (r *run) stamp() (Report, bool) {
 	for n := 1; ; n++ {
 		switch {
 		case r.ctx.Err() != nil:
-			return Report{How: Refused, Err: brief(errors.Join(fmt.Errorf("fence not stamped before the run was cancelled: %w", context.Cause(r.ctx)), last))}, false
+			return Report{EndReason: Refused, Err: boundError(errors.Join(fmt.Errorf("fence not stamped before the run was cancelled: %w", context.Cause(r.ctx)), last))}, false
 		case r.draining.isSet():
-			return Report{How: Returned}, false
+			return Report{EndReason: Returned}, false
 		}
 		ctx, cancel := context.WithTimeout(r.ctx, r.s.cfg.StampTimeout)
 		last = r.s.cfg.Stamp(ctx, r.fence)
@@ -139,37 +139,37 @@ func (r *run) stamp() (Report, bool) {
 			return Report{}, true
 		case errors.Is(last, daemon.ErrStale):
 			r.held(last)
-			return Report{How: Refused, Err: brief(last)}, false
+			return Report{EndReason: Refused, Err: boundError(last)}, false
 		case r.ctx.Err() == nil:
 			pause := r.backoff(n)
-			r.log.Warn("fence not stamped", "attempt", n, "retry_in", pause, "error", brief(last))
+			r.log.Warn("fence not stamped", "attempt", n, "retry_in", pause, "error", boundError(last))
 			r.sleep(pause)
 		}
 	}
 }
 
-// verdict is what the return of an attempt means.
-type verdict struct {
+// attemptResult is what the return of an attempt means.
+type attemptResult struct {
 	over   bool // the run is over; end says how
 	failed bool // the attempt failed; end.Err says how
 	end    Report
 }
 
-// judge interprets the return of an attempt, in the order of the package comment.
-func (r *run) judge(err error) verdict {
+// interpret interprets the return of an attempt, in the order of the package comment.
+func (r *run) interpret(err error) attemptResult {
 	r.held(err)
 	switch {
 	case r.over():
 		if r.expected(err) {
 			err = nil
 		}
-		return verdict{over: true, end: Report{How: Returned, Err: brief(err)}}
+		return attemptResult{over: true, end: Report{EndReason: Returned, Err: boundError(err)}}
 	case errors.Is(err, daemon.ErrStale):
-		return verdict{over: true, end: Report{How: Refused, Err: brief(err)}}
+		return attemptResult{over: true, end: Report{EndReason: Refused, Err: boundError(err)}}
 	case errors.Is(err, daemon.ErrRelease):
-		return verdict{over: true, end: Report{How: Released, Err: brief(err)}}
+		return attemptResult{over: true, end: Report{EndReason: Released, Err: boundError(err)}}
 	}
-	return verdict{failed: err != nil, end: Report{Err: brief(err)}}
+	return attemptResult{failed: err != nil, end: Report{Err: boundError(err)}}
 }
 
 // expected reports whether err is only what an agent returns when it is asked to end.
@@ -186,7 +186,7 @@ func (r *run) expected(err error) bool {
 func (r *run) held(err error) {
 	var stale *daemon.StaleError
 	if errors.As(err, &stale) {
-		r.s.cfg.Held(stale.Holds)
+		r.s.cfg.OnFenceHeld(stale.HeldGeneration)
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// ignores logs that code of the run ignores its cancelled context, with the stacks of that code. It
+// logIgnoredCancel logs that code of the run ignores its cancelled context, with the stacks of that code. It
 // ends the process if the spec asks for that.
-func (r *run) ignores(what string) {
+func (r *run) logIgnoredCancel(what string) {
 	r.log.Error(what, "stack", stacks(r.fence), "exit", r.spec.OnAbandoned == "exit")
 	if r.spec.OnAbandoned == "exit" {
 		r.s.cfg.Exit(1)
@@ -39,5 +39,5 @@ func stacks(f daemon.Fence) string {
 	if len(out) == 0 {
 		return "none: no goroutine of the run is left"
 	}
-	return clip(strings.Join(out, "\n\n"), maxStack)
+	return truncate(strings.Join(out, "\n\n"), maxStack)
 }

@@ -68,14 +68,14 @@ type Config struct {
 	Agent func(daemon.ID) (daemon.Agent, bool)
 	// Stamp writes the fence stamp of the run; see storage.Store. It must respect its context.
 	Stamp func(ctx context.Context, f daemon.Fence) error
-	// Report gets the reports about runs, on their goroutines. It must not block.
-	Report func(Report)
-	// Held gets the generation that a fence holds when it refused a run, so that the next
+	// OnReport gets the reports about runs, on their goroutines. It must not block.
+	OnReport func(Report)
+	// OnFenceHeld gets the generation that a fence holds when it refused a run, so that the next
 	// generation issued is higher. It must not block.
-	Held func(generation int64)
-	// Trust returns the remaining validity of the unit's assignment: how long the run may still act
+	OnFenceHeld func(generation int64)
+	// Validity returns the remaining validity of the unit's assignment: how long the run may still act
 	// on it.
-	Trust func(daemon.Unit) time.Duration
+	Validity func(daemon.Unit) time.Duration
 
 	// StampTimeout bounds one attempt to stamp; default 5 s.
 	StampTimeout time.Duration
@@ -85,7 +85,7 @@ type Config struct {
 	// RestartMin and RestartMax bound the back-off; defaults 100 ms and 30 s.
 	RestartMin, RestartMax time.Duration
 	// ResetAfter is how long an attempt must last for earlier failures to be reset. A stalled
-	// attempt counts only until its progress ceased. The default is daemon.WellAfter.
+	// attempt counts only until its progress ceased. The default is daemon.FailuresResetAfter.
 	ResetAfter time.Duration
 
 	// Exit ends the process (Spec.OnAbandoned); default os.Exit.
@@ -101,12 +101,12 @@ func (c Config) withDefaults() Config {
 	c.StopTimeout = cmp.Or(c.StopTimeout, 5*time.Second)
 	c.RestartMin = cmp.Or(c.RestartMin, 100*time.Millisecond)
 	c.RestartMax = max(cmp.Or(c.RestartMax, 30*time.Second), c.RestartMin)
-	c.ResetAfter = cmp.Or(c.ResetAfter, daemon.WellAfter)
-	if c.Report == nil {
-		c.Report = func(Report) {}
+	c.ResetAfter = cmp.Or(c.ResetAfter, daemon.FailuresResetAfter)
+	if c.OnReport == nil {
+		c.OnReport = func(Report) {}
 	}
-	if c.Held == nil {
-		c.Held = func(int64) {}
+	if c.OnFenceHeld == nil {
+		c.OnFenceHeld = func(int64) {}
 	}
 	if c.Exit == nil {
 		c.Exit = os.Exit
@@ -119,9 +119,9 @@ func (c Config) withDefaults() Config {
 
 // Report is an event in the life of a run.
 type Report struct {
-	Fence daemon.Fence
-	Kind  Kind
-	How   How // how it ended, in a report of Ended
+	Fence     daemon.Fence
+	Kind      ReportKind
+	EndReason EndReason // how it ended, in a report of Ended
 	// Err is the failure; its text is bounded.
 	Err error
 	// Failures is how many failures in a row there were.
@@ -130,30 +130,30 @@ type Report struct {
 	RetryIn time.Duration
 }
 
-// Kind is the kind of a report.
-type Kind int
+// ReportKind is the kind of a report.
+type ReportKind int
 
 // The kinds of report.
 const (
-	Started   Kind = iota + 1 // Agent.Run was called, or the run is ready
-	Failed                    // an attempt failed; it will be repeated
-	Abandoned                 // Abandon was called: the agent's code ignores its cancelled context
-	Ended                     // no code of the run executes any more, and none will
+	Started   ReportKind = iota + 1 // Agent.Run was called, or the run is ready
+	Failed                          // an attempt failed; it will be repeated
+	Abandoned                       // Abandon was called: the agent's code ignores its cancelled context
+	Ended                           // no code of the run executes any more, and none will
 )
 
-// How is the way in which a run ended.
-type How int
+// EndReason is the way in which a run ended.
+type EndReason int
 
 // The ways a run ends.
 const (
-	Returned  How = iota // after Drain or Cancel
-	GaveUp               // after MaxFailures failures in a row
-	Released             // the agent returned daemon.ErrRelease
-	Refused              // a higher generation owns the unit, or the fence was not stamped before Cancel
-	Forgotten            // this node has no such agent
+	Returned EndReason = iota // after Drain or Cancel
+	GaveUp                    // after MaxFailures failures in a row
+	Released                  // the agent returned daemon.ErrRelease
+	Refused                   // a higher generation owns the unit, or the fence was not stamped before Cancel
+	NoAgent                   // this node has no such agent
 )
 
-// ErrNoAgent is the error of a run that ended Forgotten.
+// ErrNoAgent is the error of a run that ended NoAgent.
 var ErrNoAgent = errors.New("this node has no agent for the daemon")
 
 // ErrBusy is the error of a run that was refused because an earlier run of the unit has not
@@ -168,8 +168,8 @@ type Supervisor struct {
 	mu sync.Mutex
 	// units holds the run that occupies each unit: one whose code may execute.
 	units map[daemon.Unit]*run
-	// awaited counts the runs that Wait waits for. idle is closed while there are none.
-	awaited int
+	// pending counts the runs that Wait waits for. idle is closed while there are none.
+	pending int
 	idle    chan struct{}
 }
 
@@ -196,7 +196,7 @@ func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
 	if old != nil && old.fence == f {
 		return
 	}
-	if s.awaited++; s.awaited == 1 {
+	if s.pending++; s.pending == 1 {
 		s.idle = make(chan struct{})
 	}
 	r := newRun(s, f, term, spec.WithDefaults())
@@ -205,7 +205,7 @@ func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
 		return
 	}
 	s.units[f.Unit] = r
-	go r.live()
+	go r.loop()
 }
 
 // Drain asks the run to finish the work in flight. A run whose agent was not called yet, or that
@@ -234,13 +234,13 @@ func (s *Supervisor) Abandon(f daemon.Fence) {
 		return
 	}
 	r.cancel(errAbandoned)
-	if !r.inside.Load() || !r.abandoned.set() {
+	if !r.agentRunning.Load() || !r.abandoned.set() {
 		return
 	}
-	s.cfg.Report(Report{Kind: Abandoned, Fence: f})
+	s.cfg.OnReport(Report{Kind: Abandoned, Fence: f})
 	go func() {
-		defer r.settle()
-		r.ignores("run is abandoned: it ignores its cancelled context")
+		defer r.stopAwaiting()
+		r.logIgnoredCancel("run is abandoned: it ignores its cancelled context")
 	}()
 }
 
@@ -291,11 +291,11 @@ func (s *Supervisor) free(r *run) {
 	}
 }
 
-// settled says that Wait has one run less to wait for.
-func (s *Supervisor) settled() {
+// awaitedDone says that Wait has one run less to wait for.
+func (s *Supervisor) awaitedDone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.awaited--; s.awaited == 0 {
+	if s.pending--; s.pending == 0 {
 		close(s.idle)
 	}
 }

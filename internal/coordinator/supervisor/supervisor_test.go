@@ -110,7 +110,7 @@ func TestStampIsRepeatedUntilAnswered(t *testing.T) {
 
 func TestStampThatIsRefused(t *testing.T) {
 	t.Parallel()
-	stamp := func(context.Context, daemon.Fence) error { return &daemon.StaleError{Fence: fence, Holds: 99} }
+	stamp := func(context.Context, daemon.Fence) error { return &daemon.StaleError{Fence: fence, HeldGeneration: 99} }
 	act(t, Config{Stamp: stamp}, obedient, func(th *theatre) {
 		th.Start(fence, 1, daemon.Spec{})
 		th.expect("stamp", "held 99", "ended refused: fence acme:reports/2@7 refused: generation 99 owns the unit")
@@ -235,7 +235,7 @@ func TestTheUnitIsFreeWhenItsEndIsReported(t *testing.T) {
 		s = New(Config{
 			Agent: func(daemon.ID) (daemon.Agent, bool) { return daemon.AgentFunc(obedient), true },
 			Stamp: func(context.Context, daemon.Fence) error { return nil },
-			Report: func(r Report) {
+			OnReport: func(r Report) {
 				switch {
 				case r.Kind == Started:
 					started <- struct{}{}
@@ -256,7 +256,7 @@ func TestTheUnitIsFreeWhenItsEndIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range ends {
-			if r.How != Returned {
+			if r.EndReason != Returned {
 				t.Errorf("ended %v, want returned", r)
 			}
 		}
@@ -288,7 +288,7 @@ func TestWait(t *testing.T) {
 
 func TestTrustReachesTheAgent(t *testing.T) {
 	t.Parallel()
-	cfg := Config{Trust: func(u daemon.Unit) time.Duration {
+	cfg := Config{Validity: func(u daemon.Unit) time.Duration {
 		if u != unit {
 			t.Errorf("asked for %v", u)
 		}
@@ -296,11 +296,11 @@ func TestTrustReachesTheAgent(t *testing.T) {
 	}}
 	hold := make(chan struct{})
 	agent := func(ctx context.Context, a *daemon.Assignment) error {
-		if d, ok := daemon.Trust(ctx); !ok || d != time.Minute {
+		if d, ok := daemon.Validity(ctx); !ok || d != time.Minute {
 			t.Errorf("trust is %v, %v", d, ok)
 		}
 		<-hold
-		if d, _ := daemon.Trust(ctx); d != 0 {
+		if d, _ := daemon.Validity(ctx); d != 0 {
 			t.Errorf("an abandoned run has trust left: %v", d)
 		}
 		return nil

@@ -71,7 +71,7 @@ func (r *Retry) Policy() (queue.Retry, error) {
 // RetryOf is the inverse of Policy.
 func RetryOf(r queue.Retry) *Retry {
 	return &Retry{
-		MaxAttempts: r.MaxAttempts, BackoffMS: limits.InMillis(r.Backoff), MaxBackoffMS: limits.InMillis(r.MaxBackoff),
+		MaxAttempts: r.MaxAttempts, BackoffMS: limits.ToMillis(r.Backoff), MaxBackoffMS: limits.ToMillis(r.MaxBackoff),
 		Factor: r.Factor, Jitter: r.Jitter, Back: r.Back,
 	}
 }
@@ -92,7 +92,7 @@ func (r *ClaimRequest) Request() (queue.ClaimRequest, error) {
 // ClaimOf is the inverse of Request.
 func ClaimOf(r queue.ClaimRequest) ClaimRequest {
 	return ClaimRequest{
-		Worker: r.Worker, Types: r.Types, Max: r.Max, WaitMS: limits.InMillis(r.Wait), VisibilityMS: limits.InMillis(r.Visibility),
+		Worker: r.Worker, Types: r.Types, Max: r.Max, WaitMS: limits.ToMillis(r.Wait), VisibilityMS: limits.ToMillis(r.Visibility),
 		RequestID: r.RequestID, Tokenless: r.Tokenless,
 	}
 }

@@ -35,7 +35,7 @@ func decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return complain(err, body)
+		return decodeError(err, body)
 	}
 	if rest := bytes.TrimSpace(body[dec.InputOffset():]); len(rest) > 0 {
 		return queue.Refuse(queue.BadRequest, "the body has more than one JSON value")
@@ -46,8 +46,8 @@ func decode(body []byte, v any) error {
 	return refuseReplaced(body, v)
 }
 
-// complain converts an error of encoding/json into a refusal.
-func complain(err error, body []byte) error {
+// decodeError converts an error of encoding/json into a refusal.
+func decodeError(err error, body []byte) error {
 	if errors.Is(err, io.EOF) {
 		return queue.Refuse(queue.BadRequest, "the body is missing").WithHint("send a JSON object")
 	}

@@ -32,9 +32,9 @@ func appendJob(b []byte, j *queue.Job) []byte {
 	o.text("group", j.Group)
 	o.bytes("payload", j.Payload)
 	o.int("priority", int64(j.Priority))
-	o.int("delay_ms", limits.InMillis(j.Delay))
+	o.int("delay_ms", limits.ToMillis(j.Delay))
 	o.time("run_at", j.RunAt)
-	o.int("ttl_ms", limits.InMillis(j.TTL))
+	o.int("ttl_ms", limits.ToMillis(j.TTL))
 	if r := j.Retry; r != (queue.Retry{}) {
 		o.name("retry")
 		raw, err := json.Marshal(RetryOf(r))
@@ -71,7 +71,7 @@ func AppendClaims(b []byte, cs []queue.Claimed) []byte {
 		}
 		o.bytes("payload", c.Payload)
 		o.text("token", c.Token)
-		o.always("visibility_ms", limits.InMillis(c.For))
+		o.always("visibility_ms", limits.ToMillis(c.For))
 		b = o.end()
 	}
 	return append(b, "]}"...)
@@ -92,11 +92,11 @@ func appendSettlement(b []byte, s *queue.Settlement) []byte {
 	o.text("id", s.ID)
 	o.text("token", s.Token)
 	o.text("worker", s.Worker)
-	o.int("visibility_ms", limits.InMillis(s.Visibility))
+	o.int("visibility_ms", limits.ToMillis(s.Visibility))
 	o.bytes("result", s.Result)
 	o.text("cause", s.Cause)
 	if s.RetryAfter != nil {
-		o.always("retry_after_ms", limits.InMillis(*s.RetryAfter))
+		o.always("retry_after_ms", limits.ToMillis(*s.RetryAfter))
 	}
 	o.bool("dead", s.Dead)
 	return o.end()
@@ -116,10 +116,10 @@ func AppendOutcome(b []byte, outcome *queue.Outcome) []byte {
 	o := object{b: append(b, '{')}
 	o.text("id", outcome.ID)
 	o.text("state", string(outcome.State))
-	o.int("visibility_ms", limits.InMillis(outcome.For))
+	o.int("visibility_ms", limits.ToMillis(outcome.For))
 	if e := outcome.Err; e != nil {
 		o.name("error")
-		raw, _ := json.Marshal(refusal.Of(e)) // cannot fail: only strings and numbers
+		raw, _ := json.Marshal(refusal.ProblemOf(e)) // cannot fail: only strings and numbers
 		o.b = append(o.b, raw...)
 	}
 	return o.end()

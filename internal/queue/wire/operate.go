@@ -69,8 +69,8 @@ type Declaration struct {
 // DeclarationOf converts a queue's settings.
 func DeclarationOf(s queue.Settings) Declaration {
 	d := Declaration{
-		Name: s.Name, Shards: s.Shards, Claims: s.Claims, VisibilityMS: limits.InMillis(s.Visibility), TTLMS: limits.InMillis(s.TTL),
-		DedupWindowMS: limits.InMillis(s.DedupWindow), DedupIDs: s.DedupIDs, MaxJobs: s.MaxJobs, MaxBytes: s.MaxBytes,
+		Name: s.Name, Shards: s.Shards, Claims: s.Claims, VisibilityMS: limits.ToMillis(s.Visibility), TTLMS: limits.ToMillis(s.TTL),
+		DedupWindowMS: limits.ToMillis(s.DedupWindow), DedupIDs: s.DedupIDs, MaxJobs: s.MaxJobs, MaxBytes: s.MaxBytes,
 	}
 	if s.Retry != (queue.Retry{}) {
 		d.Retry = RetryOf(s.Retry)
@@ -108,7 +108,7 @@ type QueuesResponse struct {
 func StatsOf(s *queue.Stats) Stats {
 	return Stats{
 		Queue: s.Queue, Shards: s.Shards, Paused: s.Paused,
-		Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: limits.InMillis(s.OldestAge),
+		Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: limits.ToMillis(s.OldestAge),
 		Enqueued: s.Enqueued, Completed: s.Completed, Failed: s.Failed, Expired: s.Expired,
 		Cancelled: s.Cancelled, Died: s.Died, Duplicates: s.Duplicates,
 		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate,

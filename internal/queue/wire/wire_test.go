@@ -301,12 +301,12 @@ func TestProblems(t *testing.T) {
 		queue.BadRequest, queue.Unauthorized, queue.JobNotFound, queue.QueueNotFound, queue.StaleClaim, queue.PayloadTooLarge,
 		queue.TooManyJobs, queue.QueueFull, queue.QueueNotOwner, queue.Unavailable, queue.UnknownOutcome,
 	} {
-		if s := refusal.Status(tag); s == http.StatusInternalServerError {
+		if s := refusal.HTTPStatus(tag); s == http.StatusInternalServerError {
 			t.Errorf("%s has no status", tag)
 		}
 		e := queue.Refuse(tag, "m").WithHint("h")
-		body, _ := json.Marshal(refusal.Of(e))
-		got := refusal.Parse(refusal.Status(tag), body)
+		body, _ := json.Marshal(refusal.ProblemOf(e))
+		got := refusal.ParseProblem(refusal.HTTPStatus(tag), body)
 		if got.Tag != tag || got.Message != "m" || got.Hint != "h" {
 			t.Errorf("%s: %+v", body, got)
 		}
@@ -318,11 +318,11 @@ func TestProblems(t *testing.T) {
 		401: queue.Unauthorized, 403: refusal.Forbidden, 404: refusal.NotFound, 413: queue.PayloadTooLarge, 418: refusal.Internal,
 		500: refusal.Internal, 502: queue.Unavailable, 503: queue.Unavailable, 504: queue.Unavailable,
 	} {
-		if got := refusal.Parse(status, []byte("<html>")); got.Tag != tag {
+		if got := refusal.ParseProblem(status, []byte("<html>")); got.Tag != tag {
 			t.Errorf("%d: %v", status, got)
 		}
 	}
-	if refusal.Status("Unheard") != 500 {
+	if refusal.HTTPStatus("Unheard") != 500 {
 		t.Error("an unknown tag is no mistake of the caller")
 	}
 }
@@ -361,7 +361,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		check := func(err error) {
-			if err != nil && (queue.TagOf(err) == "" || refusal.Status(queue.TagOf(err)) >= 500 || err.Error() == "") {
+			if err != nil && (queue.TagOf(err) == "" || refusal.HTTPStatus(queue.TagOf(err)) >= 500 || err.Error() == "") {
 				t.Errorf("%q: %v", body, err)
 			}
 		}
@@ -388,6 +388,6 @@ func FuzzDecode(f *testing.F) {
 			_, err = c.Request()
 		}
 		check(err)
-		_ = refusal.Parse(400, body)
+		_ = refusal.ParseProblem(400, body)
 	})
 }

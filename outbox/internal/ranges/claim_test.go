@@ -10,7 +10,7 @@ import (
 
 // place is a cursor row of a log whose positions are numbers.
 type place struct {
-	Part
+	CursorRow
 	last int64
 }
 
@@ -24,13 +24,13 @@ func TestCarve(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		all := outbox.Range{Lo: 0, Hi: outbox.Shards - 1}
-		rows := []place{{Part: Part{Range: all, Claim: all}}}
+		rows := []place{{CursorRow: CursorRow{Range: all, ClaimedRange: all}}}
 		var last [outbox.Shards]int64
 		var epochs [outbox.Shards]int64
 		for epoch := int64(1); epoch < 20; epoch++ {
 			n := 1 + rng.IntN(8)
 			r := outbox.RangeOf(rng.IntN(n), n)
-			rest, mine := Carve(rows, r, epoch, (*place).join)
+			rest, mine := SplitRows(rows, r, epoch, (*place).join)
 			rows = slices.Concat(rest, mine)
 			slices.SortFunc(rows, func(a, b place) int { return a.Lo - b.Lo }) // the order in which logs read them
 			for i := range rows {
@@ -46,10 +46,10 @@ func TestCarve(t *testing.T) {
 			}
 			checkRows(t, seed, rows, last, epochs)
 			for _, p := range rows {
-				if Overlap(p.Range, r) && (p.Claim != r || p.Epoch != epoch) {
+				if Overlap(p.Range, r) && (p.ClaimedRange != r || p.Epoch != epoch) {
 					t.Fatalf("seed %d: row %+v inside %v is not of the claim", seed, p, r)
 				}
-				if !Overlap(p.Range, r) && Overlap(p.Claim, r) {
+				if !Overlap(p.Range, r) && Overlap(p.ClaimedRange, r) {
 					t.Fatalf("seed %d: row %+v outside of %v says that it was claimed with it", seed, p, r)
 				}
 			}

@@ -12,19 +12,19 @@ const (
 	LaneBytes = 1 << 20
 )
 
-// Lane identifies the lane of a parked key, or of one message that is parked alone.
-type Lane struct {
-	Shard int
-	Key   string
-	Solo  int64 // the ID of a message that is parked alone; 0 for a key's lane
+// ParkedKey identifies the lane of a parked key, or of one message that is parked alone.
+type ParkedKey struct {
+	Shard     int
+	Key       string
+	MessageID int64 // the ID of a message that is parked alone; 0 for a key's lane
 }
 
 // LaneOf returns the lane in which a message of the log is parked.
-func LaneOf(r outbox.Row) Lane {
+func LaneOf(r outbox.Row) ParkedKey {
 	if r.Key == "" {
-		return Lane{r.Shard, "", r.Seq}
+		return ParkedKey{r.Shard, "", r.Seq}
 	}
-	return Lane{r.Shard, r.Key, 0}
+	return ParkedKey{r.Shard, r.Key, 0}
 }
 
 // maxCause is how many bytes of a cause are stored.

@@ -1,15 +1,15 @@
 package ranges
 
-// Late is a cursor row that keeps the log from deleting its oldest messages, although the log is too
+// LaggingRow is a cursor row that keeps the log from deleting its oldest messages, although the log is too
 // large.
-type Late struct {
+type LaggingRow struct {
 	Subscription string
 	Lo           int
 	Messages     int64 // messages that the row has not passed in the part to be deleted; counting may stop at a limit
 }
 
 // BySubscription adds up the rows of each subscription. Rows of one subscription must be adjacent.
-func BySubscription(rows []Late) (out []Late) {
+func BySubscription(rows []LaggingRow) (out []LaggingRow) {
 	for _, r := range rows {
 		if n := len(out); n > 0 && out[n-1].Subscription == r.Subscription {
 			out[n-1].Messages += r.Messages

@@ -14,8 +14,8 @@ import (
 // SkipCause is the cause stored with a dead letter that an operator made.
 const SkipCause = "skipped by an operator"
 
-// Listing validates a filter and sets its default limit, 100.
-func Listing(f outbox.Filter) (outbox.Filter, error) {
+// ValidFilter validates a filter and sets its default limit, 100.
+func ValidFilter(f outbox.Filter) (outbox.Filter, error) {
 	switch f.Kind {
 	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
 	default:

@@ -14,47 +14,47 @@ import (
 // buffer is how many commits the hook may lag behind.
 const buffer = 1024
 
-// Config says what a Herald calls after commits.
+// Config says what a Notifier calls after commits.
 type Config struct {
-	// Ring wakes relays, once for all commits since its last call. If it is nil, nothing is woken. Its
+	// WakeRelays wakes relays, once for all commits since its last call. If it is nil, nothing is woken. Its
 	// context ends when Close has finished or given up.
-	Ring func(context.Context)
-	// Pause is the shortest time between the end of one Ring and the next.
+	WakeRelays func(context.Context)
+	// Pause is the shortest time between the end of one WakeRelays and the next.
 	Pause time.Duration
 	// OnPublished is the application's hook. It gets the commits in their order; nil means no hook.
 	OnPublished func([]outbox.Message)
 	Logger      *slog.Logger
 }
 
-// Herald notifies of commits. Its goroutines start with the first commit and end with Close.
-type Herald struct {
-	cfg    Config
-	signal chan struct{} // holds a value if there was a commit since the last ring
-	told   chan []outbox.Message
-	done   chan struct{} // closed when no more commits come
-	ctx    context.Context
-	stop   context.CancelFunc
-	start  sync.Once
-	end    sync.Once
-	wg     sync.WaitGroup
+// Notifier notifies of commits. Its goroutines start with the first commit and end with Close.
+type Notifier struct {
+	cfg     Config
+	signal  chan struct{} // holds a value if there was a commit since the last ring
+	pending chan []outbox.Message
+	done    chan struct{} // closed when no more commits come
+	ctx     context.Context
+	stop    context.CancelFunc
+	start   sync.Once
+	end     sync.Once
+	wg      sync.WaitGroup
 }
 
-// New returns a Herald, which the caller must close.
-func New(cfg Config) *Herald {
-	h := &Herald{cfg: cfg, signal: make(chan struct{}, 1), told: make(chan []outbox.Message, buffer), done: make(chan struct{})}
+// New returns a Notifier, which the caller must close.
+func New(cfg Config) *Notifier {
+	h := &Notifier{cfg: cfg, signal: make(chan struct{}, 1), pending: make(chan []outbox.Message, buffer), done: make(chan struct{})}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	return h
 }
 
 // Committed reports that messages were committed. A nil slice wakes relays without calling the hook.
 // Committed never blocks.
-func (h *Herald) Committed(messages []outbox.Message) {
+func (h *Notifier) Committed(messages []outbox.Message) {
 	h.start.Do(func() {
-		if h.cfg.Ring != nil {
-			h.wg.Go(h.ring)
+		if h.cfg.WakeRelays != nil {
+			h.wg.Go(h.wakeRelays)
 		}
 		if h.cfg.OnPublished != nil {
-			h.wg.Go(h.tell)
+			h.wg.Go(h.callHook)
 		}
 	})
 	select {
@@ -65,21 +65,21 @@ func (h *Herald) Committed(messages []outbox.Message) {
 		return
 	}
 	select {
-	case h.told <- messages:
+	case h.pending <- messages:
 	default:
 		h.cfg.Logger.Warn("outbox hook is too slow; a commit was not passed to it", "hook", "OnPublished", "messages", len(messages))
 	}
 }
 
-// ring wakes relays at the first commit, and then once for all commits of a pause.
-func (h *Herald) ring() {
+// wakeRelays wakes relays at the first commit, and then once for all commits of a pause.
+func (h *Notifier) wakeRelays() {
 	for {
 		select {
 		case <-h.signal:
 		case <-h.done:
 			return
 		}
-		h.cfg.Ring(h.ctx)
+		h.cfg.WakeRelays(h.ctx)
 		if h.cfg.Pause <= 0 {
 			continue
 		}
@@ -93,16 +93,16 @@ func (h *Herald) ring() {
 	}
 }
 
-// tell calls the hook, in the order of the commits. After Close it first empties the buffer.
-func (h *Herald) tell() {
+// callHook calls the hook, in the order of the commits. After Close it first empties the buffer.
+func (h *Notifier) callHook() {
 	for {
 		select {
-		case m := <-h.told:
+		case m := <-h.pending:
 			h.call(m)
 		case <-h.done:
 			for {
 				select {
-				case m := <-h.told:
+				case m := <-h.pending:
 					h.call(m)
 				default:
 					return
@@ -112,7 +112,7 @@ func (h *Herald) tell() {
 	}
 }
 
-func (h *Herald) call(messages []outbox.Message) {
+func (h *Notifier) call(messages []outbox.Message) {
 	defer func() {
 		if p := recover(); p != nil {
 			h.cfg.Logger.Error("outbox hook panicked", "hook", "OnPublished", "panic", p)
@@ -122,7 +122,7 @@ func (h *Herald) call(messages []outbox.Message) {
 }
 
 // Close waits until the buffered commits are reported, or ctx ends. It may be called more than once.
-func (h *Herald) Close(ctx context.Context) error {
+func (h *Notifier) Close(ctx context.Context) error {
 	h.start.Do(func() {}) // from now on nothing starts
 	h.end.Do(func() { close(h.done) })
 	ended := make(chan struct{})

@@ -22,7 +22,7 @@ func TestRing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var rings atomic.Int64
-		h := wakeup.New(wakeup.Config{Ring: func(context.Context) { rings.Add(1) }, Pause: time.Second, Logger: slog.Default()})
+		h := wakeup.New(wakeup.Config{WakeRelays: func(context.Context) { rings.Add(1) }, Pause: time.Second, Logger: slog.Default()})
 		for i, want := range []int64{1, 1, 1, 2} {
 			h.Committed(nil)
 			synctest.Wait()
@@ -78,8 +78,8 @@ func TestHookThatHangs(t *testing.T) {
 		hang := make(chan struct{})
 		var rings atomic.Int64
 		h := wakeup.New(wakeup.Config{
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			Ring:   func(context.Context) { rings.Add(1) }, OnPublished: func([]outbox.Message) { <-hang },
+			Logger:     slog.New(slog.NewTextHandler(&log, nil)),
+			WakeRelays: func(context.Context) { rings.Add(1) }, OnPublished: func([]outbox.Message) { <-hang },
 		})
 		for range 2000 {
 			h.Committed(message("t"))

@@ -18,20 +18,20 @@ const (
 	silent   = 5 * time.Second
 )
 
-// watch checks whether brokers answer. It is needed because clients repeat produce requests by themselves
+// brokerWatch checks whether brokers answer. It is needed because clients repeat produce requests by themselves
 // and do not report why that takes long.
-type watch struct {
+type brokerWatch struct {
 	client  *kgo.Client
 	redact  func(error) error
 	silence time.Duration // a broker without an answer for this time counts as gone
 
-	mu    sync.Mutex
-	asked *question // the newest check
-	lost  bool      // in the newest check no broker answered
+	mu     sync.Mutex
+	newest *brokerCheck // the newest check
+	lost   bool         // in the newest check no broker answered
 }
 
-// question is one check whether any broker answers.
-type question struct {
+// brokerCheck is one check whether any broker answers.
+type brokerCheck struct {
 	done chan struct{}
 	at   time.Time // time of the answer; like err, valid once done is closed
 	err  error     // why no broker answers
@@ -49,10 +49,10 @@ func (s *Sink) newClient(more ...kgo.Opt) (*kgo.Client, error) {
 // during returns a context that ends when no broker answers; its cause is an [outbox.ErrSinkDown] with
 // the reason. If no broker answered last time, it checks first, so that no record is given to a client
 // that cannot produce it. The caller calls stop when it no longer waits.
-func (w *watch) during(ctx context.Context) (watched context.Context, stop func()) {
+func (w *brokerWatch) during(ctx context.Context) (watched context.Context, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	if w.wasLost() {
-		if err := w.silent(watched); err != nil {
+		if err := w.unreachable(watched); err != nil {
 			cancel(err)
 			return watched, func() {}
 		}
@@ -68,7 +68,7 @@ func (w *watch) during(ctx context.Context) (watched context.Context, stop func(
 				return
 			case <-tick.C:
 			}
-			if err := w.silent(watched); err != nil {
+			if err := w.unreachable(watched); err != nil {
 				cancel(err)
 			}
 		}
@@ -76,22 +76,22 @@ func (w *watch) during(ctx context.Context) (watched context.Context, stop func(
 	return watched, func() { cancel(nil); <-over }
 }
 
-func (w *watch) wasLost() bool {
+func (w *brokerWatch) wasLost() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost
 }
 
-// silent returns why no broker answers. It returns nil if one does, or if ctx ended before that was
+// unreachable returns why no broker answers. It returns nil if one does, or if ctx ended before that was
 // known. Callers share a check, which continues for the next caller, and whose answer is reused for a
 // while.
-func (w *watch) silent(ctx context.Context) error {
+func (w *brokerWatch) unreachable(ctx context.Context) error {
 	w.mu.Lock()
-	if w.asked == nil || w.asked.old() {
-		w.asked = &question{done: make(chan struct{})}
-		go w.answer(w.asked)
+	if w.newest == nil || w.newest.old() {
+		w.newest = &brokerCheck{done: make(chan struct{})}
+		go w.answer(w.newest)
 	}
-	q := w.asked
+	q := w.newest
 	w.mu.Unlock()
 	select {
 	case <-q.done:
@@ -106,7 +106,7 @@ func (w *watch) silent(ctx context.Context) error {
 	}
 }
 
-func (q *question) old() bool {
+func (q *brokerCheck) old() bool {
 	select {
 	case <-q.done:
 		return time.Since(q.at) >= askEvery
@@ -116,9 +116,9 @@ func (q *question) old() bool {
 }
 
 // answer makes a check. It ends when the client is closed.
-func (w *watch) answer(q *question) {
-	if err := w.ask(); err != nil {
-		q.err = sink.Down("reach any broker", w.redact(err))
+func (w *brokerWatch) answer(q *brokerCheck) {
+	if err := w.pingAny(); err != nil {
+		q.err = sink.SinkDown("reach any broker", w.redact(err))
 	}
 	q.at = time.Now()
 	w.mu.Lock()
@@ -127,10 +127,10 @@ func (w *watch) answer(q *question) {
 	close(q.done)
 }
 
-// ask asks the brokers in turn until one answers. It goes on to the next as soon as one cannot be reached
+// pingAny asks the brokers in turn until one answers. It goes on to the next as soon as one cannot be reached
 // or has not answered for a while.
-func (w *watch) ask() (err error) {
-	ctx, cancel := sink.Limit(w.client.Context(), sink.Deadline{What: "the brokers", After: w.silence})
+func (w *brokerWatch) pingAny() (err error) {
+	ctx, cancel := sink.WithDeadline(w.client.Context(), sink.TimeoutError{What: "the brokers", After: w.silence})
 	defer cancel()
 	brokers := append(w.client.DiscoveredBrokers(), w.client.SeedBrokers()...)
 	answers := make(chan error, len(brokers))

@@ -46,11 +46,11 @@ func TestClassify(t *testing.T) {
 		{err: kerr.TopicAuthorizationFailed},
 		{err: kerr.SaslAuthenticationFailed, down: true},
 	} {
-		q := &question{at: time.Now().Add(time.Hour), done: make(chan struct{})} // no broker is asked
+		q := &brokerCheck{at: time.Now().Add(time.Hour), done: make(chan struct{})} // no broker is asked
 		if close(q.done); c.ping != nil {
-			q.err = sink.Down("reach any broker", c.ping)
+			q.err = sink.SinkDown("reach any broker", c.ping)
 		}
-		err := (&Sink{watch: &watch{asked: q}}).classify(t.Context(), "orders", c.err)
+		err := (&Sink{watch: &brokerWatch{newest: q}}).classify(t.Context(), "orders", c.err)
 		if errors.Is(err, outbox.ErrSinkDown) != c.down || errors.Is(err, outbox.ErrPermanent) || !errors.Is(err, c.err) {
 			t.Errorf("%v, brokers say %v: %v", c.err, c.ping, err)
 		}

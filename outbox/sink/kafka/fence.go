@@ -21,7 +21,7 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 	if !s.cfg.Transactional {
 		return nil
 	}
-	leave, err := s.takeTurn(ctx, idOf(subscription, shards))
+	leave, err := s.lockID(ctx, idOf(subscription, shards))
 	if err != nil {
 		return err
 	}
@@ -33,26 +33,26 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 	return s.fenceOthers(ctx, subscription, shards)
 }
 
-// takeTurn ensures that only one goroutine at a time initialises a producer of an ID, because each
+// lockID ensures that only one goroutine at a time initialises a producer of an ID, because each
 // initialisation makes the broker reject the producer before it.
-func (s *Sink) takeTurn(ctx context.Context, id string) (leave func(), err error) {
+func (s *Sink) lockID(ctx context.Context, id string) (leave func(), err error) {
 	s.mu.Lock()
-	turn := s.turns[id]
+	turn := s.idLocks[id]
 	if turn == nil {
 		turn = make(chan struct{}, 1)
-		s.turns[id] = turn
+		s.idLocks[id] = turn
 	}
 	s.mu.Unlock()
 	select {
 	case turn <- struct{}{}:
 		return func() { <-turn }, nil
 	case <-ctx.Done():
-		return nil, sink.Down("fence "+id+" after another attempt", context.Cause(ctx))
+		return nil, sink.SinkDown("fence "+id+" after another attempt", context.Cause(ctx))
 	}
 }
 
 // initialise makes a producer with a new producer epoch of the transactional ID. The caller has called
-// takeTurn for the ID.
+// lockID for the ID.
 func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoch int64) (*producer, error) {
 	id := idOf(subscription, shards)
 	if err := s.superseded(id, epoch); err != nil {
@@ -66,7 +66,7 @@ func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoc
 		client.Close()
 		return nil, err
 	}
-	p := &producer{id: id, epoch: epoch, client: client, turn: make(chan struct{}, 1)}
+	p := &producer{id: id, epoch: epoch, client: client, txLock: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.producers[id]
@@ -85,7 +85,7 @@ func (s *Sink) initialise(ctx context.Context, subscription, shards string, epoc
 func (s *Sink) load(ctx context.Context, client *kgo.Client, id string) error {
 	ctx, stop := s.watch.during(ctx)
 	defer stop()
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the transaction coordinator", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the transaction coordinator", After: s.cfg.Timeout})
 	defer cancel()
 	if _, _, err := client.ProducerID(ctx); err != nil {
 		return s.initFailed(ctx, id, err)
@@ -110,11 +110,11 @@ func pause(ctx context.Context) bool {
 func (s *Sink) initFailed(ctx context.Context, id string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return sink.Down("fence "+id, context.Cause(ctx))
+		return sink.SinkDown("fence "+id, context.Cause(ctx))
 	case oneOf(err, fenced):
 		return fmt.Errorf("%w: %s: %w", outbox.ErrFenced, id, err)
 	default:
-		return sink.Down("fence "+id, s.redacted(err))
+		return sink.SinkDown("fence "+id, s.redacted(err))
 	}
 }
 
@@ -136,7 +136,7 @@ func (s *Sink) fenceOthers(ctx context.Context, subscription, shards string) err
 	if err != nil {
 		return nil //nolint:nilerr // a range of another kind overlaps none
 	}
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the brokers", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the brokers", After: s.cfg.Timeout})
 	defer cancel()
 	ids, err := s.listed(ctx)
 	for _, id := range ids {
@@ -220,7 +220,7 @@ func (s *Sink) owner(ctx context.Context, d outbox.Delivery) (*producer, error) 
 	if p, err := s.current(d); p != nil || err != nil {
 		return p, err
 	}
-	leave, err := s.takeTurn(ctx, idOf(d.Subscription, d.Range))
+	leave, err := s.lockID(ctx, idOf(d.Subscription, d.Range))
 	if err != nil {
 		return nil, err
 	}

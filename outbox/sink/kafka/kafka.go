@@ -124,17 +124,17 @@ type Sink struct {
 	cfg    Config
 	opts   []kgo.Opt
 	codec  kgo.CompressionCodec
-	client *kgo.Client // produces outside transactions, and sends other requests
-	watch  *watch      // checks through client whether brokers answer
+	client *kgo.Client  // produces outside transactions, and sends other requests
+	watch  *brokerWatch // checks through client whether brokers answer
 
-	alone struct { // for records that must be alone in their batch; nil with transactions
+	singles struct { // for records that must be alone in their batch; nil with transactions
 		turn   chan struct{}
 		client *kgo.Client
 	}
 
 	mu        sync.Mutex
 	producers map[string]*producer     // by transactional id
-	turns     map[string]chan struct{} // by transactional ID: held while a producer is initialised
+	idLocks   map[string]chan struct{} // by transactional ID: held while a producer is initialised
 	closed    bool
 }
 
@@ -145,7 +145,7 @@ var (
 
 // New checks the configuration. It does not connect.
 func New(_ context.Context, cfg Config) (*Sink, error) {
-	s := &Sink{cfg: cfg, producers: map[string]*producer{}, turns: map[string]chan struct{}{}}
+	s := &Sink{cfg: cfg, producers: map[string]*producer{}, idLocks: map[string]chan struct{}{}}
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
@@ -161,12 +161,12 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	if s.client, err = s.newClient(cancellable); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	s.watch = &watch{client: s.client, redact: s.redacted, silence: d.silence}
+	s.watch = &brokerWatch{client: s.client, redact: s.redacted, silence: d.silence}
 	if s.cfg.Transactional {
 		return s, nil
 	}
-	s.alone.turn = make(chan struct{}, 1)
-	if s.alone.client, err = s.newClient(cancellable); err != nil {
+	s.singles.turn = make(chan struct{}, 1)
+	if s.singles.client, err = s.newClient(cancellable); err != nil {
 		s.client.Close()
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
@@ -187,8 +187,8 @@ func (s *Sink) configure() error {
 	if c.Timeout < 0 || c.Linger < 0 || c.MaxBytes < 0 || c.Parallel < 0 || c.TransactionTimeout < 0 {
 		return errors.New("timeout, transaction_timeout, linger, max_bytes and parallel must not be negative")
 	}
-	c.Timeout = sink.Default(c.Timeout, 30*time.Second)
-	c.TransactionTimeout = sink.Default(c.TransactionTimeout, 40*time.Second)
+	c.Timeout = sink.DurationOr(c.Timeout, 30*time.Second)
+	c.TransactionTimeout = sink.DurationOr(c.TransactionTimeout, 40*time.Second)
 	if c.MaxBytes == 0 {
 		c.MaxBytes = 1_000_012
 	}
@@ -271,8 +271,8 @@ func (s *Sink) Close() error {
 		p.close()
 	}
 	s.client.Close()
-	if s.alone.client != nil {
-		s.alone.client.Close()
+	if s.singles.client != nil {
+		s.singles.client.Close()
 	}
 	return nil
 }
@@ -317,12 +317,12 @@ func (s *Sink) produce(ctx context.Context, c *kgo.Client, r *kgo.Record) error 
 // batches.
 func (s *Sink) produceAlone(ctx context.Context, r *kgo.Record) error {
 	select {
-	case s.alone.turn <- struct{}{}:
-		defer func() { <-s.alone.turn }()
+	case s.singles.turn <- struct{}{}:
+		defer func() { <-s.singles.turn }()
 	case <-ctx.Done():
 		return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
 	}
-	return s.produce(ctx, s.alone.client, r)
+	return s.produce(ctx, s.singles.client, r)
 }
 
 // topic returns the topic of a row's record.

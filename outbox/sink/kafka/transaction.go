@@ -21,7 +21,7 @@ type producer struct {
 	id     string
 	epoch  int64
 	client *kgo.Client
-	turn   chan struct{} // held while a transaction is open
+	txLock chan struct{} // held while a transaction is open
 	once   sync.Once
 	// fenced says that a newer producer has the ID. Only Fence makes another producer of the same epoch.
 	fenced bool // under Sink.mu
@@ -67,18 +67,18 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	ctx, stop := s.watch.during(ctx)
 	defer stop()
 	select {
-	case p.turn <- struct{}{}:
+	case p.txLock <- struct{}{}:
 	case <-ctx.Done():
-		return []error{sink.Down("begin a transaction of "+p.id+" after the one before", context.Cause(ctx))}
+		return []error{sink.SinkDown("begin a transaction of "+p.id+" after the one before", context.Cause(ctx))}
 	}
 	if !s.owns(p) { // the delivery that had the turn discarded it
-		<-p.turn
+		<-p.txLock
 		stop()
 		return s.deliverInTx(whole, d)
 	}
 	done := make(chan []error, 1)
 	go func() {
-		defer func() { <-p.turn }()
+		defer func() { <-p.txLock }()
 		done <- s.transactions(ctx, p, d)
 	}()
 	select {
@@ -116,7 +116,7 @@ func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery)
 			break
 		}
 		var out []int
-		rows, out = part(d, rows, blamed, func(n int) bool {
+		rows, out = separate(d, rows, blamed, func(n int) bool {
 			sure := len(blamed) == 1 || oneOf(errs[n], unknown) || stuck(errs[n]) // else it may have shared its batch
 			if sure {
 				result[rows[n]] = errs[n]
@@ -154,9 +154,9 @@ func blame(errs []error) (places map[int]bool, err error) {
 	return places, err
 }
 
-// part takes the blamed rows, and the rows behind them in their keys, out of a list. Rows behind one that
+// separate takes the blamed rows, and the rows behind them in their keys, out of a list. Rows behind one that
 // is certainly guilty are skipped; the others become suspects.
-func part(d outbox.Delivery, rows []int, blamed map[int]bool, guilty func(n int) bool, result []error) (rest, suspects []int) {
+func separate(d outbox.Delivery, rows []int, blamed map[int]bool, guilty func(n int) bool, result []error) (rest, suspects []int) {
 	const suspect, dead = 1, 2
 	keys := map[string]int{}
 	for n, i := range rows {
@@ -212,7 +212,7 @@ func (s *Sink) transaction(ctx context.Context, p *producer, d outbox.Delivery, 
 		return all(fmt.Errorf("produce: not attempted: %w", context.Cause(ctx)))
 	}
 	if err := p.client.BeginTransaction(); err != nil {
-		return all(s.spoiled(p, err))
+		return all(s.txFailed(p, err))
 	}
 	errs, failed := s.fill(ctx, p, d, rows)
 	for _, err := range errs {
@@ -226,7 +226,7 @@ func (s *Sink) transaction(ctx context.Context, p *producer, d outbox.Delivery, 
 	defer cancel()
 	commit := kgo.TransactionEndTry(!failed && ctx.Err() == nil)
 	if err := p.client.EndTransaction(end, commit); err != nil {
-		err = s.spoiled(p, err)
+		err = s.txFailed(p, err)
 		if errors.Is(err, outbox.ErrFenced) || !failed {
 			return all(err)
 		}
@@ -285,14 +285,14 @@ func (s *Sink) giveUp(ctx context.Context, p *producer) {
 	}
 }
 
-// spoiled returns the error for a transaction that could not begin or end, and discards the producer. The
+// txFailed returns the error for a transaction that could not begin or end, and discards the producer. The
 // next delivery initialises another one, unless this one was fenced.
-func (s *Sink) spoiled(p *producer, err error) error {
+func (s *Sink) txFailed(p *producer, err error) error {
 	switch {
 	case oneOf(err, fenced) || errors.Is(err, kerr.InvalidProducerIDMapping):
 		err = fmt.Errorf("%w: %s: %w", outbox.ErrFenced, p.id, err)
 	case oneOf(err, down) || unreachable(err) || errors.Is(err, context.DeadlineExceeded):
-		err = sink.Down("end the transaction of "+p.id, s.redacted(err))
+		err = sink.SinkDown("end the transaction of "+p.id, s.redacted(err))
 	default:
 		err = fmt.Errorf("end the transaction of %s: %w", p.id, err)
 	}

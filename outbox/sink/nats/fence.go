@@ -56,9 +56,9 @@ func first(errs []error, kind error) error {
 	return nil
 }
 
-// held returns the marker of a shard as this relay wrote it. It writes the marker if the relay has not
+// ownMarker returns the marker of a shard as this relay wrote it. It writes the marker if the relay has not
 // called Fence.
-func (s *Sink) held(ctx context.Context, d outbox.Delivery, shard int) (marker, error) {
+func (s *Sink) ownMarker(ctx context.Context, d outbox.Delivery, shard int) (marker, error) {
 	subject := s.markerSubject(d.Subscription, shard)
 	s.mu.Lock()
 	m, known := s.markers[subject]
@@ -75,7 +75,7 @@ func (s *Sink) held(ctx context.Context, d outbox.Delivery, shard int) (marker, 
 // raise makes sure that the marker has this epoch, and returns it. A higher epoch belongs to another
 // relay and is an error.
 func (s *Sink) raise(ctx context.Context, subject string, epoch int64) (marker, error) {
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the stream", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the stream", After: s.cfg.Timeout})
 	defer cancel()
 	for {
 		m, err := s.newest(ctx, subject)
@@ -119,7 +119,7 @@ func (s *Sink) newest(ctx context.Context, subject string) (marker, error) {
 	}
 	epoch, err := strconv.ParseInt(msg.Header.Get(sink.Generation), 10, 64)
 	if err != nil {
-		return marker{}, sink.Down("fence", fmt.Errorf("the subject %s holds a message that is not a fence marker", subject))
+		return marker{}, sink.SinkDown("fence", fmt.Errorf("the subject %s holds a message that is not a fence marker", subject))
 	}
 	return marker{subject: subject, epoch: epoch, sequence: msg.Sequence}, nil
 }
@@ -127,20 +127,20 @@ func (s *Sink) newest(ctx context.Context, subject string) (marker, error) {
 // fenceFailed returns the error for a marker that could not be read or written. Without it nothing can be
 // published.
 func (s *Sink) fenceFailed(ctx context.Context, subject string, err error) error {
-	_, silent := errors.AsType[sink.Deadline](context.Cause(ctx)) // our own limit ended the call, not the delivery's
+	_, silent := errors.AsType[sink.TimeoutError](context.Cause(ctx)) // our own limit ended the call, not the delivery's
 	switch {
 	case !s.conn.IsConnected():
 		return s.disconnected()
 	case silent:
-		return sink.Down("fence "+subject, context.Cause(ctx))
+		return sink.SinkDown("fence "+subject, context.Cause(ctx))
 	case ctx.Err() != nil:
 		return fmt.Errorf("fence %s: %w", subject, context.Cause(ctx))
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return sink.Down("fence", fmt.Errorf("there is no stream %s", s.cfg.Stream))
+		return sink.SinkDown("fence", fmt.Errorf("there is no stream %s", s.cfg.Stream))
 	case errors.Is(err, jetstream.ErrNoStreamResponse), codeOf(err) == codeOtherStream:
-		return sink.Down("fence", fmt.Errorf("the stream %s does not bind %s: add %s.> to its subjects", s.cfg.Stream, subject, s.cfg.FenceSubject))
+		return sink.SinkDown("fence", fmt.Errorf("the stream %s does not bind %s: add %s.> to its subjects", s.cfg.Stream, subject, s.cfg.FenceSubject))
 	default:
-		return sink.Down("fence", errors.New(s.redact(err)))
+		return sink.SinkDown("fence", errors.New(s.redact(err)))
 	}
 }
 

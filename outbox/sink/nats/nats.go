@@ -108,7 +108,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	}
 	if s.conn, err = nats.Connect(string(cfg.URL), opts...); err != nil {
 		if _, bad := errors.AsType[*url.Error](err); bad {
-			err = address.ErrForm
+			err = address.ErrMalformed
 		}
 		return nil, fmt.Errorf("nats: connect: %s", s.redact(err))
 	}
@@ -138,7 +138,7 @@ func (s *Sink) options() ([]nats.Option, error) {
 	case c.Timeout < 0 || c.Parallel < 0:
 		return nil, errors.New("timeout and parallel must not be negative")
 	}
-	c.Timeout = sink.Default(c.Timeout, 5*time.Second)
+	c.Timeout = sink.DurationOr(c.Timeout, 5*time.Second)
 	if c.Parallel == 0 {
 		c.Parallel = 1000
 	}
@@ -201,7 +201,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	}
 	plan := sink.Plan{Parallel: s.cfg.Parallel}
 	if s.cfg.Fence {
-		plan.Lane = func(i int) string { return s.markerSubject(d.Subscription, d.Rows[i].Shard) }
+		plan.OrderKey = func(i int) string { return s.markerSubject(d.Subscription, d.Rows[i].Shard) }
 	}
 	errs := sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
 		return []error{s.publish(ctx, d, d.Rows[rows[0]])}
@@ -237,7 +237,7 @@ func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) [
 			rows[n] = d.Rows[i]
 		}
 		part := sink.Run(ctx, rows, sink.Plan{
-			Parallel: s.cfg.Parallel, Lane: func(n int) string { return s.markerSubject(d.Subscription, rows[n].Shard) },
+			Parallel: s.cfg.Parallel, OrderKey: func(n int) string { return s.markerSubject(d.Subscription, rows[n].Shard) },
 		}, func(ctx context.Context, r []int) []error { return []error{s.publish(ctx, d, rows[r[0]])} })
 		for n, i := range again {
 			errs[i] = nil
@@ -251,7 +251,7 @@ func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) [
 
 // connected waits for a connection, for at most Config.Timeout.
 func (s *Sink) connected(ctx context.Context) error {
-	bounded, cancel := sink.Limit(ctx, sink.Deadline{What: "the server", After: s.cfg.Timeout})
+	bounded, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the server", After: s.cfg.Timeout})
 	defer cancel()
 	changes := s.conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer s.conn.RemoveStatusListener(changes)
@@ -263,7 +263,7 @@ func (s *Sink) connected(ctx context.Context) error {
 		}
 	}
 	if s.conn.IsClosed() {
-		return sink.Down("publish", errors.New("the connection is closed"))
+		return sink.SinkDown("publish", errors.New("the connection is closed"))
 	}
 	return nil
 }
@@ -271,9 +271,9 @@ func (s *Sink) connected(ctx context.Context) error {
 // disconnected returns the error of a sink without a connection, with its cause.
 func (s *Sink) disconnected() error {
 	if err := s.conn.LastError(); err != nil {
-		return sink.Down("publish", errors.New("not connected: "+s.redact(err)))
+		return sink.SinkDown("publish", errors.New("not connected: "+s.redact(err)))
 	}
-	return sink.Down("publish", errors.New("not connected"))
+	return sink.SinkDown("publish", errors.New("not connected"))
 }
 
 // redact removes the credentials, including those in the URL, from a library's error.

@@ -35,7 +35,7 @@ func (s *Sink) publish(ctx context.Context, d outbox.Delivery, row outbox.Row) e
 	var err error
 	for range 3 {
 		var m marker
-		if m, err = s.held(ctx, d, row.Shard); err != nil {
+		if m, err = s.ownMarker(ctx, d, row.Shard); err != nil {
 			return err
 		}
 		err = s.send(ctx, d, row, jetstream.WithExpectLastSequenceForSubject(m.sequence, m.subject))
@@ -49,7 +49,7 @@ func (s *Sink) publish(ctx context.Context, d outbox.Delivery, row outbox.Row) e
 
 // send publishes a row once, with conditions as options.
 func (s *Sink) send(ctx context.Context, d outbox.Delivery, row outbox.Row, opts ...jetstream.PublishOpt) error {
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the stream", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the stream", After: s.cfg.Timeout})
 	defer cancel()
 	opts = append(opts, jetstream.WithMsgID(row.ID.String()))
 	if s.cfg.Stream != "" {
@@ -124,7 +124,7 @@ func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 	case api != nil && int(api.ErrorCode) == codeOtherStream:
 		return sink.Permanent("%s: the subject does not belong to the stream %s: %w", what, s.cfg.Stream, err)
 	case api != nil && api.Code == 503 && (s.cfg.Stream != "" || int(api.ErrorCode) != codeFull):
-		return sink.Down(what, err)
+		return sink.SinkDown(what, err)
 	case api != nil:
 		return fmt.Errorf("%s: %w", what, err)
 	case ctx.Err() != nil:
@@ -148,7 +148,7 @@ func (s *Sink) noStream(ctx context.Context, subject string, err error) error {
 	case ctx.Err() != nil:
 		return s.unacknowledged(ctx, subject)
 	default:
-		return sink.Down(what, fmt.Errorf("JetStream does not answer: %w", asked))
+		return sink.SinkDown(what, fmt.Errorf("JetStream does not answer: %w", asked))
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if len(d.Rows) == 0 {
 		return nil
 	}
-	c := claim{subscription: d.Subscription, epoch: d.Epoch}
+	c := fenceKey{subscription: d.Subscription, epoch: d.Epoch}
 	for _, row := range d.Rows {
 		c.shards = append(c.shards, int32(row.Shard)) // below 64
 	}
@@ -156,7 +156,7 @@ func (s *Sink) queue(batch *pgx.Batch, d outbox.Delivery, row outbox.Row) {
 		row.TraceParent, row.TraceState, row.CreatedAt)
 }
 
-// prune removes IDs that are older than Keep, once per pruneEvery. Its errors are ignored, because the
+// prune removes IDs that are older than KeepIDs, once per pruneEvery. Its errors are ignored, because the
 // next call tries again.
 func (s *Sink) prune(ctx context.Context) {
 	if s.cfg.Statement == "" {
@@ -169,13 +169,13 @@ func (s *Sink) prune(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	if due {
-		_, _ = s.pool.Exec(ctx, s.sql.prune, s.cfg.Keep)
+		_, _ = s.pool.Exec(ctx, s.sql.prune, s.cfg.KeepIDs)
 	}
 }
 
 // inTx runs f in a transaction of limited duration, and classifies its error.
 func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context, tx pgx.Tx) error) error {
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the database", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the database", After: s.cfg.Timeout})
 	defer cancel()
 	if err := s.prepare(ctx); err != nil {
 		return classify(ctx, "create the tables", err)
@@ -203,7 +203,7 @@ func (s *Sink) once(ctx context.Context, what string, f func(ctx context.Context
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%s: not attempted: %w", what, context.Cause(ctx))
 		}
-		return sink.Down("connect", plain(ctx, err))
+		return sink.SinkDown("connect", plain(ctx, err))
 	}
 	defer conn.Release()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
@@ -243,7 +243,7 @@ func classify(ctx context.Context, what string, err error) error {
 	case pg == nil && ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	case pg == nil:
-		return sink.Down(what, plain(ctx, err))
+		return sink.SinkDown(what, plain(ctx, err))
 	}
 	text := fmt.Errorf("%s: %s (SQLSTATE %s)", what, pg.Message, pg.Code) // Detail may hold the payload
 	switch class := pg.Code[:min(2, len(pg.Code))]; {

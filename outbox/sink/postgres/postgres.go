@@ -9,7 +9,7 @@
 //     stays unchanged. The sink creates the table if Config.Create is set;
 //   - or by Config.Statement, run once for each new message. The message's ID is inserted into the table
 //     of delivered IDs in the same transaction, and the statement runs only if the ID was not there. IDs
-//     are kept for Config.Keep; a repetition after that time is not noticed.
+//     are kept for Config.KeepIDs; a repetition after that time is not noticed.
 //
 // Either way a message takes effect once. Repetitions change nothing, for example after a crash between
 // the commit here and the advance of the cursor in the outbox. So a replay of a subscription changes
@@ -71,8 +71,8 @@ type Config struct {
 	//
 	//	insert into orders (id, body) values (@id, convert_from(@payload, 'UTF8')::jsonb)
 	Statement string `yaml:"statement"`
-	// Keep is how long the IDs are kept for which a Statement was run; default 7 days.
-	Keep time.Duration `yaml:"keep"`
+	// KeepIDs is how long the IDs are kept for which a Statement was run; default 7 days.
+	KeepIDs time.Duration `yaml:"keep"`
 	// Create creates missing schemas and tables. Without it they must exist: see Schema.
 	Create bool `yaml:"create"`
 	// Timeout bounds one transaction; default 30 s.
@@ -85,10 +85,10 @@ type Config struct {
 
 // Sink writes messages. It is safe for concurrent use.
 type Sink struct {
-	cfg  Config
-	sql  statements
-	pool *pgxpool.Pool
-	own  bool // the sink made the pool
+	cfg      Config
+	sql      statements
+	pool     *pgxpool.Pool
+	ownsPool bool // the sink made the pool
 
 	mu     sync.Mutex
 	ready  bool      // tables were created, or need not be
@@ -126,7 +126,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("postgres sink: %w", err)
 	}
-	s.own = true
+	s.ownsPool = true
 	return s, nil
 }
 
@@ -155,7 +155,7 @@ func (s *Sink) configure() error {
 	switch {
 	case c.Pool == nil && c.URL == "":
 		return errors.New("url is empty")
-	case c.Timeout < 0 || c.Keep < 0 || c.Connections < 0:
+	case c.Timeout < 0 || c.KeepIDs < 0 || c.Connections < 0:
 		return errors.New("timeout, keep and connections must not be negative")
 	}
 	for _, m := range parameter.FindAllStringSubmatch(c.Statement, -1) {
@@ -163,8 +163,8 @@ func (s *Sink) configure() error {
 			return fmt.Errorf("the statement names @%s, want one of %s", m[1], strings.Join(parameters, ", "))
 		}
 	}
-	c.Timeout = sink.Default(c.Timeout, 30*time.Second)
-	c.Keep = sink.Default(c.Keep, 7*24*time.Hour)
+	c.Timeout = sink.DurationOr(c.Timeout, 30*time.Second)
+	c.KeepIDs = sink.DurationOr(c.KeepIDs, 7*24*time.Hour)
 	if c.Connections == 0 {
 		c.Connections = 8
 	}
@@ -173,7 +173,7 @@ func (s *Sink) configure() error {
 
 // Close closes the pool, if the sink made it.
 func (s *Sink) Close() error {
-	if s.own {
+	if s.ownsPool {
 		s.pool.Close()
 	}
 	return nil
@@ -193,19 +193,19 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 		all = append(all, int32(shard)) // below 64
 	}
 	return s.inTx(ctx, "fence", func(ctx context.Context, tx pgx.Tx) error {
-		return s.raise(ctx, tx, claim{subscription, all, epoch})
+		return s.raise(ctx, tx, fenceKey{subscription, all, epoch})
 	})
 }
 
-// claim is an epoch for a set of shards.
-type claim struct {
+// fenceKey is an epoch for a set of shards.
+type fenceKey struct {
 	subscription string
 	shards       []int32 // sorted, so that locks are taken in one order
 	epoch        int64
 }
 
 // raise writes the epoch to shards with a lower one, and refuses it if a shard has a higher one.
-func (s *Sink) raise(ctx context.Context, tx pgx.Tx, c claim) error {
+func (s *Sink) raise(ctx context.Context, tx pgx.Tx, c fenceKey) error {
 	var highest int64
 	if err := tx.QueryRow(ctx, s.sql.raise, c.subscription, c.shards, c.epoch).Scan(&highest, nil); err != nil {
 		return err
@@ -213,7 +213,7 @@ func (s *Sink) raise(ctx context.Context, tx pgx.Tx, c claim) error {
 	return c.compare(highest)
 }
 
-func (c claim) compare(highest int64) error {
+func (c fenceKey) compare(highest int64) error {
 	if highest > c.epoch {
 		return fmt.Errorf("subscription %s at epoch %d: %w", c.subscription, c.epoch, &outbox.FencedError{Floor: highest})
 	}
@@ -222,7 +222,7 @@ func (c claim) compare(highest int64) error {
 
 // hold locks the fence rows until the transaction ends, so that no higher epoch can be written. If the
 // relay has not called Fence, it raises the epoch here.
-func (s *Sink) hold(ctx context.Context, tx pgx.Tx, c claim) error {
+func (s *Sink) hold(ctx context.Context, tx pgx.Tx, c fenceKey) error {
 	var found int
 	var lowest, highest int64
 	if err := tx.QueryRow(ctx, s.sql.hold, c.subscription, c.shards).Scan(&found, &lowest, &highest, nil); err != nil {

@@ -64,7 +64,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	case cfg.Timeout < 0 || cfg.Rows < 0 || cfg.Rows > queue.MaxCall || cfg.Bytes < 0:
 		return nil, fmt.Errorf("queue: timeout, rows (at most %d) and bytes must not be negative", queue.MaxCall)
 	}
-	cfg.Timeout = sink.Default(cfg.Timeout, 30*time.Second)
+	cfg.Timeout = sink.DurationOr(cfg.Timeout, 30*time.Second)
 	if cfg.Rows == 0 {
 		cfg.Rows = 500
 	}
@@ -84,7 +84,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 		jobs[i] = s.job(row)
 	}
 	plan := sink.Plan{
-		Parallel: 4, Rows: s.cfg.Rows, Bytes: s.cfg.Bytes, Whole: true,
+		Parallel: 4, Rows: s.cfg.Rows, Bytes: s.cfg.Bytes, Atomic: true,
 		Size:   func(i int) int { return len(jobs[i].Payload) + len(jobs[i].Group) + len(jobs[i].Type) + 64 },
 		Target: func(i int) string { return s.target(d.Rows[i]) },
 	}
@@ -122,7 +122,7 @@ const maxGroup = queue.MaxType
 
 // enqueue makes one call.
 func (s *Sink) enqueue(ctx context.Context, name string, jobs []queue.Job) error {
-	bounded, cancel := sink.Limit(ctx, sink.Deadline{What: "the queue", After: s.cfg.Timeout})
+	bounded, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the queue", After: s.cfg.Timeout})
 	defer cancel()
 	_, err := s.cfg.Producer.Enqueue(bounded, name, jobs)
 	if err == nil {

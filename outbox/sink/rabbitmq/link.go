@@ -20,11 +20,11 @@ type link struct {
 	ended   chan struct{}          // closed when the channel has ended
 	why     atomic.Pointer[error]  // why the channel ended; set before ended is closed
 	alarm   atomic.Pointer[string] // why the broker blocks publishing, "" if it does not
-	asked   chan question
+	asked   chan returnQuery
 }
 
-// question asks watch whether a message was returned.
-type question struct {
+// returnQuery asks watch whether a message was returned.
+type returnQuery struct {
 	id     string
 	answer chan string
 }
@@ -32,14 +32,14 @@ type question struct {
 // connect returns the current link, or makes a new one.
 func (s *Sink) connect(ctx context.Context) (*link, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.mu <- struct{}{}:
+		defer func() { <-s.mu }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("publish: not attempted: %w", context.Cause(ctx))
 	}
 	switch {
 	case s.closed:
-		return nil, sink.Down("publish", errors.New("the sink is closed"))
+		return nil, sink.SinkDown("publish", errors.New("the sink is closed"))
 	case s.link != nil && s.link.alive():
 		return s.link, nil
 	case ctx.Err() != nil:
@@ -59,7 +59,7 @@ func (s *Sink) connect(ctx context.Context) (*link, error) {
 		}
 		// The library's error may repeat the password that was refused.
 		text := sink.Redact(err.Error(), sink.Secret(s.uri.Password))
-		s.failed = sink.Down("connect to "+sink.Host(string(s.cfg.URL)), errors.New(text))
+		s.failed = sink.SinkDown("connect to "+sink.Host(string(s.cfg.URL)), errors.New(text))
 		return nil, s.failed
 	}
 	s.link = l
@@ -68,7 +68,7 @@ func (s *Sink) connect(ctx context.Context) (*link, error) {
 
 // dial connects, logs in and opens the channel.
 func (s *Sink) dial(ctx context.Context) (*link, error) {
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the broker", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the broker", After: s.cfg.Timeout})
 	defer cancel()
 	// The library has no timeout during the login, so a silent peer would block the caller: the end of ctx
 	// closes the connection.
@@ -110,7 +110,7 @@ func newLink(conn *amqp.Connection) (*link, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, fmt.Errorf("ask for confirmations: %w", err)
 	}
-	l := &link{conn: conn, channel: ch, ended: make(chan struct{}), asked: make(chan question)}
+	l := &link{conn: conn, channel: ch, ended: make(chan struct{}), asked: make(chan returnQuery)}
 	none := ""
 	l.alarm.Store(&none)
 	go l.watch(ch.NotifyClose(make(chan *amqp.Error, 1)), ch.NotifyReturn(make(chan amqp.Return)), conn.NotifyBlocked(make(chan amqp.Blocking, 1)))
@@ -237,7 +237,7 @@ func (l *link) cause(ctx context.Context, err error) error {
 
 // returned asks whether the confirmed message was returned.
 func (l *link) returned(ctx context.Context, id string) (string, error) {
-	q := question{id, make(chan string, 1)}
+	q := returnQuery{id, make(chan string, 1)}
 	select {
 	case l.asked <- q:
 		return <-q.answer, nil

@@ -72,7 +72,7 @@ type Sink struct {
 	cfg    Config
 	uri    amqp.URI
 	tls    *tls.Config
-	turn   chan struct{} // held while connecting and while reading the fields below
+	mu     chan struct{} // held while connecting and while reading the fields below
 	link   *link         // nil: not connected
 	failed error         // why the last attempt to connect failed
 	tried  time.Time     // when that was
@@ -86,7 +86,7 @@ const again = time.Second
 
 // New checks the configuration. It does not connect.
 func New(_ context.Context, cfg Config) (*Sink, error) {
-	s := &Sink{cfg: cfg, turn: make(chan struct{}, 1)}
+	s := &Sink{cfg: cfg, mu: make(chan struct{}, 1)}
 	c := &s.cfg
 	var err error
 	if _, err := address.URL(string(c.URL)); err != nil {
@@ -98,8 +98,8 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	if c.Timeout < 0 || c.Heartbeat < 0 || c.Parallel < 0 {
 		return nil, errors.New("rabbitmq: timeout, heartbeat and parallel must not be negative")
 	}
-	c.Timeout = sink.Default(c.Timeout, 10*time.Second)
-	c.Heartbeat = sink.Default(c.Heartbeat, 10*time.Second)
+	c.Timeout = sink.DurationOr(c.Timeout, 10*time.Second)
+	c.Heartbeat = sink.DurationOr(c.Heartbeat, 10*time.Second)
 	if c.Parallel == 0 {
 		c.Parallel = 1000
 	}
@@ -120,8 +120,8 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 
 // Close closes the connection. Messages in flight are not confirmed.
 func (s *Sink) Close() error {
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
+	s.mu <- struct{}{}
+	defer func() { <-s.mu }()
 	s.closed = true
 	if s.link != nil {
 		s.link.close()
@@ -152,9 +152,9 @@ func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outb
 	}
 	what := fmt.Sprintf("publish to %q with routing key %.80q", s.cfg.Exchange, key)
 	if why := l.blocked(); why != "" {
-		return sink.Down(what, errors.New("the broker blocks publishers: "+why))
+		return sink.SinkDown(what, errors.New("the broker blocks publishers: "+why))
 	}
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the broker", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the broker", After: s.cfg.Timeout})
 	defer cancel()
 	returned, err := l.publish(ctx, s.cfg.Exchange, key, !s.cfg.Unroutable, message(d, row))
 	switch {
@@ -163,7 +163,7 @@ func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outb
 	case err == nil:
 		return nil
 	case ctx.Err() != nil && l.blocked() != "":
-		return sink.Down(what, errors.New("the broker blocks publishers: "+l.blocked()))
+		return sink.SinkDown(what, errors.New("the broker blocks publishers: "+l.blocked()))
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	default:
@@ -178,7 +178,7 @@ func classify(what string, err error) error {
 	case e == nil:
 		return fmt.Errorf("%s: %w", what, err)
 	case e.Code == amqp.NotFound, e.Code == amqp.AccessRefused, e.Code == amqp.NotAllowed, e.Code == amqp.ResourceLocked:
-		return sink.Down(what, err) // exchange and login are configured, so this holds for all messages
+		return sink.SinkDown(what, err) // exchange and login are configured, so this holds for all messages
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}

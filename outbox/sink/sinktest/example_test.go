@@ -16,7 +16,7 @@ import (
 func Example() {
 	testSuite := func(t *testing.T) {
 		all := []sinktest.Fault{sinktest.Refuse, sinktest.Falter, sinktest.Hang, sinktest.Down}
-		sinktest.Suite{Without: all, New: func(t *testing.T) *sinktest.Harness {
+		sinktest.Suite{Unsupported: all, New: func(t *testing.T) *sinktest.Harness {
 			var receiver bytes.Buffer
 			s, err := stdout.New(t.Context(), stdout.Config{Writer: &receiver}) // the sink under test
 			if err != nil {

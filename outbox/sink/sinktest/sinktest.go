@@ -2,7 +2,7 @@
 // receiver that can be made to fail.
 //
 // A sink's test makes a [Harness], which is a fresh receiver with a sink in front of it, and calls [Run].
-// Faults that the receiver cannot produce are listed in [Suite.Without], with the reason in a comment.
+// Faults that the receiver cannot produce are listed in [Suite.Unsupported], with the reason in a comment.
 // The rest of the suite always runs.
 package sinktest
 
@@ -52,8 +52,8 @@ type Harness struct {
 // Suite configures the tests.
 type Suite struct {
 	New func(t *testing.T) *Harness
-	// Without lists the faults that this receiver cannot produce.
-	Without []Fault
+	// Unsupported lists the faults that this receiver cannot produce.
+	Unsupported []Fault
 	// Dedup says that the receiver itself drops repeated IDs.
 	Dedup bool
 	// Atomic says that the rows of a call are taken together, so that a row with a transient error makes
@@ -81,7 +81,7 @@ func (s Suite) Run(t *testing.T) {
 		{"a receiver that hangs", Hang, s.hung},
 		{"nobody listens", Down, down},
 	} {
-		if slices.Contains(s.Without, c.fault) {
+		if slices.Contains(s.Unsupported, c.fault) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func (h *Harness) deliver(t *testing.T, ctx context.Context, rows []outbox.Row) 
 	go func() { errs <- h.Sink.Deliver(ctx, Delivery(rows)) }()
 	select {
 	case got := <-errs:
-		h.judge(t, rows, got)
+		h.checkResult(t, rows, got)
 		return Spread(got, len(rows))
 	case <-time.After(Bound + 5*time.Second):
 		t.Fatal("Deliver does not return although its context has ended")
@@ -142,8 +142,8 @@ func (h *Harness) deliver(t *testing.T, ctx context.Context, rows []outbox.Row) 
 	}
 }
 
-// judge checks that a result is well-formed and contains no secrets.
-func (h *Harness) judge(t *testing.T, rows []outbox.Row, errs []error) {
+// checkResult checks that a result is well-formed and contains no secrets.
+func (h *Harness) checkResult(t *testing.T, rows []outbox.Row, errs []error) {
 	t.Helper()
 	if n := len(errs); n != 0 && n != 1 && n != len(rows) {
 		t.Fatalf("%d errors for %d rows", n, len(rows))

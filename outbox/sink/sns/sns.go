@@ -80,7 +80,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	case !strings.HasPrefix(cfg.ARN, "arn:") && cfg.ARN != "{topic}":
 		return nil, fmt.Errorf("sns: arn %q is not a valid ARN", cfg.ARN)
 	}
-	cfg.Timeout = sink.Default(cfg.Timeout, 30*time.Second)
+	cfg.Timeout = sink.DurationOr(cfg.Timeout, 30*time.Second)
 	if cfg.Parallel == 0 {
 		cfg.Parallel = 16
 	}
@@ -117,7 +117,7 @@ func (s *Sink) target(row outbox.Row) string {
 func (s *Sink) publish(ctx context.Context, d outbox.Delivery, rows []int, messages []amazon.Message) []error {
 	arn := s.target(d.Rows[rows[0]])
 	what := fmt.Sprintf("publish to %.120q", arn)
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "SNS", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "SNS", After: s.cfg.Timeout})
 	defer cancel()
 	errs := make([]error, len(rows))
 	var entries []types.PublishBatchRequestEntry

@@ -112,7 +112,7 @@ func TestJudge(t *testing.T) {
 	t.Parallel()
 	errs := make([]error, 5)
 	errs[0] = sink.Permanent("too large")
-	judge("send", &sqs.SendMessageBatchOutput{
+	recordResults("send", &sqs.SendMessageBatchOutput{
 		Successful: []types.SendMessageBatchResultEntry{{Id: &ids[0]}, {Id: &ids[1]}, {Id: &ids[2]}, {Id: &ids[9]}, {}},
 		Failed: []types.BatchResultErrorEntry{
 			{Id: &ids[0], Code: aws.String("again")},

@@ -85,7 +85,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	case cfg.MaxBytes < 0 || cfg.MaxBytes > 1<<20:
 		return nil, fmt.Errorf("sqs: max_bytes is %d, want 1 to %d", cfg.MaxBytes, 1<<20)
 	}
-	cfg.Timeout = sink.Default(cfg.Timeout, 30*time.Second)
+	cfg.Timeout = sink.DurationOr(cfg.Timeout, 30*time.Second)
 	if cfg.Parallel == 0 {
 		cfg.Parallel = 16
 	}
@@ -126,7 +126,7 @@ func (s *Sink) target(row outbox.Row) string {
 func (s *Sink) send(ctx context.Context, d outbox.Delivery, rows []int, messages []amazon.Message) []error {
 	queue := s.target(d.Rows[rows[0]])
 	what := fmt.Sprintf("send to %.80q", queue)
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "SQS", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "SQS", After: s.cfg.Timeout})
 	defer cancel()
 	url, err := s.url(ctx, queue)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Sink) send(ctx context.Context, d outbox.Delivery, rows []int, messages
 		}
 	}
 	if err == nil {
-		judge(what, out, errs)
+		recordResults(what, out, errs)
 		return errs
 	}
 	for n := range errs {
@@ -179,9 +179,9 @@ func encode(url string, d outbox.Delivery, rows []int, messages []amazon.Message
 	return entries, b.end()
 }
 
-// judge records the results of the messages that were sent. Messages that the answer does not mention
+// recordResults records the results of the messages that were sent. Messages that the answer does not mention
 // have failed.
-func judge(what string, out *sqs.SendMessageBatchOutput, errs []error) {
+func recordResults(what string, out *sqs.SendMessageBatchOutput, errs []error) {
 	for i := range out.Failed {
 		f := &out.Failed[i]
 		if n := slices.Index(ids[:len(errs)], aws.ToString(f.Id)); n >= 0 && errs[n] == nil {

@@ -37,7 +37,7 @@ type Config struct {
 
 // Sink writes lines. It is safe for concurrent use.
 type Sink struct {
-	turn chan struct{} // held while writing; a channel, because a writer may block for ever
+	mu   chan struct{} // held while writing; a channel, because a writer may block for ever
 	out  io.Writer
 	file *os.File
 }
@@ -46,7 +46,7 @@ var _ outbox.Sink = (*Sink)(nil)
 
 // New opens the file, if one is named.
 func New(_ context.Context, cfg Config) (*Sink, error) {
-	s := &Sink{turn: make(chan struct{}, 1), out: os.Stdout}
+	s := &Sink{mu: make(chan struct{}, 1), out: os.Stdout}
 	switch {
 	case cfg.Writer != nil && cfg.File != "":
 		return nil, fmt.Errorf("stdout: both a writer and the file %s are given", cfg.File)
@@ -112,23 +112,23 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 		return nil
 	}
 	select {
-	case s.turn <- struct{}{}:
+	case s.mu <- struct{}{}:
 	case <-ctx.Done():
 		return []error{fmt.Errorf("write: not attempted: %w", context.Cause(ctx))}
 	}
 	if err := ctx.Err(); err != nil {
-		<-s.turn
+		<-s.mu
 		return []error{fmt.Errorf("write: not attempted: %w", err)}
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer func() { <-s.turn }()
+		defer func() { <-s.mu }()
 		done <- s.write(d)
 	}()
 	select {
 	case err := <-done:
 		if err != nil {
-			return []error{sink.Down("write", err)}
+			return []error{sink.SinkDown("write", err)}
 		}
 		return nil
 	case <-ctx.Done():

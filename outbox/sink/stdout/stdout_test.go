@@ -60,7 +60,7 @@ func (p *pipe) received(t *testing.T) []sinktest.Taken {
 func TestSuite(t *testing.T) {
 	t.Parallel()
 	// A writer accepts every line or fails as a whole: it refuses no single message.
-	sinktest.Suite{Without: []sinktest.Fault{sinktest.Refuse, sinktest.Falter}, New: func(t *testing.T) *sinktest.Harness {
+	sinktest.Suite{Unsupported: []sinktest.Fault{sinktest.Refuse, sinktest.Falter}, New: func(t *testing.T) *sinktest.Harness {
 		p := &pipe{release: make(chan struct{})}
 		release := sync.OnceFunc(func() { close(p.release) })
 		t.Cleanup(release)

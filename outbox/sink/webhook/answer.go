@@ -41,11 +41,11 @@ func (s *Sink) send(ctx context.Context, req *http.Request) error {
 
 // unanswered returns the error for a request without an answer.
 func (s *Sink) unanswered(ctx context.Context, req *http.Request, err error) error {
-	err = sink.Bare(err)
+	err = sink.WithoutURL(err)
 	what := "post to " + sink.Host(req.URL.String())
 	switch {
 	case sink.Unreachable(err) && ctx.Err() == nil:
-		return sink.Down(what, err)
+		return sink.SinkDown(what, err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	default:

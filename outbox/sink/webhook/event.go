@@ -30,7 +30,7 @@ func (s *Sink) event(d outbox.Delivery, row outbox.Row) event {
 	if kind == "" {
 		kind = "emitd.message" // a type is required
 	}
-	e := event{data: row.Payload, headers: sink.Own(row)}
+	e := event{data: row.Payload, headers: sink.MessageHeaders(row)}
 	for _, a := range []sink.Header{
 		{Name: "id", Value: row.ID.String()},
 		{Name: "source", Value: source},

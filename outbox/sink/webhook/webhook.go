@@ -166,7 +166,7 @@ func (s *Sink) configure() error {
 	if c.Timeout < 0 || c.Parallel < 0 || c.BatchRows < 0 || c.BatchBytes < 0 {
 		return errors.New("timeout, parallel, batch_rows and batch_bytes must not be negative")
 	}
-	c.Timeout = sink.Default(c.Timeout, 10*time.Second)
+	c.Timeout = sink.DurationOr(c.Timeout, 10*time.Second)
 	for _, n := range []struct {
 		field *int
 		value int
@@ -216,7 +216,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 		})
 	}
 	plan := sink.Plan{
-		Parallel: s.cfg.Parallel, Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Whole: true,
+		Parallel: s.cfg.Parallel, Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Atomic: true,
 		Size: func(i int) int { return size(d.Rows[i]) },
 	}
 	if s.byTopic() {
@@ -285,7 +285,7 @@ func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
 	case <-ctx.Done():
 		return fmt.Errorf("post: not attempted: %w", context.Cause(ctx))
 	}
-	ctx, cancel := sink.Limit(ctx, sink.Deadline{What: "the receiver", After: s.cfg.Timeout})
+	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the receiver", After: s.cfg.Timeout})
 	defer cancel()
 	target := strings.ReplaceAll(s.cfg.URL, "{topic}", url.PathEscape(r.topic))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(r.body))

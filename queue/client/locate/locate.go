@@ -9,7 +9,7 @@
 //
 //   - A snapshot is used for a quarter of a second, by any number of callers. A program that makes
 //     no calls reads nothing; a busy one reads four times a second.
-//   - After [Locator.Doubt] it is used for 10 ms. So a program that waits for the next broker reads
+//   - After [Locator.Invalidate] it is used for 10 ms. So a program that waits for the next broker reads
 //     the store at most a hundred times a second.
 //   - An answer may be out of date. The generation distinguishes two brokers of one shard. A node
 //     that is no longer the broker refuses the call, so no call takes effect twice.
@@ -27,11 +27,11 @@ import (
 	"github.com/emitd/emitd/queue/broker"
 )
 
-// fresh is how long a snapshot is used: short compared with a takeover, long compared with a call.
-// After Doubt it is used for doubted only, because calls then wait for the next broker.
+// snapshotAge is how long a snapshot is used: short compared with a takeover, long compared with a call.
+// After Invalidate it is used for doubted only, because calls then wait for the next broker.
 const (
-	fresh   = 250 * time.Millisecond
-	doubted = 10 * time.Millisecond
+	snapshotAge    = 250 * time.Millisecond
+	invalidatedAge = 10 * time.Millisecond
 )
 
 // Cluster reads the current state of a cluster; a storage.Store does.
@@ -61,9 +61,9 @@ type Locator struct {
 // New creates a locator. It does not read the store yet.
 func New(c Config) *Locator { return &Locator{cfg: c} }
 
-// Doubt makes the next answer come from the store, unless the last snapshot is less than 10 ms old.
+// Invalidate makes the next answer come from the store, unless the last snapshot is less than 10 ms old.
 // Call it when a broker was not where the locator said.
-func (l *Locator) Doubt() { l.doubt.Store(true) }
+func (l *Locator) Invalidate() { l.doubt.Store(true) }
 
 // Broker returns where a shard of a queue is served: the address (host:port) of the node that holds
 // its unit, and the generation.
@@ -124,13 +124,15 @@ func (l *Locator) Shards(ctx context.Context, name string) (int, error) {
 	return max(shards(snap, name), 1), nil
 }
 
-// OfJob returns the shard of a job that has an ID or a key.
-func (*Locator) OfJob(j *queue.Job, shards int) int { return (*broker.Registry)(nil).OfJob(j, shards) }
+// ShardOfJob returns the shard of a job that has an ID or a key.
+func (*Locator) ShardOfJob(j *queue.Job, shards int) int {
+	return (*broker.Registry)(nil).ShardOfJob(j, shards)
+}
 
-// OfSettlement returns the shard of a claim: the one that its token names, or else that of its
+// ShardOfSettlement returns the shard of a claim: the one that its token names, or else that of its
 // job's ID.
-func (*Locator) OfSettlement(s *queue.Settlement, shards int) int {
-	return (*broker.Registry)(nil).OfSettlement(s, shards)
+func (*Locator) ShardOfSettlement(s *queue.Settlement, shards int) int {
+	return (*broker.Registry)(nil).ShardOfSettlement(s, shards)
 }
 
 // snapshot returns a recent snapshot. Concurrent callers wait for the same one.
@@ -138,7 +140,7 @@ func (l *Locator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	age := time.Since(l.at)
-	if l.snap != nil && (age < doubted || age < fresh && !l.doubt.Load()) {
+	if l.snap != nil && (age < invalidatedAge || age < snapshotAge && !l.doubt.Load()) {
 		return l.snap, nil
 	}
 	l.doubt.Store(false) // before the read: a doubt that comes during the read concerns the old snapshot

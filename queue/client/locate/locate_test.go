@@ -31,7 +31,7 @@ func (m *moving) Snapshot(context.Context) (*daemon.Snapshot, error) {
 	}}, m.err
 }
 
-// TestDoubts: a snapshot is used for a while; after Doubt, only until the next read is allowed. So
+// TestDoubts: a snapshot is used for a while; after Invalidate, only until the next read is allowed. So
 // calls that wait for a broker do not each read the store.
 func TestDoubts(t *testing.T) {
 	t.Parallel()
@@ -43,17 +43,17 @@ func TestDoubts(t *testing.T) {
 			want  int64
 		}{
 			{0, false, 1},
-			{fresh - 1, false, 1},
+			{snapshotAge - 1, false, 1},
 			{1, false, 2},
 			{0, true, 2},
-			{doubted - 1, false, 2},
+			{invalidatedAge - 1, false, 2},
 			{1, false, 3}, // the earlier doubt
-			{doubted, false, 3},
+			{invalidatedAge, false, 3},
 			{0, true, 4},
 		} {
 			time.Sleep(step.after)
 			if step.doubt {
-				l.Doubt()
+				l.Invalidate()
 			}
 			addr, generation, err := l.Broker(t.Context(), "q", 0)
 			if addr != "broker:1" || generation != step.want || err != nil {

@@ -22,11 +22,11 @@ func (l *Log) Checkpoint() (c *Checkpoint, upTo uint64, err error) {
 	defer l.mu.Unlock()
 	upTo, effects, err := l.machine.Checkpoint(l.now())
 	if err != nil {
-		return nil, 0, l.because(err)
+		return nil, 0, l.endError(err)
 	}
 	c = &Checkpoint{log: l, moved: make(chan struct{}, 1), done: make(chan struct{})}
 	l.ckpt = c
-	l.perform(effects)
+	l.carryOut(effects)
 	return c, upTo, nil
 }
 
@@ -36,29 +36,29 @@ func (c *Checkpoint) DropRuns(n int) error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
 	if c.ended {
-		return c.why()
+		return c.endError()
 	}
-	return c.log.because(c.log.machine.DropRuns(n))
+	return c.log.endError(c.log.machine.DropRuns(n))
 }
 
 // WriteRun adds a run to the checkpoint, behind the runs it has. A run is a chunk that is stored
 // once, as an object of its own. Later checkpoints have it too, until one of them drops it. The run
 // is copied. Errors: as for Write.
-func (c *Checkpoint) WriteRun(run []byte) error { return c.write(run, (*owner.Machine).Run) }
+func (c *Checkpoint) WriteRun(run []byte) error { return c.write(run, (*owner.Machine).WriteRun) }
 
 // Write adds a chunk to the checkpoint; Restore gets the same chunks. The chunk is copied. Errors:
 // ErrTooLarge (a chunk above 64 MiB), and Err once the checkpoint has ended.
-func (c *Checkpoint) Write(chunk []byte) error { return c.write(chunk, (*owner.Machine).Chunk) }
+func (c *Checkpoint) Write(chunk []byte) error { return c.write(chunk, (*owner.Machine).WriteChunk) }
 
 func (c *Checkpoint) write(chunk []byte, add func(*owner.Machine, []byte) ([]owner.Effect, error)) error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
 	if c.ended {
-		return c.why()
+		return c.endError()
 	}
 	effects, err := add(c.log.machine, chunk)
-	c.log.perform(effects)
-	return c.log.because(err)
+	c.log.carryOut(effects)
+	return c.log.endError(err)
 }
 
 // Backlog returns how many bytes are not stored yet. To bound memory, stop writing above about 16
@@ -72,8 +72,8 @@ func (c *Checkpoint) Backlog() int {
 	return c.log.machine.View().Backlog
 }
 
-// Moved is signalled when the backlog shrank and when the checkpoint ended.
-func (c *Checkpoint) Moved() <-chan struct{} { return c.moved }
+// Progressed is signalled when the backlog shrank and when the checkpoint ended.
+func (c *Checkpoint) Progressed() <-chan struct{} { return c.moved }
 
 // Commit declares the state complete. keep lists the slots up to upTo to which the state refers
 // (payloads that Log.Read returns). They are not deleted while this checkpoint or the one before it
@@ -83,11 +83,11 @@ func (c *Checkpoint) Commit(keep []uint64) error {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
 	if c.ended {
-		return c.why()
+		return c.endError()
 	}
 	effects, err := c.log.machine.Commit(keep)
-	c.log.perform(effects)
-	return c.log.because(err)
+	c.log.carryOut(effects)
+	return c.log.endError(err)
 }
 
 // Abort gives up the checkpoint, unless it is committed. A later garbage collection deletes its
@@ -111,8 +111,8 @@ func (c *Checkpoint) Err() error {
 	return c.err
 }
 
-// why returns the error for calls on a checkpoint that has ended.
-func (c *Checkpoint) why() error {
+// endError returns the error for calls on a checkpoint that has ended.
+func (c *Checkpoint) endError() error {
 	if c.err != nil {
 		return c.err
 	}

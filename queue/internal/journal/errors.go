@@ -40,5 +40,5 @@ var (
 
 // GenerationError is an ErrGeneration: the run that opens the journal is not newer than the one
 // that owned it. Held is the generation in HEAD, Floor the least one that will be accepted. The
-// caller reports Held to the cluster with daemon.Assignment.Refused.
+// caller reports Held to the cluster with daemon.Assignment.ReportRefused.
 type GenerationError = owner.GenerationError

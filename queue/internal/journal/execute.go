@@ -88,14 +88,14 @@ func (e *Executor) list(ctx context.Context, call *owner.Call, r *owner.Result) 
 }
 
 // classify translates an error of the bucket into an answer.
-func classify(op owner.Op, err error) owner.Answer {
+func classify(op owner.Op, err error) owner.Outcome {
 	switch {
 	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrNewer),
 		errors.Is(err, blob.ErrCorrupt) && op.Reads():
-		return owner.Broken
+		return owner.Undecodable
 	case errors.Is(err, blob.ErrExists), errors.Is(err, blob.ErrChanged):
 		// Also if the outcome is unknown: the machine reads the object after a refusal.
-		return owner.Refused
+		return owner.ConditionFailed
 	case errors.Is(err, blob.ErrNotFound) && !op.Writes():
 		return owner.NotFound
 	case op.Writes() && !blob.NotApplied(err):

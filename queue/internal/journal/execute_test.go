@@ -29,7 +29,7 @@ func carrier() (*journal.Executor, *mem.Bucket) {
 func TestOperations(t *testing.T) {
 	t.Parallel()
 	c, b := carrier()
-	carry := func(call *owner.Call, want owner.Answer) owner.Result {
+	carry := func(call *owner.Call, want owner.Outcome) owner.Result {
 		t.Helper()
 		call.ID = 42
 		r := c.Execute(t.Context(), call)
@@ -43,22 +43,22 @@ func TestOperations(t *testing.T) {
 	carry(&owner.Call{Op: owner.ReadSlot, Key: slot}, owner.NotFound)
 	carry(&owner.Call{Op: owner.ReadHeader, Key: slot}, owner.NotFound)
 	v := carry(&owner.Call{Op: owner.CreateHead, Key: "HEAD", Data: []byte("1")}, owner.Done).Version
-	carry(&owner.Call{Op: owner.CreateHead, Key: "HEAD", Data: []byte("2")}, owner.Refused)
+	carry(&owner.Call{Op: owner.CreateHead, Key: "HEAD", Data: []byte("2")}, owner.ConditionFailed)
 	if r := carry(&owner.Call{Op: owner.ReadHead, Key: "HEAD"}, owner.Done); r.Version != v || string(r.Data) != "1" {
 		t.Errorf("%+v", r)
 	}
 	carry(&owner.Call{Op: owner.ReplaceHead, Key: "HEAD", Data: []byte("2"), Old: v}, owner.Done)
-	carry(&owner.Call{Op: owner.ReplaceHead, Key: "HEAD", Data: []byte("3"), Old: v}, owner.Refused)
+	carry(&owner.Call{Op: owner.ReplaceHead, Key: "HEAD", Data: []byte("3"), Old: v}, owner.ConditionFailed)
 	carry(&owner.Call{Op: owner.CreateSlot, Key: slot, Write: write()}, owner.Done)
-	carry(&owner.Call{Op: owner.CreatePart, Key: slot, Write: write()}, owner.Refused)
+	carry(&owner.Call{Op: owner.CreatePart, Key: slot, Write: write()}, owner.ConditionFailed)
 	if r := carry(&owner.Call{Op: owner.ReadHeader, Key: slot}, owner.Done); r.Header.PutID != 7 {
 		t.Errorf("%+v", r.Header)
 	}
 	if r := carry(&owner.Call{Op: owner.ReadSlot, Key: slot}, owner.Done); r.Segment.Header.Records != 1 {
 		t.Errorf("%+v", r.Segment)
 	}
-	carry(&owner.Call{Op: owner.ReadSlot, Key: "HEAD"}, owner.Broken)
-	carry(&owner.Call{Op: owner.ReadHeader, Key: "HEAD"}, owner.Broken)
+	carry(&owner.Call{Op: owner.ReadSlot, Key: "HEAD"}, owner.Undecodable)
+	carry(&owner.Call{Op: owner.ReadHeader, Key: "HEAD"}, owner.Undecodable)
 	r := carry(&owner.Call{Op: owner.List, Cursor: "HEAD"}, owner.Done)
 	if !slices.Equal(r.Entries, []owner.Entry{{Key: slot, Size: 78}}) || r.More {
 		t.Errorf("%+v", r.Entries)
@@ -76,11 +76,11 @@ func TestErrors(t *testing.T) {
 	both := func(kind error) error { return &blob.Error{Kind: kind, Unknown: true} }
 	for _, x := range []struct {
 		err         error
-		write, read owner.Answer
+		write, read owner.Outcome
 	}{
-		{blob.ErrExists, owner.Refused, owner.Refused},
-		{both(blob.ErrExists), owner.Refused, owner.Refused},
-		{both(blob.ErrChanged), owner.Refused, owner.Refused},
+		{blob.ErrExists, owner.ConditionFailed, owner.ConditionFailed},
+		{both(blob.ErrExists), owner.ConditionFailed, owner.ConditionFailed},
+		{both(blob.ErrChanged), owner.ConditionFailed, owner.ConditionFailed},
 		{blob.ErrNotFound, owner.Failed, owner.NotFound},
 		{blob.ErrUnavailable, owner.Failed, owner.Failed},
 		{both(blob.ErrUnavailable), owner.Unknown, owner.Failed},
@@ -90,7 +90,7 @@ func TestErrors(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", blob.ErrBudget), owner.Failed, owner.Failed},
 	} {
 		c := &journal.Executor{Bucket: broken{err: x.err}, Prefix: "p", Codec: format.NewCodec()}
-		for op, want := range map[owner.Op]owner.Answer{
+		for op, want := range map[owner.Op]owner.Outcome{
 			owner.CreateSlot: x.write, owner.ReplaceHead: x.write, owner.Delete: x.write,
 			owner.ReadHead: x.read, owner.ReadSlot: x.read, owner.List: x.read,
 		} {
@@ -100,7 +100,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	damaged := &journal.Executor{Bucket: broken{err: blob.ErrCorrupt}, Prefix: "p", Codec: format.NewCodec()}
-	for op, want := range map[owner.Op]owner.Answer{owner.ReadHead: owner.Broken, owner.ReadSlot: owner.Broken, owner.List: owner.Failed, owner.ReplaceHead: owner.Unknown} {
+	for op, want := range map[owner.Op]owner.Outcome{owner.ReadHead: owner.Undecodable, owner.ReadSlot: owner.Undecodable, owner.List: owner.Failed, owner.ReplaceHead: owner.Unknown} {
 		if r := damaged.Execute(t.Context(), &owner.Call{Op: op, Key: "k"}); r.Answer != want {
 			t.Errorf("%s of a damaged object is %d, want %d", op, r.Answer, want)
 		}

@@ -242,7 +242,7 @@ func TestTrust(t *testing.T) {
 		var mu sync.Mutex
 		trust := time.Hour
 		left := func() time.Duration { mu.Lock(); defer mu.Unlock(); return trust }
-		ctx, cancel := context.WithCancel(daemon.WithTrust(t.Context(), left))
+		ctx, cancel := context.WithCancel(daemon.WithValidity(t.Context(), left))
 		bucket := slowBucket()
 		l, err := journal.Open(ctx, config(bucket), &book{})
 		if err != nil {
@@ -284,7 +284,7 @@ func TestAStoreThatComesBack(t *testing.T) {
 			return mem.Fault{}
 		}}))
 		cfg.MaxPending = 10_000
-		cfg.Hooks.Trouble = func(op string, attempt int, err error) {
+		cfg.Hooks.OnRetry = func(op string, attempt int, err error) {
 			if op == "copy HEAD" {
 				return
 			}

@@ -5,7 +5,7 @@
 // acknowledged. A process that takes the journal over finds every acknowledged record. From then on
 // the former owner can acknowledge nothing: not after a pause of any length, and not with requests
 // that a proxy delayed. This needs no clock. The caller decides what the records mean: it builds
-// its state from them ([Fold]) and returns that state as a checkpoint.
+// its state from them ([StateBuilder]) and returns that state as a checkpoint.
 //
 // # Objects
 //
@@ -232,20 +232,20 @@ type Config struct {
 // Hooks are called when something happens. Nil ones are skipped. They are called on goroutines of
 // the log, one at a time; a slow one delays the log.
 type Hooks struct {
-	// Trouble is called for every request that failed and will be repeated.
-	Trouble func(op string, attempt int, err error)
-	// Checkpointed is called for every checkpoint that came into force: HEAD names it now.
-	Checkpointed func(upTo uint64, bytes int64)
-	// Collected is called at the end of a garbage collection, with the number of deleted
+	// OnRetry is called for every request that failed and will be repeated.
+	OnRetry func(op string, attempt int, err error)
+	// OnCheckpoint is called for every checkpoint that came into force: HEAD names it now.
+	OnCheckpoint func(upTo uint64, bytes int64)
+	// OnCollected is called at the end of a garbage collection, with the number of deleted
 	// objects and the error, if there was one.
-	Collected func(deleted int, err error)
+	OnCollected func(deleted int, err error)
 }
 
-// Fold is the state that is built from the records. Open calls its methods, on its own goroutine
+// StateBuilder is the state that is built from the records. Open calls its methods, on its own goroutine
 // and in this order: Reset, Restore for each run and then for each chunk of the checkpoint, Replay
 // for the records after it. When the takeover begins again, Reset is called again, and everything
 // before it is void. The slices are valid only during the call. An error ends Open.
-type Fold interface {
+type StateBuilder interface {
 	Reset()
 	// Restore gets the runs of the newest checkpoint, in the order in which they were written,
 	// and then its chunks.

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// book is a Fold that stores every record.
+// book is a StateBuilder that stores every record.
 type book struct {
 	records  []string
 	slots    []uint64

@@ -25,31 +25,31 @@ type Log struct {
 	executor Executor
 	begun    time.Time // the machine's time 0
 
-	ctx     context.Context // context of all requests
-	cancel  context.CancelFunc
-	calls   sync.WaitGroup // requests in flight
-	answers chan *answer
-	rearm   chan struct{} // signalled when wakeAt has changed
+	ctx          context.Context // context of all requests
+	cancel       context.CancelFunc
+	calls        sync.WaitGroup // requests in flight
+	answers      chan *answer
+	timerChanged chan struct{} // signalled when wakeAt has changed
 
-	acks chan uint64
-	done chan struct{} // closed when the log has ended
-	gone chan struct{} // closed when its goroutines have ended, too
+	acks    chan uint64
+	done    chan struct{} // closed when the log has ended
+	stopped chan struct{} // closed when its goroutines have ended, too
 
-	mu      sync.Mutex // guards the fields below; the machine is called only with mu held
-	machine *owner.Machine
-	wakeAt  time.Duration
-	ckpt    *Checkpoint
-	owned   bool
-	lost    []Lost
-	err     error
-	notices []func() // hook calls to make without mu
+	mu           sync.Mutex // guards the fields below; the machine is called only with mu held
+	machine      *owner.Machine
+	wakeAt       time.Duration
+	ckpt         *Checkpoint
+	owned        bool
+	lost         []Lost
+	err          error
+	pendingHooks []func() // hook calls to make without mu
 }
 
 // Lost is a range of slots that a salvaged journal continues without: from Slot up to, but not
 // including, Next.
 type Lost struct {
-	Slot, Next uint64
-	Err        error
+	Slot, End uint64
+	Err       error
 }
 
 // Lost lists the slots that were skipped because of Config.Salvage.
@@ -72,8 +72,8 @@ func (l *Log) Append(at time.Time, records ...[]byte) (slot uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	slot, effects, err := l.machine.Append(l.now(), at.UnixMicro(), records)
-	l.perform(effects)
-	return slot, l.because(err)
+	l.carryOut(effects)
+	return slot, l.endError(err)
 }
 
 // Full reports whether Append would return ErrFull for any record. Only an acknowledgement changes
@@ -193,16 +193,16 @@ func (l *Log) Read(ctx context.Context, slot uint64) (iter.Seq2[int, []byte], er
 // was closed cleanly.
 func (l *Log) Close(ctx context.Context) error {
 	l.mu.Lock()
-	l.perform(l.machine.Close(l.now()))
+	l.carryOut(l.machine.Close(l.now()))
 	l.mu.Unlock()
 	select {
 	case <-l.done:
 	case <-ctx.Done():
 		l.mu.Lock()
-		l.perform(l.machine.Stop(fmt.Errorf("%w before everything was acknowledged: %w", ErrClosed, ctx.Err())))
+		l.carryOut(l.machine.Stop(fmt.Errorf("%w before everything was acknowledged: %w", ErrClosed, ctx.Err())))
 		l.mu.Unlock()
 	}
-	<-l.gone
+	<-l.stopped
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.machine.View().Err != nil {
@@ -211,8 +211,8 @@ func (l *Log) Close(ctx context.Context) error {
 	return nil
 }
 
-// because converts errors of the machine: once the log has ended, the reason replaces them.
-func (l *Log) because(err error) error {
+// endError converts errors of the machine: once the log has ended, the reason replaces them.
+func (l *Log) endError(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -16,8 +16,8 @@ import (
 // The defaults of Config.
 const (
 	defaultWindow      = 8
-	leastGap           = 2 * time.Millisecond
-	mostGap            = 5 * time.Millisecond
+	minGap             = 2 * time.Millisecond
+	maxGap             = 5 * time.Millisecond
 	defaultMaxPending  = 64 << 20
 	defaultPartSize    = 8 << 20
 	defaultReadahead   = 256
@@ -33,14 +33,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Codec == nil {
 		c.Codec = NewCodec()
 	}
-	defaulted(&c.Window, defaultWindow)
-	defaulted(&c.MaxPending, defaultMaxPending)
-	defaulted(&c.PartSize, defaultPartSize)
-	defaulted(&c.Readahead, defaultReadahead)
-	defaulted(&c.CallTimeout, defaultCallTimeout)
-	defaulted(&c.OpenTimeout, defaultOpenTimeout)
-	defaulted(&c.MarkAfter, defaultMarkAfter)
-	defaulted(&c.MarkEvery, defaultMarkEvery)
+	setDefault(&c.Window, defaultWindow)
+	setDefault(&c.MaxPending, defaultMaxPending)
+	setDefault(&c.PartSize, defaultPartSize)
+	setDefault(&c.Readahead, defaultReadahead)
+	setDefault(&c.CallTimeout, defaultCallTimeout)
+	setDefault(&c.OpenTimeout, defaultOpenTimeout)
+	setDefault(&c.MarkAfter, defaultMarkAfter)
+	setDefault(&c.MarkEvery, defaultMarkEvery)
 	switch {
 	case c.Bucket == nil:
 		return c, errors.New("config: Bucket is nil")
@@ -62,7 +62,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-func defaulted[T int | time.Duration](v *T, standard T) {
+func setDefault[T int | time.Duration](v *T, standard T) {
 	if *v == 0 {
 		*v = standard
 	}
@@ -71,7 +71,7 @@ func defaulted[T int | time.Duration](v *T, standard T) {
 func (c Config) machine() owner.Config {
 	least, most := c.MinGap, c.MinGap
 	if c.MinGap == 0 {
-		least, most = leastGap, mostGap
+		least, most = minGap, maxGap
 	}
 	return owner.Config{
 		StoreID: c.StoreID, Generation: c.Generation, Owner: c.Owner, Adopt: c.Adopt, Name: c.Name, Salvage: c.Salvage, MarkAfter: c.MarkAfter, MarkEvery: c.MarkEvery,
@@ -90,21 +90,21 @@ func random() uint64 {
 
 // Open takes over the journal and rebuilds the state in fold; see the package comment. The journal
 // is owned until the log is closed, ctx ends, or another process takes it over. If ctx carries a
-// deadline of the assignment (daemon.Trust), no request outlasts it. Failing requests are repeated
+// deadline of the assignment (daemon.Validity), no request outlasts it. Failing requests are repeated
 // until nothing was read for OpenTimeout; a denied request is not repeated.
 //
 // Errors to act on: [GenerationError] (also if another process took over meanwhile), [ErrForeign],
 // [ErrFenced] (another run of this same process took over meanwhile), [ErrCorrupt], [ErrNewer],
 // [ErrMissing], [ErrRepairing], and those of package blob, such as blob.ErrDenied.
-func Open(ctx context.Context, cfg Config, fold Fold) (*Log, error) {
+func Open(ctx context.Context, cfg Config, fold StateBuilder) (*Log, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	l := &Log{
 		cfg: cfg, executor: Executor{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.machine()),
-		answers: make(chan *answer), rearm: make(chan struct{}, 1), acks: make(chan uint64, 1),
-		done: make(chan struct{}), gone: make(chan struct{}), wakeAt: never,
+		answers: make(chan *answer), timerChanged: make(chan struct{}, 1), acks: make(chan uint64, 1),
+		done: make(chan struct{}), stopped: make(chan struct{}), wakeAt: never,
 	}
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	if err := l.takeOver(fold); err != nil {
@@ -117,7 +117,7 @@ func Open(ctx context.Context, cfg Config, fold Fold) (*Log, error) {
 }
 
 // takeOver drives the machine until it owns the journal.
-func (l *Log) takeOver(fold Fold) error {
+func (l *Log) takeOver(fold StateBuilder) error {
 	timeout := time.NewTimer(l.cfg.OpenTimeout)
 	defer timeout.Stop()
 	var last error // error of the latest request that failed
@@ -137,7 +137,7 @@ func (l *Log) takeOver(fold Fold) error {
 		case a := <-l.answers:
 			if a.failed() {
 				last = a.result.Err
-				l.trouble(a)
+				l.reportRetry(a)
 			}
 			if fatal(a.result.Err, true) {
 				return a.result.Err
@@ -153,7 +153,7 @@ func (l *Log) takeOver(fold Fold) error {
 
 // rebuild carries out the effects of a takeover, and reports whether one of them added to the
 // state.
-func (l *Log) rebuild(fold Fold, effects []owner.Effect) (moved bool, err error) {
+func (l *Log) rebuild(fold StateBuilder, effects []owner.Effect) (moved bool, err error) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case owner.Reset:
@@ -163,12 +163,12 @@ func (l *Log) rebuild(fold Fold, effects []owner.Effect) (moved bool, err error)
 			moved, err = true, restore(fold, e.Part)
 		case owner.Replay:
 			moved, err = true, replay(fold, e.Segment)
-		case owner.Lost:
-			l.lost = append(l.lost, Lost{Slot: e.Slot, Next: e.Next, Err: e.Err})
+		case owner.Skipped:
+			l.lost = append(l.lost, Lost{Slot: e.Slot, End: e.Next, Err: e.Err})
 		case owner.End:
 			err = e.Err
 		default:
-			l.perform([]owner.Effect{e})
+			l.carryOut([]owner.Effect{e})
 		}
 		if err != nil {
 			return moved, err
@@ -177,7 +177,7 @@ func (l *Log) rebuild(fold Fold, effects []owner.Effect) (moved bool, err error)
 	return moved, nil
 }
 
-func restore(fold Fold, part *format.Segment) error {
+func restore(fold StateBuilder, part *format.Segment) error {
 	for _, b := range part.Batches {
 		for chunk := range b.Records() {
 			if err := fold.Restore(chunk); err != nil {
@@ -188,7 +188,7 @@ func restore(fold Fold, part *format.Segment) error {
 	return nil
 }
 
-func replay(fold Fold, s *format.Segment) error {
+func replay(fold StateBuilder, s *format.Segment) error {
 	for _, b := range s.Batches {
 		if err := fold.Replay(s.Header.Slot, time.UnixMicro(b.At), b.Records()); err != nil {
 			return fmt.Errorf("replay slot %d: %w", s.Header.Slot, err)

@@ -18,7 +18,7 @@ import (
 // step begins again with the first one.
 
 // Repairable returns why the journal cannot be repaired, as far as Verify has seen; nil: it can be.
-func (f *Found) Repairable() error {
+func (f *VerifyResult) Repairable() error {
 	for _, p := range f.Problems {
 		if errors.Is(p.Kind, ErrNewer) || errors.Is(p.Kind, blob.ErrDenied) {
 			return fmt.Errorf("%s: %w: nobody knows what is in it", p.Key, p.Kind)
@@ -35,7 +35,7 @@ func (f *Found) Repairable() error {
 }
 
 // damaged returns the key of a missing or damaged object of a checkpoint; empty: there is none.
-func (f *Found) damaged(c format.Checkpoint) string {
+func (f *VerifyResult) damaged(c format.Checkpoint) string {
 	parts := map[string]bool{}
 	for _, part := range c.Objects() {
 		parts[f.prefix+"/"+part.Key()] = true
@@ -78,7 +78,7 @@ func BeginRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, k
 		// The serial number stays: if this is an older HEAD, its copies must go on proving
 		// it.
 		head.Epoch, head.Nonce = head.Epoch+1, random()
-		head.Known, head.Closed = max(head.Known, head.Closed), 0
+		head.AckedBelow, head.Closed = max(head.AckedBelow, head.Closed), 0
 		_, err = bucket.Replace(ctx, key, format.EncodeHead(head), o.Version)
 		if err == nil || !errors.Is(err, blob.ErrChanged) {
 			return head.Repair, err
@@ -89,37 +89,37 @@ func BeginRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, k
 
 const beginTries = 10
 
-// Restored describes how RestoreHead rewrote HEAD, so that the rest of a damaged journal can be
+// RestoredHead describes how RestoreHead rewrote HEAD, so that the rest of a damaged journal can be
 // opened with Config.Salvage.
-type Restored struct {
+type RestoredHead struct {
 	// Generation in HEAD; opening the journal needs a higher one.
 	Generation int64
 	// Head and Checkpoint name what HEAD and its checkpoint were restored from; empty: they
 	// were not damaged.
 	Head, Checkpoint string
-	// Base is the slot of the checkpoint with which the state begins; 0: there is none.
-	Base uint64
+	// CheckpointSlot is the slot of the checkpoint with which the state begins; 0: there is none.
+	CheckpointSlot uint64
 }
 
 // RestoreHead rewrites the HEAD of a damaged journal. It uses the newest copy if HEAD itself is
 // missing or damaged, and the previous checkpoint if the newest one is damaged. found is what
 // Verify has seen since BeginRepair, and name is what BeginRepair returned. It refuses if HEAD has
 // changed since Verify, or if found is not Repairable.
-func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix, name string, found *Found) (*Restored, error) {
+func RestoreHead(ctx context.Context, bucket blob.Bucket, prefix, name string, found *VerifyResult) (*RestoredHead, error) {
 	if err := found.Repairable(); err != nil {
 		return nil, err
 	}
 	head := found.Head
-	out := &Restored{Generation: head.Generation}
+	out := &RestoredHead{Generation: head.Generation}
 	if found.copied {
 		out.Head = prefix + "/" + format.CopyKey(head.Serial)
 	}
-	head.Known, head.Closed = max(head.Known, head.Closed, head.Checkpoint.Slot), 0
+	head.AckedBelow, head.Closed = max(head.AckedBelow, head.Closed, head.Checkpoint.Slot), 0
 	if found.damaged(head.Checkpoint) != "" {
 		head.Checkpoint = head.Previous
 		out.Checkpoint = fmt.Sprintf("the one before slot %d", head.Checkpoint.Start())
 	}
-	out.Base = head.Checkpoint.Slot
+	out.CheckpointSlot = head.Checkpoint.Slot
 	// No segment may have a higher epoch than HEAD; a copy of HEAD may be older than the log.
 	head.Epoch = max(head.Epoch, found.epoch) + 1
 	head.Serial++
@@ -164,7 +164,7 @@ func ReadAll(ctx context.Context, bucket blob.Bucket, prefix string, want func(k
 			switch {
 			case errors.Is(err, blob.ErrNotFound):
 				return nil
-			case ofObject(err):
+			case isObjectError(err):
 				return f(ctx, key, nil, err)
 			case err != nil:
 				return err
@@ -179,7 +179,7 @@ func ReadAll(ctx context.Context, bucket blob.Bucket, prefix string, want func(k
 // which the close may have skipped. It also replaces damaged segments before the checkpoints that
 // are as small as a fence, by fences. Garbage collection takes them for fences and never deletes
 // them, because a request that creates the name may still be in flight. Nobody reads them.
-func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, fold Fold) error {
+func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, fold StateBuilder) error {
 	found, err := Verify(ctx, bucket, prefix, name, fold)
 	if err != nil {
 		return err
@@ -194,7 +194,7 @@ func FinishRepair(ctx context.Context, bucket blob.Bucket, prefix, name string, 
 	codec := format.NewCodec()
 	for _, p := range found.Problems {
 		slot, ok := format.ParseSlotKey(p.Key[len(prefix)+1:])
-		if !ok || !p.Spare || slot >= found.Head.Previous.Slot || !errors.Is(p.Kind, ErrCorrupt) {
+		if !ok || !p.Unneeded || slot >= found.Head.Previous.Slot || !errors.Is(p.Kind, ErrCorrupt) {
 			continue
 		}
 		body := format.NewBody(0)

@@ -26,13 +26,13 @@ type answer struct {
 // failed reports whether the request will be repeated because of a failure, and not because the
 // protocol requires it.
 func (a *answer) failed() bool {
-	return a.result.Answer == owner.Failed || a.result.Answer == owner.Unknown || a.result.Answer == owner.Broken
+	return a.result.Answer == owner.Failed || a.result.Answer == owner.Unknown || a.result.Answer == owner.Undecodable
 }
 
 // run drives the machine until it ends. It is the one goroutine on which answers and the passing of
 // time reach the machine.
 func (l *Log) run() {
-	defer close(l.gone)
+	defer close(l.stopped)
 	defer l.calls.Wait()
 	defer l.cancel()
 	timer := time.NewTimer(time.Hour)
@@ -46,7 +46,7 @@ func (l *Log) run() {
 				l.wakeAt = never
 				return l.machine.Tick(now)
 			})
-		case <-l.rearm:
+		case <-l.timerChanged:
 		case <-l.ctx.Done():
 			l.step(func(time.Duration) []owner.Effect {
 				return l.machine.Stop(fmt.Errorf("%w: %w", ErrClosed, context.Cause(l.ctx)))
@@ -54,14 +54,14 @@ func (l *Log) run() {
 		case <-l.done:
 			return
 		}
-		l.arm(timer)
+		l.setTimer(timer)
 	}
 }
 
 // answered passes an answer to the machine. An error that no repetition can mend stops the machine.
 func (l *Log) answered(a *answer) {
 	if a.failed() && l.ctx.Err() == nil {
-		l.trouble(a)
+		l.reportRetry(a)
 	}
 	l.step(func(now time.Duration) []owner.Effect {
 		if fatal(a.result.Err, false) {
@@ -71,26 +71,26 @@ func (l *Log) answered(a *answer) {
 	})
 }
 
-func (l *Log) trouble(a *answer) {
-	if l.cfg.Hooks.Trouble != nil {
-		l.cfg.Hooks.Trouble(a.call.Op.String(), a.call.Attempt+1, a.result.Err)
+func (l *Log) reportRetry(a *answer) {
+	if l.cfg.Hooks.OnRetry != nil {
+		l.cfg.Hooks.OnRetry(a.call.Op.String(), a.call.Attempt+1, a.result.Err)
 	}
 }
 
 // step calls the machine, carries out its effects, and then calls the hooks without the lock.
 func (l *Log) step(f func(now time.Duration) []owner.Effect) {
 	l.mu.Lock()
-	l.perform(f(l.now()))
-	notices := l.notices
-	l.notices = nil
+	l.carryOut(f(l.now()))
+	notices := l.pendingHooks
+	l.pendingHooks = nil
 	l.mu.Unlock()
 	for _, n := range notices {
 		n()
 	}
 }
 
-// arm sets the timer to the machine's next wake-up.
-func (l *Log) arm(timer *time.Timer) {
+// setTimer sets the timer to the machine's next wake-up.
+func (l *Log) setTimer(timer *time.Timer) {
 	l.mu.Lock()
 	at := l.wakeAt
 	l.mu.Unlock()
@@ -101,14 +101,14 @@ func (l *Log) arm(timer *time.Timer) {
 	timer.Reset(max(at-l.now(), 0))
 }
 
-// perform carries out effects. The caller holds mu, except during the takeover, when no other
+// carryOut carries out effects. The caller holds mu, except during the takeover, when no other
 // goroutine uses the log.
-func (l *Log) perform(effects []owner.Effect) {
+func (l *Log) carryOut(effects []owner.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case *owner.Call:
 			l.calls.Go(func() { l.request(e) })
-		case owner.Own:
+		case owner.Owned:
 			l.owned = true
 		case owner.Ack:
 			select { // replace the value that nobody has received
@@ -116,10 +116,10 @@ func (l *Log) perform(effects []owner.Effect) {
 			default:
 			}
 			l.acks <- e.Slot
-		case owner.Wake:
+		case owner.SetTimer:
 			l.wakeAt = e.At
 			select {
-			case l.rearm <- struct{}{}:
+			case l.timerChanged <- struct{}{}:
 			default:
 			}
 		case owner.Progress:
@@ -137,12 +137,12 @@ func (l *Log) progress(p owner.Progress) {
 	}
 	if p.Checkpointed && c != nil {
 		c.end(nil)
-		if f := l.cfg.Hooks.Checkpointed; f != nil {
-			l.notices = append(l.notices, func() { f(p.UpTo, p.Bytes) })
+		if f := l.cfg.Hooks.OnCheckpoint; f != nil {
+			l.pendingHooks = append(l.pendingHooks, func() { f(p.UpTo, p.Bytes) })
 		}
 	}
-	if f := l.cfg.Hooks.Collected; p.Collected && f != nil {
-		l.notices = append(l.notices, func() { f(p.Deleted, p.Err) })
+	if f := l.cfg.Hooks.OnCollected; p.Collected && f != nil {
+		l.pendingHooks = append(l.pendingHooks, func() { f(p.Deleted, p.Err) })
 	}
 }
 
@@ -176,19 +176,19 @@ func (l *Log) request(c *owner.Call) {
 	}
 }
 
-// errTrust is why a request is not sent: the run's assignment has expired, so another node may be
+// errAssignmentExpired is why a request is not sent: the run's assignment has expired, so another node may be
 // the owner.
-var errTrust = errors.New("the assignment is not trusted any more")
+var errAssignmentExpired = errors.New("the assignment is not trusted any more")
 
 // do sends one request. Its time limit is CallTimeout, or what is left of the assignment if that is
 // less.
 func (l *Log) do(c *owner.Call) owner.Result {
 	timeout := l.cfg.CallTimeout
-	if left, ok := daemon.Trust(l.ctx); ok {
+	if left, ok := daemon.Validity(l.ctx); ok {
 		timeout = min(timeout, left)
 	}
 	if timeout <= 0 {
-		return owner.Result{ID: c.ID, Answer: owner.Failed, Err: errTrust}
+		return owner.Result{ID: c.ID, Answer: owner.Failed, Err: errAssignmentExpired}
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()

@@ -183,7 +183,7 @@ func TestACheckpointIsStreamed(t *testing.T) {
 		cfg := config(slowBucket())
 		cfg.PartSize = 10_000
 		var told []string
-		cfg.Hooks.Checkpointed = func(upTo uint64, bytes int64) { told = append(told, fmt.Sprint(upTo, bytes > 0)) }
+		cfg.Hooks.OnCheckpoint = func(upTo uint64, bytes int64) { told = append(told, fmt.Sprint(upTo, bytes > 0)) }
 		l, _ := open(t, cfg)
 		await(t, l, add(t, l, "a"))
 		c, upTo, err := l.Checkpoint()
@@ -199,7 +199,7 @@ func TestACheckpointIsStreamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			for c.Backlog() > 20_000 {
-				<-c.Moved()
+				<-c.Progressed()
 				moved++
 			}
 		}

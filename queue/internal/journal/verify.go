@@ -21,12 +21,12 @@ type Problem struct {
 	// for HEAD, ErrRepairing.
 	Kind error
 	Text string
-	// Spare is true if nothing that was acknowledged depends on the object now.
-	Spare bool
+	// Unneeded is true if nothing that was acknowledged depends on the object now.
+	Unneeded bool
 }
 
-// Found is the result of Verify.
-type Found struct {
+// VerifyResult is the result of Verify.
+type VerifyResult struct {
 	Problems []Problem
 	Empty    bool // there is no journal yet
 	Objects  int  // objects that were read
@@ -35,9 +35,9 @@ type Found struct {
 	// Complete is true if the fold got the whole state. Otherwise the state ends before the
 	// first problem.
 	Complete bool
-	// Owned is true if the owner in HEAD has completed its takeover, and has neither closed the
+	// HasOwner is true if the owner in HEAD has completed its takeover, and has neither closed the
 	// journal nor been fenced. It does not prove that the owner is alive.
-	Owned bool
+	HasOwner bool
 
 	prefix  string
 	version blob.Version // version of HEAD; empty: it cannot be read
@@ -48,11 +48,11 @@ type Found struct {
 // Verify reads every object of a journal and compares it with the others. It writes nothing, takes
 // nothing over, and may run while an owner is active. The fold gets the state; it may get it
 // several times, each time after Reset. name is Config.Name. Errors are those of the bucket;
-// problems of objects are in Found.
-func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold Fold) (*Found, error) {
-	var before *Found
+// problems of objects are in VerifyResult.
+func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold StateBuilder) (*VerifyResult, error) {
+	var before *VerifyResult
 	for attempt := 0; ; attempt++ {
-		v := &verifier{bucket: bucket, prefix: prefix, name: name, codec: format.NewCodec(), fold: fold, found: &Found{prefix: prefix}, objects: map[string]*object{}}
+		v := &verifier{bucket: bucket, prefix: prefix, name: name, codec: format.NewCodec(), fold: fold, found: &VerifyResult{prefix: prefix}, objects: map[string]*object{}}
 		fold.Reset()
 		if err := v.run(ctx); err != nil {
 			return nil, fmt.Errorf("verify journal %s: %w", prefix, err)
@@ -65,7 +65,7 @@ func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold F
 		if moved := err == nil && o.Version != v.found.version; !moved {
 			return v.found, nil
 		}
-		if attempt == attempts {
+		if attempt == maxRereads {
 			// HEAD changes faster than everything can be read. Damaged objects stay
 			// damaged, so only problems that were found twice are reported; objects
 			// that are in use only now were not in use the first time.
@@ -78,8 +78,8 @@ func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold F
 	}
 }
 
-// attempts is how often a journal is read again while its HEAD changes.
-const attempts = 3
+// maxRereads is how often a journal is read again while its HEAD changes.
+const maxRereads = 3
 
 // verifier is one attempt of Verify.
 type verifier struct {
@@ -87,13 +87,13 @@ type verifier struct {
 	prefix string
 	name   string
 	codec  *format.Codec
-	fold   Fold
-	found  *Found
+	fold   StateBuilder
+	found  *VerifyResult
 
-	mu      sync.Mutex
-	objects map[string]*object // by key below the prefix
-	slots   []uint64           // slots of the log that were listed
-	folding bool
+	mu         sync.Mutex
+	objects    map[string]*object // by key below the prefix
+	slots      []uint64           // slots of the log that were listed
+	stateValid bool
 }
 
 // object is what is known about one object.
@@ -127,7 +127,7 @@ func (v *verifier) run(ctx context.Context) error {
 		epoch := max(o.header.Epoch, o.head.Epoch)
 		v.found.epoch = max(v.found.epoch, epoch)
 		if h := &v.found.Head; epoch == h.Epoch && h.Closed == 0 && h.Repair == "" { // a refused takeover writes only HEAD
-			v.found.Owned = true
+			v.found.HasOwner = true
 		}
 	}
 	if v.found.Head.Epoch > 0 { // otherwise it is not known where the state begins
@@ -135,7 +135,7 @@ func (v *verifier) run(ctx context.Context) error {
 			return err
 		}
 	}
-	v.rest()
+	v.unneededObjects()
 	slices.SortFunc(v.found.Problems, func(a, b Problem) int { return strings.Compare(a.Key, b.Key) })
 	return nil
 }
@@ -143,7 +143,7 @@ func (v *verifier) run(ctx context.Context) error {
 // state verifies the checkpoints and the log, and passes the state to the fold.
 func (v *verifier) state(ctx context.Context) error {
 	head := &v.found.Head
-	v.folding = true
+	v.stateValid = true
 	if err := v.checkpoint(ctx, head.Checkpoint, false); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (v *verifier) state(ctx context.Context) error {
 	if err := v.log(ctx); err != nil {
 		return err
 	}
-	v.found.Complete = v.folding
+	v.found.Complete = v.stateValid
 	return nil
 }
 
@@ -216,7 +216,7 @@ func (v *verifier) read(ctx context.Context, key string) (x *object, err error) 
 	for range readsOfDamaged {
 		data, err := v.bucket.Read(ctx, v.prefix+"/"+key)
 		switch {
-		case ofObject(err):
+		case isObjectError(err):
 			x = &object{err: err}
 		case err != nil:
 			return nil, err
@@ -254,10 +254,10 @@ func (v *verifier) decode(key string, data []byte) *object {
 
 // problem adds a problem, unless the object has one already.
 func (v *verifier) problem(key string, kind error, spare bool, format string, args ...any) {
-	if slices.ContainsFunc(v.found.Problems, func(p Problem) bool { return p.Key == v.prefix+"/"+key && (!p.Spare || spare) }) {
+	if slices.ContainsFunc(v.found.Problems, func(p Problem) bool { return p.Key == v.prefix+"/"+key && (!p.Unneeded || spare) }) {
 		return // it has one already
 	}
-	v.found.Problems = append(v.found.Problems, Problem{Key: v.prefix + "/" + key, Kind: kind, Text: fmt.Sprintf(format, args...), Spare: spare})
+	v.found.Problems = append(v.found.Problems, Problem{Key: v.prefix + "/" + key, Kind: kind, Text: fmt.Sprintf(format, args...), Unneeded: spare})
 }
 
 // broken adds the problem of an object that cannot be read.
@@ -305,8 +305,8 @@ func (v *verifier) readHead(ctx context.Context) (head format.Head, bad, err err
 	return head, bad, nil
 }
 
-// ofObject reports whether an error of the bucket concerns the object and not the bucket.
-func ofObject(err error) bool {
+// isObjectError reports whether an error of the bucket concerns the object and not the bucket.
+func isObjectError(err error) bool {
 	return errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrDenied)
 }
 
@@ -327,16 +327,16 @@ func (v *verifier) compareHead(ctx context.Context, head format.Head, bad error)
 		if head.Repair != "" {
 			v.problem(format.HeadKey, ErrRepairing, true, "run it again: until it has ended, nobody serves the journal")
 		}
-		return v.wantCopy(ctx, &head)
+		return v.checkCopy(ctx, &head)
 	}
 	// The last HEAD may have been written by a takeover, which enlarges the window.
-	newest.Window = max(newest.Window, owner.Reach*defaultWindow)
+	newest.Window = max(newest.Window, owner.BarrierWindows*defaultWindow)
 	v.found.Head = newest
 	return nil
 }
 
-// wantCopy reports a missing copy of HEAD as a problem.
-func (v *verifier) wantCopy(ctx context.Context, head *format.Head) error {
+// checkCopy reports a missing copy of HEAD as a problem.
+func (v *verifier) checkCopy(ctx context.Context, head *format.Head) error {
 	last := head.Serial
 	if head.Closed != 0 && last > 0 { // the HEAD of a clean close is not copied
 		last--
@@ -391,9 +391,9 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 	if spare {
 		return nil
 	}
-	v.folding = v.folding && whole
+	v.stateValid = v.stateValid && whole
 	for _, part := range c.Objects() {
-		if !v.folding {
+		if !v.stateValid {
 			return nil
 		}
 		s, err := v.segment(ctx, part.Key())
@@ -405,7 +405,7 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 		}
 		if err := restore(v.fold, s); err != nil {
 			v.problem(part.Key(), ErrCorrupt, false, "%v", err)
-			v.folding = false
+			v.stateValid = false
 		}
 	}
 	return nil
@@ -420,9 +420,9 @@ func (v *verifier) segment(ctx context.Context, key string) (*format.Segment, er
 			return s, nil
 		}
 	}
-	if ofObject(err) || errors.Is(err, format.ErrCorrupt) {
+	if isObjectError(err) || errors.Is(err, format.ErrCorrupt) {
 		v.broken(key, err, false)
-		v.folding = false
+		v.stateValid = false
 		return nil, nil
 	}
 	return nil, err
@@ -449,12 +449,12 @@ func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64
 	for !spare || t.At < to {
 		key := format.SlotKey(t.At)
 		if closed, older := t.Closed(); closed {
-			v.wrong(older, spare)
+			v.trailProblem(older, spare)
 			return nil
 		}
 		o := v.objects[key]
 		if o == nil || errors.Is(o.err, blob.ErrNotFound) {
-			until, why := t.Acknowledged(v.header)
+			until, why := t.ProveAcked(v.header)
 			if why == nil {
 				return nil
 			}
@@ -463,21 +463,21 @@ func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64
 				return err
 			}
 			if o = found; errors.Is(o.err, blob.ErrNotFound) {
-				v.wrong(why, spare)
+				v.trailProblem(why, spare)
 				if until == t.At { // it is the end of the log, or that is not known
 					return nil
 				}
-				t.Pass(until)
+				t.Skip(until)
 				continue
 			}
 			v.objects[key] = o
 		}
 		if why := v.fits(&t, o); why != nil {
-			v.wrong(why, spare)
-			t.Pass(t.At + 1)
+			v.trailProblem(why, spare)
+			t.Skip(t.At + 1)
 			continue
 		}
-		t.Take(o.header)
+		t.Advance(o.header)
 		if spare {
 			continue
 		}
@@ -502,27 +502,27 @@ func (v *verifier) header(slot uint64) (format.Header, error) {
 }
 
 // fits returns what is wrong with the object in the trail's next slot.
-func (v *verifier) fits(t *owner.Trail, o *object) error {
+func (v *verifier) fits(t *owner.LogWalk, o *object) error {
 	if o.err != nil {
 		return &owner.ObjectError{Key: format.SlotKey(t.At), Kind: kindOf(o.err), Err: o.err}
 	}
-	return cmp.Or(t.Later(o.header), t.Fits(o.header))
+	return cmp.Or(t.CheckHead(o.header), t.CheckSegment(o.header))
 }
 
-// wrong adds an error of a trail as a problem.
-func (v *verifier) wrong(err error, spare bool) {
+// trailProblem adds an error of a trail as a problem.
+func (v *verifier) trailProblem(err error, spare bool) {
 	o, ok := errors.AsType[*owner.ObjectError](err)
 	if !ok {
 		return
 	}
-	v.folding = v.folding && spare
+	v.stateValid = v.stateValid && spare
 	v.problem(o.Key, o.Kind, spare, "%v", o.Err)
 }
 
 // replay passes a segment to the fold.
 func (v *verifier) replay(ctx context.Context, key string, o *object) error {
 	v.found.Segments++
-	if o.header.Records == 0 || !v.folding {
+	if o.header.Records == 0 || !v.stateValid {
 		return nil
 	}
 	s, err := v.segment(ctx, key)
@@ -531,13 +531,13 @@ func (v *verifier) replay(ctx context.Context, key string, o *object) error {
 	}
 	if err := replay(v.fold, s); err != nil {
 		v.problem(key, ErrCorrupt, false, "%v", err)
-		v.folding = false
+		v.stateValid = false
 	}
 	return nil
 }
 
-// rest adds objects that are not needed now and still cannot be read.
-func (v *verifier) rest() {
+// unneededObjects adds objects that are not needed now and still cannot be read.
+func (v *verifier) unneededObjects() {
 	named := map[string]bool{}
 	for _, p := range v.found.Problems {
 		named[p.Key] = true

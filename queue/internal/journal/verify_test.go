@@ -61,7 +61,7 @@ func checkpointNow(t *testing.T, l *journal.Log, state string, keep ...uint64) {
 	}
 }
 
-func verify(t *testing.T, b blob.Bucket) (*journal.Found, *book) {
+func verify(t *testing.T, b blob.Bucket) (*journal.VerifyResult, *book) {
 	t.Helper()
 	state := &book{}
 	found, err := journal.Verify(t.Context(), b, config(b).Prefix, "", state)
@@ -177,7 +177,7 @@ func TestVerifyNames(t *testing.T) {
 			}
 		}
 		found, _ := verify(t, b)
-		if named := slices.ContainsFunc(found.Problems, func(p journal.Problem) bool { return strings.HasSuffix(p.Key, c.key) && !p.Spare }); named != (c.key != "") {
+		if named := slices.ContainsFunc(found.Problems, func(p journal.Problem) bool { return strings.HasSuffix(p.Key, c.key) && !p.Unneeded }); named != (c.key != "") {
 			t.Errorf("%s: %+v", name, found.Problems)
 		}
 		if _, err := journal.Open(t.Context(), as(config(b), "three", 3), &book{}); (err != nil) != (c.key != "") {

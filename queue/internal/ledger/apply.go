@@ -16,7 +16,7 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 		return l.enqueue(r)
 	case Claim:
 		return l.each(r, (*Ledger).claim)
-	case Started:
+	case AttemptStarted:
 		return l.each(r, (*Ledger).started)
 	case Complete:
 		return l.each(r, (*Ledger).complete)
@@ -28,11 +28,11 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 		return l.each(r, (*Ledger).expire)
 	case Cancel, Purge:
 		return l.each(r, (*Ledger).cancel)
-	case Kill:
-		return l.each(r, (*Ledger).kill)
+	case DeadLetter:
+		return l.each(r, (*Ledger).die)
 	case Redrive:
 		return l.each(r, (*Ledger).redrive)
-	case Run:
+	case MakeReady:
 		return l.each(r, (*Ledger).run)
 	case Pause, Resume:
 		l.paused = r.Kind == Pause
@@ -49,7 +49,7 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 // mean that the record cannot be decoded.
 func (l *Ledger) Replay(b []byte, now int64) error {
 	if l.replayed == nil {
-		l.replayed = &Record{memo: &memo{}}
+		l.replayed = &Record{memo: &lastStrings{}}
 	}
 	if err := l.replayed.decode(b); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (l *Ledger) Replay(b []byte, now int64) error {
 func (l *Ledger) each(r *Record, step func(l *Ledger, i uint32, r *Record, n int) bool) error {
 	void := 0
 	for n, number := range r.Numbers {
-		i, ok := l.live(number)
+		i, ok := l.liveIndex(number)
 		if !ok || !step(l, i, r, n) {
 			void++
 		}
@@ -77,11 +77,11 @@ func (l *Ledger) enqueue(r *Record) error {
 	i, taken := l.numbers.get(number)
 	switch {
 	case taken && l.jobs.at(i).state == None && l.jobs.at(i).has(id):
-		l.coming--
-	case taken || l.taken(id):
+		l.expected--
+	case taken || l.isKnown(id):
 		return fmt.Errorf("enqueue job %d: %w", number, ErrVoid)
 	default:
-		i = l.admit(number, id)
+		i = l.addJob(number, id)
 	}
 	l.fill(i, r)
 	l.totals.Enqueued++
@@ -94,9 +94,9 @@ func (l *Ledger) enqueue(r *Record) error {
 	return nil
 }
 
-// taken reports whether an ID belongs to a live job, or to one that ended within the deduplication
+// isKnown reports whether an ID belongs to a live job, or to one that ended within the deduplication
 // window.
-func (l *Ledger) taken(id ID) bool {
+func (l *Ledger) isKnown(id ID) bool {
 	_, live := l.ids.get(id)
 	if live {
 		return true
@@ -105,14 +105,14 @@ func (l *Ledger) taken(id ID) bool {
 	return known
 }
 
-// admit adds a job of which only number and ID are known.
-func (l *Ledger) admit(number uint64, id ID) uint32 {
+// addJob adds a job of which only number and ID are known.
+func (l *Ledger) addJob(number uint64, id ID) uint32 {
 	l.next = max(l.next, number+1)
 	i := l.jobs.alloc()
 	j := l.jobs.at(i)
 	j.id, j.idLen, j.number = id.id, id.len, number
 	if id.len == idLong {
-		l.change(j, func(m *more) { m.id = id.long })
+		l.updateExtras(j, func(m *extras) { m.id = id.long })
 	}
 	l.ids.add(id, i)
 	l.numbers.add(number, i)
@@ -123,15 +123,15 @@ func (l *Ledger) admit(number uint64, id ID) uint32 {
 func (l *Ledger) fill(i uint32, r *Record) {
 	j := l.jobs.at(i)
 	j.created, j.priority = r.At, r.Priority
-	j.flags = l.phase
-	if j.payload = r.Text; j.payload == "" {
+	j.flags = l.checkpointParity
+	if j.payload = r.SharedPayload; j.payload == "" {
 		j.payload = string(r.Payload)
 	}
 	j.typ = l.types.intern(r.Type)
 	policy := cmp.Or(r.Policy, DefaultPolicy)
 	j.policy = l.policies.intern(policy)
 	if r.Group != "" || r.Blob != "" || j.policy == ownPolicy {
-		l.change(j, func(m *more) {
+		l.updateExtras(j, func(m *extras) {
 			m.group, m.blob, m.size = r.Group, r.Blob, r.Size
 			if j.policy == ownPolicy {
 				own := policy
@@ -139,7 +139,7 @@ func (l *Ledger) fill(i uint32, r *Record) {
 			}
 		})
 	}
-	l.payloads += int64(len(j.payload))
+	l.payloadBytes += int64(len(j.payload))
 }
 
 // claim applies a Claim record. It ignores a delivery that is not newer than the job's.
@@ -148,35 +148,35 @@ func (l *Ledger) claim(i uint32, r *Record, n int) bool {
 	// The same delivery number can come twice. Two owners in a row may have handed out the job;
 	// both records were lost with them, and both workers presented their tokens and were
 	// accepted. The claim of the later epoch wins.
-	if d := uint64(j.delivers); d > r.Deliveries[n] || d == r.Deliveries[n] && (j.state != Active || j.more.claim.epoch >= r.Epoch) {
+	if d := uint64(j.deliveries); d > r.Deliveries[n] || d == r.Deliveries[n] && (j.state != Active || j.more.claim.epoch >= r.Epoch) {
 		return true // the job is past that delivery
 	}
 	if j.state == Dead {
 		return false
 	}
 	t := l.detach(i)
-	l.unclaim(j)
-	j.delivers = uint16(r.Deliveries[n])
+	l.unindexRequest(j)
+	j.deliveries = uint16(r.Deliveries[n])
 	j.flags &^= begun
-	l.grant(j, r)
-	l.remember(j)
+	l.setClaim(j, r)
+	l.indexRequest(j)
 	t.at = r.Until
 	l.attach(i, Active, t)
 	return true
 }
 
-// grant stores the claim of a record in the job.
-func (l *Ledger) grant(j *job, r *Record) {
+// setClaim stores the claim of a record in the job.
+func (l *Ledger) setClaim(j *job, r *Record) {
 	if j.more == nil {
 		both := new(struct { // one allocation for both
-			more  more
+			more  extras
 			claim claim
 		})
 		j.more = &both.more
 		j.more.claim = &both.claim
-		l.extra += j.more.bytes()
+		l.extraBytes += j.more.bytes()
 	}
-	l.change(j, func(m *more) {
+	l.updateExtras(j, func(m *extras) {
 		if m.claim == nil {
 			m.claim = new(claim)
 		}
@@ -187,16 +187,16 @@ func (l *Ledger) grant(j *job, r *Record) {
 	})
 }
 
-// remember records which request made a claim, so that a repeated request finds it.
-func (l *Ledger) remember(j *job) {
+// indexRequest records which request made a claim, so that a repeated request finds it.
+func (l *Ledger) indexRequest(j *job) {
 	if request := j.more.claim.request; request != "" {
 		l.requests[request] = append(l.requests[request], j.number)
-		l.extra += int64(len(request)) + 80
+		l.extraBytes += int64(len(request)) + 80
 	}
 }
 
-// unclaim removes the job's claim from the requests, if the job has one.
-func (l *Ledger) unclaim(j *job) {
+// unindexRequest removes the job's claim from the requests, if the job has one.
+func (l *Ledger) unindexRequest(j *job) {
 	if j.more == nil || j.more.claim == nil || j.state != Active {
 		return
 	}
@@ -206,33 +206,33 @@ func (l *Ledger) unclaim(j *job) {
 		if len(left) == 0 {
 			delete(l.requests, request)
 		}
-		l.extra -= int64(len(request)) + 80
+		l.extraBytes -= int64(len(request)) + 80
 	}
 }
 
 // forgetClaim deletes what is stored about the last claim.
 func (l *Ledger) forgetClaim(j *job) {
 	if j.more != nil && j.more.claim != nil {
-		l.change(j, func(m *more) { m.claim = nil })
+		l.updateExtras(j, func(m *extras) { m.claim = nil })
 	}
 }
 
 // isClaim reports whether the record is about the job's current claim.
 func (j *job) isClaim(r *Record, n int) bool {
-	return j.state == Active && uint64(j.delivers) == r.Deliveries[n] && j.more.claim.epoch == r.Epoch
+	return j.state == Active && uint64(j.deliveries) == r.Deliveries[n] && j.more.claim.epoch == r.Epoch
 }
 
 func (l *Ledger) started(i uint32, r *Record, n int) bool {
 	j := l.jobs.at(i)
 	if j.isClaim(r, n) {
-		l.save(i)
-		l.begin(j)
+		l.saveBeforeChange(i)
+		l.countAttempt(j)
 	}
 	return true
 }
 
-// begin counts the current delivery as an attempt, once.
-func (l *Ledger) begin(j *job) {
+// countAttempt counts the current delivery as an attempt, once.
+func (l *Ledger) countAttempt(j *job) {
 	if j.flags&begun == 0 {
 		j.flags |= begun
 		j.attempts = min(j.attempts+1, 1<<15)
@@ -253,7 +253,7 @@ func (l *Ledger) complete(i uint32, r *Record, _ int) bool {
 func (l *Ledger) end(i uint32, e ended, result []byte) {
 	j := l.jobs.at(i)
 	l.detach(i)
-	l.unclaim(j)
+	l.unindexRequest(j)
 	if len(result) > 0 {
 		result = slices.Clone(result)
 	} else {
@@ -271,10 +271,10 @@ func (l *Ledger) fail(i uint32, r *Record, n int) bool {
 		return false
 	}
 	t := l.detach(i)
-	l.unclaim(j)
-	l.begin(j)
+	l.unindexRequest(j)
+	l.countAttempt(j)
 	l.totals.Failed++
-	l.change(j, func(m *more) { m.cause = r.Cause })
+	l.updateExtras(j, func(m *extras) { m.cause = r.Cause })
 	if r.Dead {
 		l.totals.Died++
 		t.at = r.At
@@ -282,7 +282,7 @@ func (l *Ledger) fail(i uint32, r *Record, n int) bool {
 		return true
 	}
 	l.forgetClaim(j)
-	l.move(j, r, n)
+	l.setPlace(j, r, n)
 	t.at = r.RunAt
 	if r.RunAt > l.now {
 		l.attach(i, Delayed, t)
@@ -292,13 +292,13 @@ func (l *Ledger) fail(i uint32, r *Record, n int) bool {
 	return true
 }
 
-// move gives a job the new place that the record names, if any.
-func (l *Ledger) move(j *job, r *Record, n int) {
+// setPlace gives a job the new place that the record names, if any.
+func (l *Ledger) setPlace(j *job, r *Record, n int) {
 	if len(r.Places) == 0 || r.Places[n] == 0 {
 		return
 	}
-	j.flags |= back
-	l.enrich(j).place = r.Places[n]
+	j.flags |= movedToEnd
+	l.ensureExtras(j).place = r.Places[n]
 	l.next = max(l.next, r.Places[n]+1)
 }
 
@@ -308,11 +308,13 @@ func (l *Ledger) release(i uint32, r *Record, n int) bool {
 		return false
 	}
 	t := l.detach(i)
-	l.unclaim(j)
+	l.unindexRequest(j)
 	l.forgetClaim(j)
-	l.move(j, r, n)
+	l.setPlace(j, r, n)
 	if r.Undelivered {
-		l.change(j, func(m *more) { m.cause, m.base = cmp.Or(r.Cause, m.cause), min(m.base, j.delivers-1)+1 })
+		l.updateExtras(j, func(m *extras) {
+			m.cause, m.uncountedDeliveries = cmp.Or(r.Cause, m.cause), min(m.uncountedDeliveries, j.deliveries-1)+1
+		})
 	}
 	if r.RunAt > l.now {
 		l.attach(i, Delayed, times{at: r.RunAt, expires: t.expires})
@@ -328,14 +330,14 @@ func (l *Ledger) expire(i uint32, r *Record, n int) bool {
 		return true // the job is past that delivery
 	}
 	t := l.detach(i)
-	l.unclaim(j)
-	l.begin(j)
+	l.unindexRequest(j)
+	l.countAttempt(j)
 	l.totals.Failed++
 	l.forgetClaim(j)
 	if r.Cause != "" {
-		l.change(j, func(m *more) { m.cause = r.Cause })
+		l.updateExtras(j, func(m *extras) { m.cause = r.Cause })
 	}
-	l.move(j, r, n)
+	l.setPlace(j, r, n)
 	l.attach(i, Waiting, times{expires: t.expires})
 	return true
 }
@@ -348,23 +350,23 @@ func (l *Ledger) cancel(i uint32, r *Record, _ int) bool {
 	return true
 }
 
-func (l *Ledger) kill(i uint32, r *Record, _ int) bool {
+func (l *Ledger) die(i uint32, r *Record, _ int) bool {
 	j := l.jobs.at(i)
 	if j.state == Dead {
 		return false
 	}
 	t := l.detach(i)
-	l.unclaim(j)
+	l.unindexRequest(j)
 	if j.state == Active && !r.Undelivered {
-		l.begin(j)
+		l.countAttempt(j)
 		l.totals.Failed++
 	}
-	if r.Late {
+	if r.TTLExpired {
 		l.totals.Expired++
 	} else {
 		l.totals.Died++
 	}
-	l.change(j, func(m *more) { m.cause = r.Cause })
+	l.updateExtras(j, func(m *extras) { m.cause = r.Cause })
 	t.at = r.At
 	l.attach(i, Dead, t)
 	return true
@@ -377,7 +379,7 @@ func (l *Ledger) redrive(i uint32, _ *Record, _ int) bool {
 	}
 	l.detach(i)
 	l.forgetClaim(j)
-	l.change(j, func(m *more) { m.cause, m.base = "", j.delivers })
+	l.updateExtras(j, func(m *extras) { m.cause, m.uncountedDeliveries = "", j.deliveries })
 	j.attempts = 0
 	j.flags &^= begun
 	// A time to live is not kept: it may be over already, and may be why the job died; an

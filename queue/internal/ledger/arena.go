@@ -7,45 +7,45 @@ import (
 
 // job has the fields that every job needs. Its size, 80 bytes, is most of what a waiting job costs.
 type job struct {
-	id       [16]byte
-	payload  string
-	more     *more // fields that only few jobs have; nil: none
-	number   uint64
-	created  int64
-	pos      uint32 // position in the heap or line of its state
-	ttl      uint32 // position in the heap of times to live, + 1; 0: not in it
-	typ      uint32
-	policy   uint16
-	attempts uint16
-	delivers uint16
-	priority int8
-	state    State
-	idLen    uint8
-	flags    uint8
+	id         [16]byte
+	payload    string
+	more       *extras // fields that only few jobs have; nil: none
+	number     uint64
+	created    int64
+	pos        uint32 // position in the heap or line of its state
+	ttl        uint32 // position in the heap of times to live, + 1; 0: not in it
+	typ        uint32
+	policy     uint16
+	attempts   uint16
+	deliveries uint16
+	priority   int8
+	state      State
+	idLen      uint8
+	flags      uint8
 }
 
 // Flags of a job.
 const (
-	held  = 1 << iota // the record about it is not durable yet
-	phase             // parity of the checkpoint in which it was last saved
-	back              // its place is not its number: see more.place
-	begun             // the current delivery was counted as an attempt
-	lined             // it waits in the line of its lane, not in the heap
+	held       = 1 << iota // the record about it is not durable yet
+	phase                  // parity of the checkpoint in which it was last saved
+	movedToEnd             // its place is not its number: see more.place
+	begun                  // the current delivery was counted as an attempt
+	inLine                 // it waits in the line of its lane, not in the heap
 )
 
-// more has the fields that active, dead, retried, grouped and otherwise unusual jobs need.
-type more struct {
-	id      string // if it has more than 16 bytes
-	group   string
-	blob    string // key of the payload object
-	size    int    // size of that object
-	cause   string
-	place   uint64
-	expires int64 // for active and dead jobs
-	died    int64
-	base    uint16  // deliveries that do not count: those before the last redrive, and those that reached no worker
-	policy  *Policy // if it could not be interned
-	claim   *claim  // the claim of an active job; otherwise the last claim, if it is known
+// extras has the fields that active, dead, retried, grouped and otherwise unusual jobs need.
+type extras struct {
+	id                  string // if it has more than 16 bytes
+	group               string
+	blob                string // key of the payload object
+	size                int    // size of that object
+	cause               string
+	place               uint64
+	expires             int64 // for active and dead jobs
+	diedAt              int64
+	uncountedDeliveries uint16  // deliveries that do not count: those before the last redrive, and those that reached no worker
+	policy              *Policy // if it could not be interned
+	claim               *claim  // the claim of an active job; otherwise the last claim, if it is known
 }
 
 // claim is one delivery of a job.
@@ -60,11 +60,11 @@ type claim struct {
 }
 
 const (
-	moreSize  = int64(unsafe.Sizeof(more{}))
+	moreSize  = int64(unsafe.Sizeof(extras{}))
 	claimSize = int64(unsafe.Sizeof(claim{}))
 )
 
-func (m *more) bytes() int64 {
+func (m *extras) bytes() int64 {
 	n := moreSize + int64(len(m.id)+len(m.group)+len(m.blob)+len(m.cause))
 	if m.claim != nil {
 		n += claimSize + int64(len(m.claim.worker)+len(m.claim.request))
@@ -72,35 +72,35 @@ func (m *more) bytes() int64 {
 	return n
 }
 
-// change runs f on the job's more, allocates it if needed, and updates the count of its bytes.
-func (l *Ledger) change(j *job, f func(*more)) {
-	m := l.enrich(j)
-	l.extra -= m.bytes()
+// updateExtras runs f on the job's more, allocates it if needed, and updates the count of its bytes.
+func (l *Ledger) updateExtras(j *job, f func(*extras)) {
+	m := l.ensureExtras(j)
+	l.extraBytes -= m.bytes()
 	f(m)
-	l.extra += m.bytes()
+	l.extraBytes += m.bytes()
 }
 
-func (l *Ledger) enrich(j *job) *more {
+func (l *Ledger) ensureExtras(j *job) *extras {
 	if j.more == nil {
-		j.more = &more{}
-		l.extra += j.more.bytes()
+		j.more = &extras{}
+		l.extraBytes += j.more.bytes()
 	}
 	return j.more
 }
 
-// thin frees the job's more if nothing in it is set.
-func (l *Ledger) thin(j *job) {
+// freeExtras frees the job's more if nothing in it is set.
+func (l *Ledger) freeExtras(j *job) {
 	m := j.more
-	if m == nil || m.id != "" || m.group != "" || m.blob != "" || m.cause != "" || m.place != 0 || m.base != 0 || m.policy != nil {
+	if m == nil || m.id != "" || m.group != "" || m.blob != "" || m.cause != "" || m.place != 0 || m.uncountedDeliveries != 0 || m.policy != nil {
 		return
 	}
-	l.extra -= m.bytes()
+	l.extraBytes -= m.bytes()
 	j.more = nil
 }
 
 // place returns the number that orders jobs of one priority.
 func (j *job) place() uint64 {
-	if j.flags&back != 0 {
+	if j.flags&movedToEnd != 0 {
 		return j.more.place
 	}
 	return j.number

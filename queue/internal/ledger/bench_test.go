@@ -26,7 +26,7 @@ func BenchmarkJob(b *testing.B) {
 			}
 			const flight, size = 500, 100
 			call := make([]string, size)
-			used := testproc.Used()
+			used := testproc.ProcessTime()
 			for b.Loop() {
 				// flight calls submit, then claim, then complete
 				c.phase(b, flight, func() {
@@ -40,7 +40,7 @@ func BenchmarkJob(b *testing.B) {
 				c.phase(b, flight, func() { c.claim(b, size) })
 				c.phase(b, flight, func() { c.complete(b, size) })
 			}
-			b.ReportMetric(float64(testproc.Used()-used)/float64(b.N)/flight/size, "cpu-ns/job")
+			b.ReportMetric(float64(testproc.ProcessTime()-used)/float64(b.N)/flight/size, "cpu-ns/job")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
@@ -68,10 +68,10 @@ func (c *cycler) apply(b *testing.B, r *Record) {
 }
 
 func (c *cycler) enqueue(b *testing.B, id, typ string) {
-	if s, _ := c.l.Known(Pack(id)); s != None {
+	if s, _ := c.l.Lookup(Pack(id)); s != None {
 		b.Fatal(id)
 	}
-	c.apply(b, &Record{Kind: Enqueue, Numbers: []uint64{c.l.Number()}, ID: id, Type: typ, Payload: c.payload})
+	c.apply(b, &Record{Kind: Enqueue, Numbers: []uint64{c.l.NextNumber()}, ID: id, Type: typ, Payload: c.payload})
 }
 
 func (c *cycler) claim(b *testing.B, most int) {
@@ -93,7 +93,7 @@ func (c *cycler) claim(b *testing.B, most int) {
 
 func (c *cycler) complete(b *testing.B, most int) {
 	for _, j := range c.claimed[:most] {
-		if g, ok := c.l.Glance(j.Number); !ok || g.State != Active {
+		if g, ok := c.l.JobWithoutPayload(j.Number); !ok || g.State != Active {
 			b.Fatalf("%+v", g)
 		}
 		if err := c.l.Hold(j.Number); err != nil {

@@ -6,44 +6,44 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Cut is a checkpoint that is being written: the state at the moment when Ledger.Cut was called. It
+// CheckpointWriter is a checkpoint that is being written: the state at the moment when Ledger.BeginCheckpoint was called. It
 // is a sequence of length-delimited records: a header with their counts, the deduplication window
 // from the oldest ID on, jobs in any order, and a trailer with the number of jobs.
 //
 // The checkpoint itself contains only the part of the window that is in no run. Runs are stored
 // once, and checkpoints name them as long as they have an ID that is remembered. A cut drops the
 // runs that have none. If many IDs are in no run, it writes all of them into new runs.
-type Cut struct {
-	l       *Ledger
-	buf     []byte    // written, not returned by Write yet
-	ended   [2]uint64 // positions in the window: the next to write, and the end
-	runs    bool      // the entries are written into runs
-	run     []byte    // the run that is being written
-	whole   [][]byte  // complete runs, not returned by Write yet
-	ends    []uint64  // end positions of the new runs
-	dropped int       // number of the ledger's runs that are dropped
-	next    uint64    // number of the next job to write
-	limit   uint64
-	jobs    int
-	done    bool
-	rec     Record // the record that is being written
-	save    saving
+type CheckpointWriter struct {
+	l            *Ledger
+	buf          []byte    // written, not returned by Write yet
+	entryRange   [2]uint64 // positions in the window: the next to write, and the end
+	runs         bool      // the entries are written into runs
+	run          []byte    // the run that is being written
+	completeRuns [][]byte  // complete runs, not returned by Write yet
+	ends         []uint64  // end positions of the new runs
+	dropped      int       // number of the ledger's runs that are dropped
+	next         uint64    // number of the next job to write
+	limit        uint64
+	jobs         int
+	done         bool
+	rec          Record // the record that is being written
+	save         checkpointFields
 }
 
-// Cut begins a checkpoint. An unfinished one is aborted: there is one at a time.
-func (l *Ledger) Cut() *Cut {
+// BeginCheckpoint begins a checkpoint. An unfinished one is aborted: there is one at a time.
+func (l *Ledger) BeginCheckpoint() *CheckpointWriter {
 	if l.cut != nil {
 		l.cut.Abort()
 	}
-	l.phase ^= phase
+	l.checkpointParity ^= phase
 	w := &l.window
-	dropped, from := w.unneeded()
-	c := &Cut{l: l, ended: [2]uint64{from, w.tail}, runs: w.pays(from), dropped: dropped, limit: l.next, jobs: l.Jobs()}
-	l.cut, w.leaving = c, c.leaving
+	dropped, from := w.unneededRuns()
+	c := &CheckpointWriter{l: l, entryRange: [2]uint64{from, w.tail}, runs: w.worthRun(from), dropped: dropped, limit: l.next, jobs: l.Jobs()}
+	l.cut, w.beforeForget = c, c.leaving
 	t := l.totals
 	h := Record{
 		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.Jobs()), uint64(w.ids.n)}, Config: l.config,
-		save: &saving{
+		save: &checkpointFields{
 			paused: l.paused,
 			counts: [6]uint64{t.Enqueued, t.Completed, t.Failed, t.Expired, t.Cancelled, t.Died},
 		},
@@ -72,26 +72,26 @@ func put(b []byte, r *Record) []byte {
 	return b
 }
 
-// save writes a job to the checkpoint in progress, before the job changes.
-func (l *Ledger) save(i uint32) {
+// saveBeforeChange writes a job to the checkpoint in progress, before the job changes.
+func (l *Ledger) saveBeforeChange(i uint32) {
 	j := l.jobs.at(i)
-	if j.flags&phase == l.phase {
+	if j.flags&phase == l.checkpointParity {
 		return
 	}
-	j.flags = j.flags&^phase | l.phase
+	j.flags = j.flags&^phase | l.checkpointParity
 	if l.cut != nil {
 		l.cut.job(i)
 	}
 }
 
-func (c *Cut) job(i uint32) {
+func (c *CheckpointWriter) job(i uint32) {
 	l := c.l
 	j, t := l.jobs.at(i), l.times(i)
 	r, s := &c.rec, &c.save
-	*s = saving{state: j.state, attempts: j.attempts, delivers: j.delivers, begun: j.flags&begun != 0}
+	*s = checkpointFields{state: j.state, attempts: j.attempts, delivers: j.deliveries, begun: j.flags&begun != 0}
 	*r = Record{
-		Kind: saved, At: j.created, Numbers: append(r.Numbers[:0], j.number), Packed: j.packed(), Type: l.types.text[j.typ],
-		Text: j.payload, Priority: j.priority, Policy: l.policy(j), Expires: t.expires, save: s,
+		Kind: savedJob, At: j.created, Numbers: append(r.Numbers[:0], j.number), PackedID: j.packed(), Type: l.types.text[j.typ],
+		SharedPayload: j.payload, Priority: j.priority, Policy: l.policy(j), Expires: t.expires, save: s,
 	}
 	switch j.state {
 	case Delayed:
@@ -102,8 +102,8 @@ func (c *Cut) job(i uint32) {
 		s.died = t.at
 	}
 	if m := j.more; m != nil {
-		r.Group, r.Blob, r.Size, r.Cause, s.base = m.group, m.blob, m.size, m.cause, m.base
-		if j.flags&back != 0 {
+		r.Group, r.Blob, r.Size, r.Cause, s.base = m.group, m.blob, m.size, m.cause, m.uncountedDeliveries
+		if j.flags&movedToEnd != 0 {
 			s.place = m.place
 		}
 		if m.claim != nil {
@@ -115,23 +115,23 @@ func (c *Cut) job(i uint32) {
 }
 
 // Write writes a step of about the given size. It appends to b what is complete: either a whole run,
-// or whole records of the checkpoint itself, perhaps none. Runs come in the order in which Restore
+// or whole records of the checkpoint itself, perhaps none. Runs come in the order in which CheckpointReader
 // needs them, independent of the rest. more is false when the checkpoint is complete.
-func (c *Cut) Write(b []byte, bytes int) (out []byte, run, more bool) {
-	for limit := len(c.run) + bytes; !c.done && len(c.whole) == 0 && len(c.run) < limit && len(c.buf) < bytes; {
+func (c *CheckpointWriter) Write(b []byte, bytes int) (out []byte, run, more bool) {
+	for limit := len(c.run) + bytes; !c.done && len(c.completeRuns) == 0 && len(c.run) < limit && len(c.buf) < bytes; {
 		switch {
-		case c.ended[0] < c.ended[1]:
-			c.remember()
+		case c.entryRange[0] < c.entryRange[1]:
+			c.writeEntry()
 		case c.next < c.limit:
 			c.next = c.l.step(c, bytes)
 		default:
-			c.buf = put(c.buf, &Record{Kind: trailer, save: &saving{counts: [6]uint64{uint64(c.jobs)}}})
+			c.buf = put(c.buf, &Record{Kind: trailer, save: &checkpointFields{counts: [6]uint64{uint64(c.jobs)}}})
 			c.close()
 		}
 	}
-	if len(c.whole) > 0 {
-		b = append(b, c.whole[0]...)
-		c.whole = c.whole[1:]
+	if len(c.completeRuns) > 0 {
+		b = append(b, c.completeRuns[0]...)
+		c.completeRuns = c.completeRuns[1:]
 		return b, true, true
 	}
 	b = append(b, c.buf...)
@@ -140,24 +140,24 @@ func (c *Cut) Write(b []byte, bytes int) (out []byte, run, more bool) {
 }
 
 // leaving writes an ID that is about to be forgotten, and the IDs before it.
-func (c *Cut) leaving(pos uint64) {
-	for c.ended[0] <= pos && c.ended[0] < c.ended[1] {
-		c.remember()
+func (c *CheckpointWriter) leaving(pos uint64) {
+	for c.entryRange[0] <= pos && c.entryRange[0] < c.entryRange[1] {
+		c.writeEntry()
 	}
 }
 
-// remember writes the entry at the next position of the window.
-func (c *Cut) remember() {
+// writeEntry writes the entry at the next position of the window.
+func (c *CheckpointWriter) writeEntry() {
 	w := &c.l.window
-	pos := c.ended[0]
-	c.ended[0]++
+	pos := c.entryRange[0]
+	c.entryRange[0]++
 	r, s := &c.rec, &c.save
-	*s = saving{}
-	*r = Record{Kind: ending, Numbers: r.Numbers[:0], save: s}
+	*s = checkpointFields{}
+	*r = Record{Kind: endedID, Numbers: r.Numbers[:0], save: s}
 	if pos >= w.head && w.at(pos).state != None { // otherwise it was dropped before the cut: see leaving
 		e := w.at(pos)
 		s.state = e.state
-		r.At, r.Packed, r.Nonce, r.Result, r.Config.DedupWindow = e.at, w.packed(pos), e.nonce, w.result[pos], w.spans[e.span]
+		r.At, r.PackedID, r.Nonce, r.Result, r.Config.DedupWindow = e.at, w.packed(pos), e.nonce, w.result[pos], w.spans[e.span]
 	}
 	if !c.runs {
 		if s.state != None {
@@ -168,27 +168,27 @@ func (c *Cut) remember() {
 	if len(c.run) == 0 {
 		// The window's size lets the reader allocate the table at once; growing took longer
 		// than everything else.
-		c.run = put(c.run, &Record{Kind: stretch, Numbers: []uint64{pos, uint64(w.ids.n)}})
+		c.run = put(c.run, &Record{Kind: runStart, Numbers: []uint64{pos, uint64(w.ids.n)}})
 	}
-	if c.run = put(c.run, r); len(c.run) >= w.most || c.ended[0] == c.ended[1] {
-		c.whole, c.run = append(c.whole, c.run), nil
-		c.ends = append(c.ends, c.ended[0])
+	if c.run = put(c.run, r); len(c.run) >= w.most || c.entryRange[0] == c.entryRange[1] {
+		c.completeRuns, c.run = append(c.completeRuns, c.run), nil
+		c.ends = append(c.ends, c.entryRange[0])
 	}
 }
 
-// Dropped returns how many of the previous checkpoint's oldest runs are not part of this one.
-func (c *Cut) Dropped() int { return c.dropped }
+// DroppedRuns returns how many of the previous checkpoint's oldest runs are not part of this one.
+func (c *CheckpointWriter) DroppedRuns() int { return c.dropped }
 
-// Named makes this checkpoint's runs the ones that the next checkpoint has, too. The caller
+// SetCurrentRuns makes this checkpoint's runs the ones that the next checkpoint has, too. The caller
 // guarantees that it begins no other checkpoint before this one is in force.
-func (c *Cut) Named() {
+func (c *CheckpointWriter) SetCurrentRuns() {
 	w := &c.l.window
 	w.runs = append(w.runs[c.dropped:], c.ends...)
 }
 
 // step writes jobs until the buffer has about the given size. It returns the number from which to
 // continue.
-func (l *Ledger) step(c *Cut, bytes int) uint64 {
+func (l *Ledger) step(c *CheckpointWriter, bytes int) uint64 {
 	next := c.limit
 	l.numbers.from(c.next, func(number uint64, i uint32) bool {
 		if number >= c.limit || len(c.buf) >= bytes {
@@ -196,7 +196,7 @@ func (l *Ledger) step(c *Cut, bytes int) uint64 {
 			return false
 		}
 		if l.jobs.at(i).state != None {
-			l.save(i)
+			l.saveBeforeChange(i)
 		}
 		return true
 	})
@@ -204,7 +204,7 @@ func (l *Ledger) step(c *Cut, bytes int) uint64 {
 }
 
 // Abort gives up the checkpoint.
-func (c *Cut) Abort() {
+func (c *CheckpointWriter) Abort() {
 	if c.done {
 		return
 	}
@@ -212,36 +212,36 @@ func (c *Cut) Abort() {
 	c.close()
 	// Mark all jobs as written, or the next checkpoint would leave some out.
 	l.numbers.from(0, func(_ uint64, i uint32) bool {
-		l.save(i)
+		l.saveBeforeChange(i)
 		return true
 	})
 }
 
-func (c *Cut) close() {
-	c.done, c.l.cut, c.l.window.leaving = true, nil, nil
+func (c *CheckpointWriter) close() {
+	c.done, c.l.cut, c.l.window.beforeForget = true, nil, nil
 }
 
-// Restore builds a ledger from a checkpoint.
-type Restore struct {
+// CheckpointReader builds a ledger from a checkpoint.
+type CheckpointReader struct {
 	l    *Ledger
 	jobs uint64
 	runs bool // a run was read; its end is not known yet
 	open bool // the header was read
 	done bool // the trailer was read
 	// Records are decoded in groups, so that the lookups of their IDs begin for all of them
-	// before the first one is needed (see index.touch).
+	// before the first one is needed (see index.prefetch).
 	recs  [64]Record
 	n     int
-	memo  memo
+	memo  lastStrings
 	touch uint32
 }
 
-// NewRestore returns an empty Restore.
-func NewRestore() *Restore { return &Restore{l: New(Config{})} }
+// NewRestore returns an empty CheckpointReader.
+func NewRestore() *CheckpointReader { return &CheckpointReader{l: New(Config{})} }
 
 // Add reads what Cut.Write appended: the runs and then the rest, each in order. b must end between
 // two records.
-func (r *Restore) Add(b []byte) error {
+func (r *CheckpointReader) Add(b []byte) error {
 	for len(b) > 0 {
 		record, n := protowire.ConsumeBytes(b)
 		if n < 0 {
@@ -263,15 +263,15 @@ func (r *Restore) Add(b []byte) error {
 }
 
 // addAll adds the decoded records.
-func (r *Restore) addAll() error {
+func (r *CheckpointReader) addAll() error {
 	recs := r.recs[:r.n]
 	r.n = 0
 	for i := range recs {
 		switch recs[i].Kind {
-		case saved:
-			r.touch += r.l.ids.touch(recs[i].packed())
-		case ending:
-			r.touch += r.l.window.ids.touch(recs[i].packed())
+		case savedJob:
+			r.touch += r.l.ids.prefetch(recs[i].packed())
+		case endedID:
+			r.touch += r.l.window.ids.prefetch(recs[i].packed())
 		}
 	}
 	for i := range recs {
@@ -282,18 +282,18 @@ func (r *Restore) addAll() error {
 	return nil
 }
 
-func (r *Restore) add(rec *Record) bool {
+func (r *CheckpointReader) add(rec *Record) bool {
 	switch {
 	case r.done:
 	case !r.open:
 		return r.before(rec)
-	case rec.Kind == ending:
+	case rec.Kind == endedID:
 		if _, known := r.l.window.get(rec.packed(), r.l.now); known || rec.save.state == None {
 			return false
 		}
 		r.remember(rec)
 		return true
-	case rec.Kind == saved:
+	case rec.Kind == savedJob:
 		r.jobs++
 		return r.l.restore(rec)
 	case rec.Kind == trailer:
@@ -304,16 +304,16 @@ func (r *Restore) add(rec *Record) bool {
 }
 
 // before adds a record of a run, or the header, which comes after the runs.
-func (r *Restore) before(rec *Record) bool {
+func (r *CheckpointReader) before(rec *Record) bool {
 	w := &r.l.window
 	switch {
-	case rec.Kind == stretch && !r.runs:
+	case rec.Kind == runStart && !r.runs:
 		r.runs, w.base, w.head, w.tail = true, rec.Numbers[0], rec.Numbers[0], rec.Numbers[0]
 		w.ids.reserve(rec.Numbers[1])
-	case rec.Kind == stretch:
+	case rec.Kind == runStart:
 		w.runs = append(w.runs, w.tail)
 		return rec.Numbers[0] == w.tail
-	case rec.Kind == ending && r.runs:
+	case rec.Kind == endedID && r.runs:
 		r.remember(rec)
 	default:
 		return rec.Kind == header && r.header(rec)
@@ -321,7 +321,7 @@ func (r *Restore) before(rec *Record) bool {
 	return true
 }
 
-func (r *Restore) header(rec *Record) bool {
+func (r *CheckpointReader) header(rec *Record) bool {
 	l, w := r.l, &r.l.window
 	r.open = true
 	c := rec.save.counts
@@ -341,16 +341,16 @@ func (r *Restore) header(rec *Record) bool {
 		return false
 	}
 	for w.head < oldest {
-		w.pass()
+		w.dropOldest()
 	}
 	return true
 }
 
 // remember adds an ID to the deduplication window, or a position without one.
-func (r *Restore) remember(rec *Record) {
+func (r *CheckpointReader) remember(rec *Record) {
 	w := &r.l.window
 	if rec.save.state == None {
-		w.skip()
+		w.addEmpty()
 		return
 	}
 	var result []byte
@@ -368,22 +368,22 @@ func (l *Ledger) restore(r *Record) bool {
 	if _, taken := l.numbers.get(r.Numbers[0]); taken || r.Numbers[0] >= l.next {
 		return false
 	}
-	i := l.admit(r.Numbers[0], id)
+	i := l.addJob(r.Numbers[0], id)
 	l.fill(i, r)
 	j := l.jobs.at(i)
 	s := r.save
-	j.attempts, j.delivers = s.attempts, s.delivers
+	j.attempts, j.deliveries = s.attempts, s.delivers
 	if s.begun {
 		j.flags |= begun
 	}
 	if r.Cause != "" || s.base != 0 || s.place != 0 {
-		l.change(j, func(m *more) { m.cause, m.base, m.place = r.Cause, s.base, s.place })
+		l.updateExtras(j, func(m *extras) { m.cause, m.uncountedDeliveries, m.place = r.Cause, s.base, s.place })
 		if s.place != 0 {
-			j.flags |= back
+			j.flags |= movedToEnd
 		}
 	}
 	if s.state == Active || r.Worker != "" || r.Epoch != 0 {
-		l.grant(j, r)
+		l.setClaim(j, r)
 	}
 	t := times{expires: r.Expires}
 	switch s.state {
@@ -391,7 +391,7 @@ func (l *Ledger) restore(r *Record) bool {
 		t.at = r.RunAt
 	case Active:
 		t.at = r.Until
-		l.remember(j)
+		l.indexRequest(j)
 	case Dead:
 		t.at = s.died
 	}
@@ -400,10 +400,10 @@ func (l *Ledger) restore(r *Record) bool {
 }
 
 // Ledger returns the state after the trailer was read.
-func (r *Restore) Ledger() (*Ledger, error) {
+func (r *CheckpointReader) Ledger() (*Ledger, error) {
 	if !r.done {
 		return nil, fmt.Errorf("restore a checkpoint without its end: %w", ErrCorrupt)
 	}
-	r.l.promote() // jobs that became due while they were held
+	r.l.readyDue() // jobs that became due while they were held
 	return r.l, nil
 }

@@ -19,21 +19,21 @@ var samples = []Record{
 	{Kind: Enqueue, At: 1_700_000_000_000, Numbers: []uint64{7}, ID: "0190b5a0-0000-7000-8000-0123456789ab", Type: "mail", Group: "g", Payload: []byte("{}"), Priority: -128, RunAt: 3, Expires: 4, Policy: Policy{Max: 9, Back: true, Factor: 1.5, Jitter: -1, Backoff: 5, MaxBackoff: 6}},
 	{Kind: Enqueue, At: 1, Numbers: []uint64{1 << 60}, ID: "x", Blob: "blob/x", Size: 1 << 24, Priority: 127, Policy: DefaultPolicy},
 	{Kind: Claim, At: 1, Numbers: []uint64{1, 300, 1 << 40}, Deliveries: []uint64{1, 2, 65535}, Worker: "w", Request: "r", Epoch: 1 << 40, Nonce: 1 << 31, Until: 9, Visibility: 8, Tokenless: true},
-	{Kind: Started, At: 1, Numbers: []uint64{1}, Deliveries: []uint64{1}},
+	{Kind: AttemptStarted, At: 1, Numbers: []uint64{1}, Deliveries: []uint64{1}},
 	{Kind: Complete, At: 1, Numbers: []uint64{1}, Result: bytes.Repeat([]byte("r"), 20_000)},
 	{Kind: Fail, At: 1, Numbers: []uint64{1}, Places: []uint64{77}, Cause: "broken", RunAt: 99, Dead: true},
 	{Kind: Release, At: 1, Numbers: []uint64{1, 2}, Places: []uint64{0, 5}},
 	{Kind: Expire, At: 1, Numbers: []uint64{1}, Deliveries: []uint64{3}, Cause: "late"},
 	{Kind: Cancel, At: 1, Numbers: []uint64{1, 2, 3}},
-	{Kind: Kill, At: 1, Numbers: []uint64{1}, Cause: "too old", Late: true},
-	{Kind: Kill, At: 1, Numbers: []uint64{1}, Cause: "gone", Undelivered: true},
+	{Kind: DeadLetter, At: 1, Numbers: []uint64{1}, Cause: "too old", TTLExpired: true},
+	{Kind: DeadLetter, At: 1, Numbers: []uint64{1}, Cause: "gone", Undelivered: true},
 	{Kind: Release, At: 1, Numbers: []uint64{1}, RunAt: 7, Cause: "unreadable", Undelivered: true},
 	{Kind: Redrive, At: 1, Numbers: []uint64{1}},
 	{Kind: Purge, At: 1, Numbers: []uint64{1}},
 	{Kind: Pause, At: 1},
 	{Kind: Resume, At: 1},
 	{Kind: Configure, At: 1, Config: Config{DedupWindow: 600_000, DedupIDs: 5}},
-	{Kind: Run, At: 1, Numbers: []uint64{1}},
+	{Kind: MakeReady, At: 1, Numbers: []uint64{1}},
 }
 
 func TestRecordsComeBack(t *testing.T) {
@@ -180,18 +180,18 @@ func FuzzRestore(f *testing.F) {
 func checkpointOf(t testing.TB, jobs int) []byte {
 	l := New(Config{})
 	for i := range jobs {
-		r := Record{Kind: Enqueue, At: 1000, Numbers: []uint64{l.Number()}, ID: "0190b5a0-0000-7000-8000-" + strconv.Itoa(100_000_000_000+i), Policy: DefaultPolicy, Payload: make([]byte, 100)}
+		r := Record{Kind: Enqueue, At: 1000, Numbers: []uint64{l.NextNumber()}, ID: "0190b5a0-0000-7000-8000-" + strconv.Itoa(100_000_000_000+i), Policy: DefaultPolicy, Payload: make([]byte, 100)}
 		if err := l.Apply(&r, 1000); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for n, kind := range []Kind{Cancel, Kill} {
+	for n, kind := range []Kind{Cancel, DeadLetter} {
 		if err := l.Apply(&Record{Kind: kind, At: 1000, Numbers: []uint64{uint64(n) + 1}}, 1000); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var out []byte
-	for c, more := l.Cut(), true; more; {
+	for c, more := l.BeginCheckpoint(), true; more; {
 		out, _, more = c.Write(out, 1<<16)
 	}
 	return out
@@ -259,7 +259,7 @@ func BenchmarkCycle(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				i++
-				add.Numbers[0], add.ID = l.Number(), "new-"+strconv.Itoa(i)
+				add.Numbers[0], add.ID = l.NextNumber(), "new-"+strconv.Itoa(i)
 				if err := l.Apply(&add, 2000); err != nil {
 					b.Fatal(err)
 				}

@@ -8,7 +8,7 @@ import (
 
 // decodeFact decodes the fields of a fact. A known field with the wrong wire type is ErrCorrupt.
 func (r *Record) decodeFact(b []byte) error {
-	if r.Kind == Enqueue || r.Kind == saved {
+	if r.Kind == Enqueue || r.Kind == savedJob {
 		r.Policy = DefaultPolicy
 	}
 	for len(b) > 0 {
@@ -79,7 +79,7 @@ func (r *Record) setInt(f protowire.Number, v uint64) bool {
 	case fDead:
 		r.Dead = v != 0
 	case fLate:
-		r.Late = v != 0
+		r.TTLExpired = v != 0
 	case fUndelivered:
 		r.Undelivered = v != 0
 	case fWindow:
@@ -96,7 +96,7 @@ func (r *Record) setInt(f protowire.Number, v uint64) bool {
 	return true
 }
 
-func (s *saving) setInt(f protowire.Number, v uint64) bool {
+func (s *checkpointFields) setInt(f protowire.Number, v uint64) bool {
 	switch f {
 	case fState:
 		s.state = State(v)
@@ -144,12 +144,12 @@ func (r *Record) setBytes(f protowire.Number, v []byte) bool {
 	case fPlaces:
 		r.Places, ok = unpack(r.Places, v)
 	case fID:
-		r.ID, r.Packed = string(v), ID{}
+		r.ID, r.PackedID = string(v), ID{}
 	case fUUID:
 		if len(v) != 16 {
 			return false
 		}
-		r.ID, r.Packed = "", ID{id: [16]byte(v), len: idUUID}
+		r.ID, r.PackedID = "", ID{id: [16]byte(v), len: idUUID}
 	case fType:
 		r.Type = r.remember(0, v)
 	case fGroup:
@@ -249,31 +249,31 @@ func setFloat(to *float32, v uint64) bool {
 	return v <= math.MaxUint32 && *to >= -1e9 && *to <= 1e9
 }
 
-func (r *Record) named() bool { return r.ID != "" || r.Packed.len != 0 }
+func (r *Record) named() bool { return r.ID != "" || r.PackedID.len != 0 }
 
 // valid returns ErrCorrupt if a field that the record's kind needs is missing.
 func (r *Record) valid() error {
 	ok := len(r.Places) == 0 || len(r.Places) == len(r.Numbers)
 	switch r.Kind {
-	case Enqueue, saved:
+	case Enqueue, savedJob:
 		ok = ok && len(r.Numbers) == 1 && r.named() && r.Numbers[0] < math.MaxInt64
 	case Complete, Fail:
 		ok = ok && len(r.Numbers) == 1
-	case Claim, Started, Expire:
+	case Claim, AttemptStarted, Expire:
 		ok = ok && len(r.Numbers) > 0 && len(r.Deliveries) == len(r.Numbers)
 		for _, d := range r.Deliveries {
 			ok = ok && d <= math.MaxUint16
 		}
-	case Release, Cancel, Kill, Redrive, Purge, Run:
+	case Release, Cancel, DeadLetter, Redrive, Purge, MakeReady:
 		ok = ok && len(r.Numbers) > 0
-	case ending: // without ID and state: the entry at this position is gone
+	case endedID: // without ID and state: the entry at this position is gone
 		ok = ok && (r.named() && r.save.state >= Completed || !r.named() && r.save.state == None)
 	case header:
 		ok = ok && (len(r.Numbers) == 3 || len(r.Numbers) == 5)
-	case stretch:
+	case runStart:
 		ok = ok && len(r.Numbers) == 2 && r.Numbers[0] < math.MaxInt64
 	}
-	if r.Kind == saved {
+	if r.Kind == savedJob {
 		ok = ok && r.save.state >= Waiting && r.save.state <= Dead
 	}
 	if !ok {

@@ -5,20 +5,20 @@ import (
 	"unsafe"
 )
 
-// lane holds the waiting jobs of one type. Jobs that came in order are in a line. The others, which
+// readyQueue holds the waiting jobs of one type. Jobs that came in order are in a line. The others, which
 // are retried or have a higher priority than jobs before them, are in a heap. The heap has four
 // children per node, for fewer cache misses than with two.
-type lane struct {
-	line line
+type readyQueue struct {
+	line fifo
 	heap []uint32
 	most int // highest length of the heap since the last tidy
 }
 
-func (n *lane) len() int { return n.line.live + len(n.heap) }
+func (n *readyQueue) len() int { return n.line.live + len(n.heap) }
 
 const (
 	arity    = 4
-	laneSize = int64(unsafe.Sizeof(lane{}))
+	laneSize = int64(unsafe.Sizeof(readyQueue{}))
 )
 
 // less reports whether job a is claimed before job b.
@@ -30,21 +30,21 @@ func (l *Ledger) less(a, b uint32) bool {
 	return x.place() < y.place()
 }
 
-// ready puts a job into its lane.
-func (l *Ledger) ready(i uint32) {
+// addReady puts a job into its lane.
+func (l *Ledger) addReady(i uint32) {
 	j := l.jobs.at(i)
-	for int(j.typ) >= len(l.lanes) {
-		l.lanes = append(l.lanes, lane{})
+	for int(j.typ) >= len(l.readyByType) {
+		l.readyByType = append(l.readyByType, readyQueue{})
 	}
 	if j.number < l.oldest {
 		l.oldest = j.number
 	}
-	n := &l.lanes[j.typ]
+	n := &l.readyByType[j.typ]
 	if n.len() == 0 {
-		l.busy = append(l.busy, j.typ)
+		l.nonEmptyTypes = append(l.nonEmptyTypes, j.typ)
 	}
 	if n.line.live == 0 || l.less(n.line.last(), i) {
-		j.flags |= lined
+		j.flags |= inLine
 		j.pos = n.line.push(i)
 		return
 	}
@@ -53,27 +53,27 @@ func (l *Ledger) ready(i uint32) {
 	l.up(n, len(n.heap)-1)
 }
 
-// unready takes a job out of its lane.
-func (l *Ledger) unready(i uint32) {
+// removeReady takes a job out of its lane.
+func (l *Ledger) removeReady(i uint32) {
 	j := l.jobs.at(i)
-	n := &l.lanes[j.typ]
-	if j.flags&lined != 0 {
-		j.flags &^= lined
+	n := &l.readyByType[j.typ]
+	if j.flags&inLine != 0 {
+		j.flags &^= inLine
 		n.line.remove(j.pos)
-		if n.line.gaping() {
-			n.line.close(func(i, pos uint32) { l.jobs.at(i).pos = pos })
+		if n.line.mostlyGaps() {
+			n.line.compact(func(i, pos uint32) { l.jobs.at(i).pos = pos })
 		}
 	} else {
 		l.unheap(n, int(j.pos))
 	}
 	if n.len() == 0 {
-		at := slices.Index(l.busy, j.typ)
-		l.busy[at] = l.busy[len(l.busy)-1]
-		l.busy = l.busy[:len(l.busy)-1]
+		at := slices.Index(l.nonEmptyTypes, j.typ)
+		l.nonEmptyTypes[at] = l.nonEmptyTypes[len(l.nonEmptyTypes)-1]
+		l.nonEmptyTypes = l.nonEmptyTypes[:len(l.nonEmptyTypes)-1]
 	}
 }
 
-func (l *Ledger) unheap(n *lane, at int) {
+func (l *Ledger) unheap(n *readyQueue, at int) {
 	last := len(n.heap) - 1
 	n.heap[at] = n.heap[last]
 	n.heap = n.heap[:last]
@@ -85,7 +85,7 @@ func (l *Ledger) unheap(n *lane, at int) {
 }
 
 // best returns the job of a lane that is claimed first. The lane must not be empty.
-func (l *Ledger) best(n *lane) uint32 {
+func (l *Ledger) best(n *readyQueue) uint32 {
 	switch {
 	case n.line.live == 0:
 		return n.heap[0]
@@ -95,7 +95,7 @@ func (l *Ledger) best(n *lane) uint32 {
 	return n.line.jobs[n.line.front]
 }
 
-func (l *Ledger) up(n *lane, at int) {
+func (l *Ledger) up(n *readyQueue, at int) {
 	i := n.heap[at]
 	for at > 0 {
 		parent := (at - 1) / arity
@@ -110,7 +110,7 @@ func (l *Ledger) up(n *lane, at int) {
 	l.jobs.at(i).pos = uint32(at)
 }
 
-func (l *Ledger) down(n *lane, at int) {
+func (l *Ledger) down(n *readyQueue, at int) {
 	i := n.heap[at]
 	for {
 		first := arity*at + 1
@@ -199,8 +199,8 @@ func (t *timers) remove(pos uint32) {
 	}
 }
 
-// tidied releases a heap's unused memory. most is its highest length since the last call.
-func tidied[T any](heap []T, most *int) []T {
+// shrink releases a heap's unused memory. most is its highest length since the last call.
+func shrink[T any](heap []T, most *int) []T {
 	if cap(heap) > 1024 && cap(heap) > 4**most {
 		heap = append(make([]T, 0, 2*len(heap)), heap...)
 	}

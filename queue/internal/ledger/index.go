@@ -6,12 +6,12 @@ import (
 	"unsafe"
 )
 
-// index is a hash table from IDs to references. It has parts that grow one by one, so that no
+// idTable is a hash table from IDs to references. It has parts that grow one by one, so that no
 // insertion waits for a rehash of the whole table. A part consists of buckets of one cache line (as
 // in Facebook's F14). An ID is in the bucket of its hash, or in a later one if that was full. A
 // lookup usually touches one cache line, and reads a job only if eight bits of the hash agree. A
 // removal moves no other entry and reads no job.
-type index struct {
+type idTable struct {
 	seed  maphash.Seed
 	parts *[parts]part // nil: the table is empty, and takes no memory
 	n     int
@@ -33,17 +33,17 @@ type part struct {
 }
 
 type bucket struct {
-	tags [bucketSize]uint8 // eight bits of the hash; 0: the place is free
-	away uint32            // how many IDs are in a later bucket because this one was full
-	refs [bucketSize]uint32
+	tags     [bucketSize]uint8 // eight bits of the hash; 0: the place is free
+	overflow uint32            // how many IDs are in a later bucket because this one was full
+	refs     [bucketSize]uint32
 }
 
-func (x *index) init(key func(uint32) [16]byte, same func(uint32, ID) bool) {
+func (x *idTable) init(key func(uint32) [16]byte, same func(uint32, ID) bool) {
 	x.seed, x.key, x.same = maphash.MakeSeed(), key, same
 }
 
 // hash uses the first bytes only: the length is compared.
-func (x *index) hash(id [16]byte) uint64 { return maphash.Bytes(x.seed, id[:]) }
+func (x *idTable) hash(id [16]byte) uint64 { return maphash.Bytes(x.seed, id[:]) }
 
 func tagOf(h uint64) uint8 { return max(1, uint8(h>>48)) }
 
@@ -56,7 +56,7 @@ func (t *part) next(at int) int {
 	return at
 }
 
-func (x *index) get(p ID) (uint32, bool) {
+func (x *idTable) get(p ID) (uint32, bool) {
 	if x.n == 0 {
 		return 0, false
 	}
@@ -73,7 +73,7 @@ func (x *index) get(p ID) (uint32, bool) {
 				return b.refs[i], true
 			}
 		}
-		if b.away == 0 {
+		if b.overflow == 0 {
 			break
 		}
 		at = t.next(at)
@@ -81,9 +81,9 @@ func (x *index) get(p ID) (uint32, bool) {
 	return 0, false
 }
 
-// touch reads the bucket where an ID will be looked up, so that it is in the processor's cache by
+// prefetch reads the bucket where an ID will be looked up, so that it is in the processor's cache by
 // then.
-func (x *index) touch(p ID) uint32 {
+func (x *idTable) prefetch(p ID) uint32 {
 	if x.n == 0 {
 		return 0
 	}
@@ -92,11 +92,11 @@ func (x *index) touch(p ID) uint32 {
 	if len(t.buckets) == 0 {
 		return 0
 	}
-	return t.buckets[t.home(h)].away
+	return t.buckets[t.home(h)].overflow
 }
 
 // add adds a reference that is not in the table.
-func (x *index) add(p ID, ref uint32) {
+func (x *idTable) add(p ID, ref uint32) {
 	if x.parts == nil {
 		x.parts = new([parts]part)
 	}
@@ -120,12 +120,12 @@ func (t *part) put(h uint64, ref uint32) {
 				return
 			}
 		}
-		b.away++
+		b.overflow++
 	}
 }
 
 // remove removes a reference that is in the table.
-func (x *index) remove(id [16]byte, ref uint32) {
+func (x *idTable) remove(id [16]byte, ref uint32) {
 	h := x.hash(id)
 	t := &x.parts[h>>56]
 	t.n--
@@ -138,17 +138,17 @@ func (x *index) remove(id [16]byte, ref uint32) {
 				return
 			}
 		}
-		b.away--
+		b.overflow--
 	}
 }
 
-// fitting returns how many buckets n IDs need, with room to grow.
-func fitting(n int) int { return (n*3/2 + bucketSize - 1) / bucketSize }
+// bucketsFor returns how many buckets n IDs need, with room to grow.
+func bucketsFor(n int) int { return (n*3/2 + bucketSize - 1) / bucketSize }
 
 // reserve allocates room for n IDs that will be added. Beyond 16 million the table grows by itself:
 // a corrupt number must not allocate all memory.
-func (x *index) reserve(n uint64) {
-	each := fitting(int(min(n, 1<<24)) / parts)
+func (x *idTable) reserve(n uint64) {
+	each := bucketsFor(int(min(n, 1<<24)) / parts)
 	if x.parts == nil && each > 0 {
 		x.parts = new([parts]part)
 	}
@@ -163,14 +163,14 @@ func (x *index) reserve(n uint64) {
 }
 
 // tidy releases memory that was not needed since the last call.
-func (x *index) tidy() {
+func (x *idTable) tidy() {
 	if x.parts == nil {
 		return
 	}
 	empty := true
 	for i := range x.parts {
 		t := &x.parts[i]
-		if size := fitting(t.most); 4*size < len(t.buckets) {
+		if size := bucketsFor(t.most); 4*size < len(t.buckets) {
 			x.resize(t, size)
 		}
 		t.most = t.n
@@ -181,7 +181,7 @@ func (x *index) tidy() {
 	}
 }
 
-func (x *index) resize(t *part, size int) {
+func (x *idTable) resize(t *part, size int) {
 	old := t.buckets
 	t.buckets = make([]bucket, size)
 	for i := range old {
@@ -194,7 +194,7 @@ func (x *index) resize(t *part, size int) {
 	}
 }
 
-func (x *index) bytes() int64 {
+func (x *idTable) bytes() int64 {
 	if x.parts == nil {
 		return 0
 	}
@@ -205,9 +205,9 @@ func (x *index) bytes() int64 {
 	return n
 }
 
-// numbers maps job numbers to jobs, and iterates in their order. Numbers are added in order and
+// numberTable maps job numbers to jobs, and iterates in their order. Numbers are added in order and
 // removed in any order. A block of 1,024 of them that has become sparse is stored as a list.
-type numbers struct {
+type numberTable struct {
 	blocks map[uint64]*block
 	order  []uint64 // keys of blocks, ascending; those without a block are skipped
 	// The block of the last lookup: it is likely the next one, too.
@@ -237,14 +237,14 @@ func (b *block) find(low uint32) (int, bool) {
 }
 
 // block returns the block of a number, or nil.
-func (x *numbers) block(key uint64) *block {
+func (x *numberTable) block(key uint64) *block {
 	if x.last == nil || x.key != key {
 		x.key, x.last = key, x.blocks[key]
 	}
 	return x.last
 }
 
-func (x *numbers) get(number uint64) (uint32, bool) {
+func (x *numberTable) get(number uint64) (uint32, bool) {
 	b := x.block(number >> blockBits)
 	if b == nil {
 		return 0, false
@@ -260,7 +260,7 @@ func (x *numbers) get(number uint64) (uint32, bool) {
 	return b.list[at].job, true
 }
 
-func (x *numbers) add(number uint64, job uint32) {
+func (x *numberTable) add(number uint64, job uint32) {
 	key, low := number>>blockBits, uint32(number&(blockSize-1))
 	b := x.block(key)
 	if b == nil {
@@ -289,7 +289,7 @@ func (x *numbers) add(number uint64, job uint32) {
 	b.list = slices.Insert(b.list, at, pair{low, job})
 }
 
-func (x *numbers) remove(number uint64) {
+func (x *numberTable) remove(number uint64) {
 	key, low := number>>blockBits, uint32(number&(blockSize-1))
 	b := x.block(key)
 	b.live--
@@ -319,7 +319,7 @@ func (x *numbers) remove(number uint64) {
 
 // from calls f for the jobs from number on, in order, until it returns false. f may remove the job
 // it is called for, but no other.
-func (x *numbers) from(number uint64, f func(number uint64, job uint32) bool) {
+func (x *numberTable) from(number uint64, f func(number uint64, job uint32) bool) {
 	for key := number >> blockBits; ; key++ {
 		at, _ := slices.BinarySearch(x.order, key) // searched anew each time: f may have removed blocks
 		if at == len(x.order) {
@@ -349,7 +349,7 @@ func (b *block) walk(base, number uint64, f func(uint64, uint32) bool) bool {
 	return true
 }
 
-func (x *numbers) bytes() int64 {
+func (x *numberTable) bytes() int64 {
 	n := int64(cap(x.order)) * 8
 	for _, b := range x.blocks {
 		n += 48 + int64(unsafe.Sizeof(*b)) + 4*int64(cap(b.dense)) + 8*int64(cap(b.list))

@@ -1,8 +1,8 @@
 package ledger
 
-// names interns strings that many jobs share: each gets a small number for as long as a job uses
+// stringInterner interns strings that many jobs share: each gets a small number for as long as a job uses
 // it.
-type names struct {
+type stringInterner struct {
 	of   map[string]uint32
 	text []string
 	uses []int
@@ -11,14 +11,14 @@ type names struct {
 	last uint32 // the last one that was interned: it is likely the next one, too
 }
 
-func (n *names) init() { n.of = map[string]uint32{} }
+func (n *stringInterner) init() { n.of = map[string]uint32{} }
 
-func (n *names) get(s string) (uint32, bool) {
+func (n *stringInterner) get(s string) (uint32, bool) {
 	id, ok := n.of[s]
 	return id, ok
 }
 
-func (n *names) intern(s string) uint32 {
+func (n *stringInterner) intern(s string) uint32 {
 	if id := n.last; int(id) < len(n.text) && n.uses[id] > 0 && n.text[id] == s {
 		n.uses[id]++
 		return id
@@ -39,7 +39,7 @@ func (n *names) intern(s string) uint32 {
 	return id
 }
 
-func (n *names) release(id uint32) {
+func (n *stringInterner) release(id uint32) {
 	n.uses[id]--
 	if n.uses[id] == 0 {
 		n.size -= int64(len(n.text[id])) + 64

@@ -17,7 +17,7 @@
 //   - A *hard* record is applied when it is durable: enqueue, complete, fail, release, cancel,
 //     purge, redrive, run, dead, pause, resume, config. Nobody sees the change before. Until then
 //     the caller holds the job ([Ledger.Hold]), so that nothing else happens to it. For a job that
-//     is to be enqueued, the caller reserves the ID ([Ledger.Expect]). A hard record that makes no
+//     is to be enqueued, the caller reserves the ID ([Ledger.ReserveID]). A hard record that makes no
 //     sense for its job is refused with [ErrVoid] and changes nothing.
 //   - A *soft* record (claim, started, expire) may be applied at once and become durable a little
 //     later. A checkpoint may therefore contain its effect although the log after the checkpoint
@@ -59,9 +59,9 @@
 //
 // # Checkpoints
 //
-// [Ledger.Cut] begins a checkpoint of the state at that moment. It is written in steps while the
+// [Ledger.BeginCheckpoint] begins a checkpoint of the state at that moment. It is written in steps while the
 // ledger continues; a job that is about to change is written before it changes (copy on write).
-// [Restore] reads a checkpoint.
+// [CheckpointReader] reads a checkpoint.
 //
 // The deduplication window only grows at one end and shrinks at the other, so checkpoints do not
 // write all of it each time. A checkpoint has *runs* of it, 2 to 4 MiB each. Later checkpoints have
@@ -129,41 +129,41 @@ type Totals struct {
 
 // Ledger is the state of a shard. Only one goroutine may use it.
 type Ledger struct {
-	config Config
-	now    int64  // the newest time that was applied
-	next   uint64 // the next job's number
-	tidied int64  // when unused memory was last released
-	paused bool
-	totals Totals
-	count  [Dead + 1]int // number of jobs by state
+	config   Config
+	now      int64  // the newest time that was applied
+	next     uint64 // the next job's number
+	tidiedAt int64  // when unused memory was last released
+	paused   bool
+	totals   Totals
+	count    [Dead + 1]int // number of jobs by state
 
-	jobs     arena
-	coming   int // number of jobs that are expected (see Expect): their state is None
-	ids      index
-	numbers  numbers
-	types    names
-	policies policies
-	lanes    []lane // waiting jobs, by type
-	busy     []uint32
-	delayed  timers // when delayed jobs become due
-	claims   timers // when claims end
-	ttl      timers // when waiting jobs' times to live end
-	held     map[uint64]times
-	requests map[string][]uint64 // claimed jobs by request ID
+	jobs          arena
+	expected      int // number of jobs that are expected (see ReserveID): their state is None
+	ids           idTable
+	numbers       numberTable
+	types         stringInterner
+	policies      policies
+	readyByType   []readyQueue // waiting jobs, by type
+	nonEmptyTypes []uint32
+	delayed       timers // when delayed jobs become due
+	claims        timers // when claims end
+	ttl           timers // when waiting jobs' times to live end
+	heldTimes     map[uint64]times
+	requests      map[string][]uint64 // claimed jobs by request ID
 
-	window   window
-	oldest   uint64 // no job below this number is waiting
-	payloads int64  // bytes of payloads
-	extra    int64  // bytes of the fields that only few jobs have
+	window       dedupWindow
+	oldest       uint64 // no job below this number is waiting
+	payloadBytes int64  // bytes of payloads
+	extraBytes   int64  // bytes of the fields that only few jobs have
 
-	cut      *Cut
-	phase    uint8   // flips with each checkpoint; see save
-	replayed *Record // reused by Replay
+	cut              *CheckpointWriter
+	checkpointParity uint8   // flips with each checkpoint; see save
+	replayed         *Record // reused by Replay
 }
 
 // New returns an empty ledger.
 func New(c Config) *Ledger {
-	l := &Ledger{config: c.withDefaults(), next: 1, held: map[uint64]times{}, requests: map[string][]uint64{}}
+	l := &Ledger{config: c.withDefaults(), next: 1, heldTimes: map[uint64]times{}, requests: map[string][]uint64{}}
 	l.ids.init(func(i uint32) [16]byte { return l.jobs.at(i).id }, func(i uint32, p ID) bool { return l.jobs.at(i).has(p) })
 	l.window.init()
 	l.delayed.init(&l.jobs, false)
@@ -184,16 +184,16 @@ func (l *Ledger) Advance(now int64) {
 		return
 	}
 	l.now = now
-	l.promote()
+	l.readyDue()
 	l.window.forget(now, l.config.DedupIDs)
-	if now-l.tidied >= tidyEvery {
-		l.tidied = now
+	if now-l.tidiedAt >= tidyEvery {
+		l.tidiedAt = now
 		l.tidy()
 	}
 }
 
-// promote makes delayed jobs that are due waiting.
-func (l *Ledger) promote() {
+// readyDue makes delayed jobs that are due waiting.
+func (l *Ledger) readyDue() {
 	for len(l.delayed.heap) > 0 && l.delayed.heap[0].at <= l.now {
 		i := l.delayed.heap[0].job
 		t := l.detach(i)
@@ -211,16 +211,16 @@ func (l *Ledger) tidy() {
 	l.ids.tidy()
 	l.window.ids.tidy()
 	for _, t := range []*timers{&l.delayed, &l.claims, &l.ttl} {
-		t.heap = tidied(t.heap, &t.most)
+		t.heap = shrink(t.heap, &t.most)
 	}
-	for i := range l.lanes {
-		l.lanes[i].heap = tidied(l.lanes[i].heap, &l.lanes[i].most)
+	for i := range l.readyByType {
+		l.readyByType[i].heap = shrink(l.readyByType[i].heap, &l.readyByType[i].most)
 	}
 }
 
-// Number returns the number for a job that is about to be enqueued, or for the new place of a job
+// NextNumber returns the number for a job that is about to be enqueued, or for the new place of a job
 // that is retried behind the others. It never returns a number twice.
-func (l *Ledger) Number() uint64 {
+func (l *Ledger) NextNumber() uint64 {
 	l.next++
 	return l.next - 1
 }
@@ -238,7 +238,7 @@ func (l *Ledger) times(i uint32) times {
 		if j.state == Active {
 			return times{at: j.more.claim.until, expires: j.more.expires}
 		}
-		return l.held[j.number] // only few held jobs have any
+		return l.heldTimes[j.number] // only few held jobs have any
 	}
 	var t times
 	switch j.state {
@@ -249,7 +249,7 @@ func (l *Ledger) times(i uint32) times {
 		t.expires = j.more.expires
 		return t
 	case Dead:
-		t.at = j.more.died
+		t.at = j.more.diedAt
 		t.expires = j.more.expires
 		return t
 	}
@@ -262,12 +262,12 @@ func (l *Ledger) times(i uint32) times {
 // detach takes a job out of the heap it is in, so that it can be put elsewhere. Every change of a
 // job begins here; so a checkpoint in progress writes the job first.
 func (l *Ledger) detach(i uint32) times {
-	l.save(i)
+	l.saveBeforeChange(i)
 	t := l.times(i)
 	j := l.jobs.at(i)
 	if j.flags&held != 0 {
 		if t != (times{}) && j.state != Active {
-			delete(l.held, j.number)
+			delete(l.heldTimes, j.number)
 		}
 		j.flags &^= held
 		l.count[j.state]--
@@ -275,7 +275,7 @@ func (l *Ledger) detach(i uint32) times {
 	}
 	switch j.state {
 	case Waiting:
-		l.unready(i)
+		l.removeReady(i)
 	case Delayed:
 		l.delayed.remove(j.pos)
 	case Active:
@@ -298,7 +298,7 @@ func (l *Ledger) attach(i uint32, s State, t times) {
 	}
 	switch s {
 	case Waiting:
-		l.ready(i)
+		l.addReady(i)
 	case Delayed:
 		l.delayed.add(t.at, i)
 	case Active:
@@ -306,26 +306,26 @@ func (l *Ledger) attach(i uint32, s State, t times) {
 		j.more.expires = t.expires
 		return
 	case Dead:
-		l.enrich(j).died = t.at
+		l.ensureExtras(j).diedAt = t.at
 		j.more.expires = t.expires
 		return
 	}
 	if t.expires != 0 {
 		l.ttl.add(t.expires, i)
 	}
-	l.thin(j)
+	l.freeExtras(j)
 }
 
-// Expect reserves an unknown ID for the job with this number, until the record that enqueues it is
+// ReserveID reserves an unknown ID for the job with this number, until the record that enqueues it is
 // applied. Meanwhile the ID is known as held, and the job's state is None. The caller got the
 // number from Number.
-func (l *Ledger) Expect(number uint64, id ID) {
-	l.jobs.at(l.admit(number, id)).flags |= held
-	l.coming++
+func (l *Ledger) ReserveID(number uint64, id ID) {
+	l.jobs.at(l.addJob(number, id)).flags |= held
+	l.expected++
 }
 
-// live returns the index of the job with this number, unless it is only expected.
-func (l *Ledger) live(number uint64) (uint32, bool) {
+// liveIndex returns the index of the job with this number, unless it is only expected.
+func (l *Ledger) liveIndex(number uint64) (uint32, bool) {
 	i, ok := l.numbers.get(number)
 	return i, ok && l.jobs.at(i).state != None
 }
@@ -333,7 +333,7 @@ func (l *Ledger) live(number uint64) (uint32, bool) {
 // Hold marks a job: it is not claimed, promoted, expired or listed as due until the next record
 // about it is applied.
 func (l *Ledger) Hold(number uint64) error {
-	i, ok := l.live(number)
+	i, ok := l.liveIndex(number)
 	if !ok || l.jobs.at(i).flags&held != 0 {
 		return fmt.Errorf("hold job %d: %w", number, ErrVoid)
 	}
@@ -345,7 +345,7 @@ func (l *Ledger) Hold(number uint64) error {
 	case j.state == Active:
 		j.more.claim.until = t.at
 	case t != times{}:
-		l.held[number] = t
+		l.heldTimes[number] = t
 	}
 	return nil
 }
@@ -357,9 +357,9 @@ func (l *Ledger) remove(i uint32) {
 	l.numbers.remove(j.number)
 	l.types.release(j.typ)
 	l.policies.release(j.policy)
-	l.payloads -= int64(len(j.payload))
+	l.payloadBytes -= int64(len(j.payload))
 	if j.more != nil {
-		l.extra -= j.more.bytes()
+		l.extraBytes -= j.more.bytes()
 	}
 	l.jobs.free(i)
 }

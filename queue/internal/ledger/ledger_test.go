@@ -18,7 +18,7 @@ type both struct {
 	w     *twin
 	log   [][]byte
 	times []int64
-	cut   *Cut
+	cut   *CheckpointWriter
 	saved []byte
 	made  [][]byte // runs of the cut
 	runs  [][]byte // of the newest checkpoint
@@ -29,7 +29,7 @@ type both struct {
 
 func newBoth(c Config, least, most int) *both {
 	b := &both{Ledger: New(c), w: newTwin(c), first: c, sizes: [2]int{least, most}}
-	b.window.least, b.window.most = least, most
+	b.window.minRun, b.window.most = least, most
 	return b
 }
 
@@ -63,7 +63,7 @@ func (b *both) same(t fataler, ids []string) {
 	t.Helper()
 	l, w := b.Ledger, b.w
 	jobs := []Job{}
-	l.From(0, func(j Job) bool { jobs = append(jobs, j); return true })
+	l.EachFrom(0, func(j Job) bool { jobs = append(jobs, j); return true })
 	if want := w.sorted(); !reflect.DeepEqual(jobs, want) {
 		t.Fatalf("jobs\n%+v\nwant\n%+v", jobs, want)
 	}
@@ -76,7 +76,7 @@ func (b *both) same(t fataler, ids []string) {
 		if want := w.find(id); ok != (want != nil) || ok && j.Number != want.Number {
 			t.Fatalf("found %q: %+v, want %+v", id, j, want)
 		}
-		state, held := l.Known(Pack(id))
+		state, held := l.Lookup(Pack(id))
 		if want, wantHeld := w.known(id); state != want || held != wantHeld {
 			t.Fatalf("%q is known as %d, held %t, want %d, %t", id, state, held, want, wantHeld)
 		}
@@ -88,10 +88,10 @@ func (b *both) same(t fataler, ids []string) {
 			t.Fatalf("best of %q is %d, %t; want %v", types, got, ok, want)
 		}
 	}
-	if got, want := sorted(l.Due(w.now, 1000)), w.due(false); !slices.Equal(got, want) {
+	if got, want := sorted(l.ExpiredClaims(w.now, 1000)), w.due(false); !slices.Equal(got, want) {
 		t.Fatalf("due %v, want %v", got, want)
 	}
-	if got, want := sorted(l.Late(w.now, 1000)), w.due(true); !slices.Equal(got, want) {
+	if got, want := sorted(l.ExpiredTTLs(w.now, 1000)), w.due(true); !slices.Equal(got, want) {
 		t.Fatalf("late %v, want %v", got, want)
 	}
 	b.sameStats(t)
@@ -184,7 +184,7 @@ func (b *both) step(t *rapid.T, ids []string, now int64) {
 	case "expect":
 		if id := rapid.SampledFrom(ids).Draw(t, "id"); b.w.fresh(id) {
 			r := b.randomJob(t, id, now)
-			b.Expect(r.Numbers[0], Pack(id))
+			b.ReserveID(r.Numbers[0], Pack(id))
 			b.w.coming[r.Numbers[0]] = r
 		}
 	case "arrive":
@@ -246,7 +246,7 @@ func (w *twin) takeOver(now int64) {
 
 func (b *both) randomJob(t *rapid.T, id string, now int64) *Record {
 	r := &Record{
-		Kind: Enqueue, At: now, Numbers: []uint64{b.Number()}, ID: id, Type: rapid.SampledFrom(kinds).Draw(t, "type"),
+		Kind: Enqueue, At: now, Numbers: []uint64{b.NextNumber()}, ID: id, Type: rapid.SampledFrom(kinds).Draw(t, "type"),
 		Payload: []byte(id), Priority: int8(rapid.IntRange(-2, 1).Draw(t, "priority")), Policy: DefaultPolicy,
 	}
 	b.w.next = b.next
@@ -271,7 +271,7 @@ func (b *both) any(t *rapid.T) *twinJob {
 // randomRecord is about one or two jobs, whether or not it makes sense for them.
 func (b *both) randomRecord(t *rapid.T, now int64) *Record {
 	r := &Record{
-		Kind: rapid.SampledFrom([]Kind{Started, Complete, Complete, Fail, Fail, Release, Expire, Cancel, Kill, Redrive, Purge, Pause, Resume, Run}).Draw(t, "kind"),
+		Kind: rapid.SampledFrom([]Kind{AttemptStarted, Complete, Complete, Fail, Fail, Release, Expire, Cancel, DeadLetter, Redrive, Purge, Pause, Resume, MakeReady}).Draw(t, "kind"),
 		At:   now,
 	}
 	if r.Kind == Pause || r.Kind == Resume {
@@ -287,7 +287,7 @@ func (b *both) randomRecord(t *rapid.T, now int64) *Record {
 			return nil
 		}
 		r.Numbers = append(r.Numbers, j.Number)
-		if r.Kind == Started || r.Kind == Expire {
+		if r.Kind == AttemptStarted || r.Kind == Expire {
 			delivery := j.Deliveries - rapid.IntRange(0, 1).Draw(t, "old")
 			if delivery < 1 {
 				return nil
@@ -298,7 +298,7 @@ func (b *both) randomRecord(t *rapid.T, now int64) *Record {
 			}
 		}
 		if (r.Kind == Fail || r.Kind == Expire || r.Kind == Release) && j.Policy.Back {
-			r.Places = append(r.Places, b.Number())
+			r.Places = append(r.Places, b.NextNumber())
 			b.w.next = b.next
 		} else if r.Kind == Fail || r.Kind == Expire || r.Kind == Release {
 			r.Places = append(r.Places, 0)
@@ -309,8 +309,8 @@ func (b *both) randomRecord(t *rapid.T, now int64) *Record {
 		r.Result = rapid.SampledFrom([][]byte{nil, []byte("done")}).Draw(t, "result")
 	case Fail:
 		r.Cause, r.Dead, r.RunAt = "broken", rapid.Bool().Draw(t, "dead"), now+rapid.Int64Range(0, 20).Draw(t, "backoff")
-	case Kill:
-		r.Cause, r.Late, r.Undelivered = "too old", rapid.Bool().Draw(t, "late"), rapid.Bool().Draw(t, "undelivered")
+	case DeadLetter:
+		r.Cause, r.TTLExpired, r.Undelivered = "too old", rapid.Bool().Draw(t, "late"), rapid.Bool().Draw(t, "undelivered")
 	case Release:
 		if r.Undelivered = rapid.Bool().Draw(t, "undelivered"); r.Undelivered {
 			r.Cause, r.RunAt = "unreadable", now+rapid.Int64Range(0, 20).Draw(t, "backoff")
@@ -333,7 +333,7 @@ func (b *both) again(t *rapid.T, now int64) {
 		if _, known := b.w.end(r.ID); !known && b.w.find(r.ID) == nil {
 			return // forgotten: it would be a new job
 		}
-	case Claim, Started, Expire:
+	case Claim, AttemptStarted, Expire:
 		for _, number := range r.Numbers {
 			if b.w.jobs[number] == nil {
 				return
@@ -355,7 +355,7 @@ func (b *both) checkpoint(t *rapid.T, what string, ids []string) {
 		if b.cut != nil && rapid.Bool().Draw(t, "abort") {
 			b.cut.Abort()
 		}
-		b.cut, b.saved, b.made, b.cutAt = b.Cut(), nil, nil, len(b.log)
+		b.cut, b.saved, b.made, b.cutAt = b.BeginCheckpoint(), nil, nil, len(b.log)
 		return
 	}
 	if b.cut == nil {
@@ -370,8 +370,8 @@ func (b *both) checkpoint(t *rapid.T, what string, ids []string) {
 	if more {
 		return
 	}
-	b.runs = append(b.runs[b.cut.Dropped():], b.made...)
-	b.cut.Named()
+	b.runs = append(b.runs[b.cut.DroppedRuns():], b.made...)
+	b.cut.SetCurrentRuns()
 	b.cut = nil
 	if len(b.runs) != len(b.window.runs) {
 		t.Fatalf("%d runs, the ledger says %d", len(b.runs), len(b.window.runs))
@@ -398,7 +398,7 @@ func (b *both) restored(t *rapid.T) *Ledger {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	l.window.least, l.window.most = b.sizes[0], b.sizes[1]
+	l.window.minRun, l.window.most = b.sizes[0], b.sizes[1]
 	return l
 }
 

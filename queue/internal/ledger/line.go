@@ -1,8 +1,8 @@
 package ledger
 
-// line is a list of waiting jobs in the order in which they are claimed. Jobs that are submitted
+// fifo is a list of waiting jobs in the order in which they are claimed. Jobs that are submitted
 // one after the other are added at its end and claimed from its front, without a search.
-type line struct {
+type fifo struct {
 	jobs  []uint32 // from front on; gap: the job has left
 	front int
 	live  int
@@ -15,10 +15,10 @@ const (
 )
 
 // last returns the job at the end. The line must not be empty.
-func (n *line) last() uint32 { return n.jobs[len(n.jobs)-1] }
+func (n *fifo) last() uint32 { return n.jobs[len(n.jobs)-1] }
 
 // push adds a job at the end and returns its position.
-func (n *line) push(i uint32) uint32 {
+func (n *fifo) push(i uint32) uint32 {
 	if len(n.jobs) == cap(n.jobs) && 2*n.front > len(n.jobs) {
 		n.base += uint32(n.front)
 		n.jobs = n.jobs[:copy(n.jobs, n.jobs[n.front:])]
@@ -30,7 +30,7 @@ func (n *line) push(i uint32) uint32 {
 }
 
 // remove removes the job at a position. The first and the last place are never gaps.
-func (n *line) remove(pos uint32) {
+func (n *fifo) remove(pos uint32) {
 	n.jobs[pos-n.base] = gap
 	n.live--
 	if n.live == 0 {
@@ -49,11 +49,11 @@ func (n *line) remove(pos uint32) {
 	}
 }
 
-// gaping reports whether most places of the line are gaps.
-func (n *line) gaping() bool { return len(n.jobs)-n.front > max(2*n.live, shortLine) }
+// mostlyGaps reports whether most places of the line are gaps.
+func (n *fifo) mostlyGaps() bool { return len(n.jobs)-n.front > max(2*n.live, shortLine) }
 
-// close removes the gaps. It calls moved with each job's new position.
-func (n *line) close(moved func(i, pos uint32)) {
+// compact removes the gaps. It calls moved with each job's new position.
+func (n *fifo) compact(moved func(i, pos uint32)) {
 	rest := n.jobs[n.front:]
 	n.base += uint32(len(n.jobs))
 	n.jobs, n.front = make([]uint32, 0, n.live), 0

@@ -12,31 +12,31 @@ type Kind uint8
 
 // The kinds of records. See the package comment for which are hard and which soft.
 const (
-	Enqueue   Kind = 1
-	Claim     Kind = 2 // soft, unless the caller waits until it is durable
-	Started   Kind = 3 // soft: the first proof that an attempt began
-	Complete  Kind = 4
-	Fail      Kind = 5
-	Release   Kind = 6
-	Expire    Kind = 7 // soft: a claim's visibility timeout is over
-	Cancel    Kind = 8
-	Kill      Kind = 9 // the job is dead
-	Redrive   Kind = 10
-	Purge     Kind = 11
-	Pause     Kind = 12
-	Resume    Kind = 13
-	Configure Kind = 14
-	Run       Kind = 15 // a delayed job may be claimed now
+	Enqueue        Kind = 1
+	Claim          Kind = 2 // soft, unless the caller waits until it is durable
+	AttemptStarted Kind = 3 // soft: the first proof that an attempt began
+	Complete       Kind = 4
+	Fail           Kind = 5
+	Release        Kind = 6
+	Expire         Kind = 7 // soft: a claim's visibility timeout is over
+	Cancel         Kind = 8
+	DeadLetter     Kind = 9 // the job is dead
+	Redrive        Kind = 10
+	Purge          Kind = 11
+	Pause          Kind = 12
+	Resume         Kind = 13
+	Configure      Kind = 14
+	MakeReady      Kind = 15 // a delayed job may be claimed now
 
 	// Kinds that occur only in checkpoints.
-	header  Kind = 32
-	saved   Kind = 33 // a job
-	ending  Kind = 34 // an ID in the deduplication window
-	trailer Kind = 35
-	stretch Kind = 36 // begins a run: endings follow, without a gap
+	header   Kind = 32
+	savedJob Kind = 33 // a job
+	endedID  Kind = 34 // an ID in the deduplication window
+	trailer  Kind = 35
+	runStart Kind = 36 // begins a run: endings follow, without a gap
 )
 
-func (k Kind) known() bool { return k >= Enqueue && k <= Run || k >= header && k <= stretch }
+func (k Kind) known() bool { return k >= Enqueue && k <= MakeReady || k >= header && k <= runStart }
 
 // Record is one decided fact. The kind determines which fields are used.
 type Record struct {
@@ -45,7 +45,7 @@ type Record struct {
 
 	// Numbers of the jobs it is about; exactly one for Enqueue, Complete, Fail.
 	Numbers []uint64
-	// Deliveries, parallel to Numbers, for Claim, Started and Expire: the number of the
+	// Deliveries, parallel to Numbers, for Claim, AttemptStarted and Expire: the number of the
 	// delivery.
 	Deliveries []uint64
 	// Places, parallel to Numbers, for Fail, Expire and Release: the job's new place; none or 0
@@ -54,9 +54,9 @@ type Record struct {
 
 	// Enqueue.
 	ID, Type, Group string
-	Packed          ID     // used instead of ID, if set
+	PackedID        ID     // used instead of ID, if set
 	Payload         []byte // valid while the decoded bytes are; Apply copies it
-	Text            string // used instead of Payload, if set: Apply keeps it
+	SharedPayload   string // used instead of Payload, if set: Apply keeps it
 	Blob            string // used instead of Payload: key of a payload object
 	Size            int    // size of that object
 	Priority        int8
@@ -64,7 +64,7 @@ type Record struct {
 	Expires         int64 // 0 is never
 	Policy          Policy
 
-	// Claim. Epoch is also used by Started and Expire: together with the delivery it identifies
+	// Claim. Epoch is also used by AttemptStarted and Expire: together with the delivery it identifies
 	// the claim.
 	Worker, Request   string
 	Epoch             int64
@@ -72,26 +72,26 @@ type Record struct {
 	Until, Visibility int64
 	Tokenless         bool
 
-	Result []byte // Complete
-	Cause  string // Fail, Expire, Kill
-	Dead   bool   // for Fail: no further attempt
-	Late   bool   // for Kill: because its time to live was over
-	// Undelivered is for Release and Kill: the claim that ends never reached a worker. It
+	Result     []byte // Complete
+	Cause      string // Fail, Expire, DeadLetter
+	Dead       bool   // for Fail: no further attempt
+	TTLExpired bool   // for DeadLetter: because its time to live was over
+	// Undelivered is for Release and DeadLetter: the claim that ends never reached a worker. It
 	// counts as no attempt and as none of the deliveries after which a job is dead.
 	Undelivered bool
 
 	Config Config // Configure
 
-	save *saving // only in checkpoints
+	save *checkpointFields // only in checkpoints
 
-	memo *memo // reuses repeated strings when decoding
+	memo *lastStrings // reuses repeated strings when decoding
 }
 
-// memo holds the last Type and Worker that were decoded.
-type memo [2]string
+// lastStrings holds the last Type and Worker that were decoded.
+type lastStrings [2]string
 
-// saving holds the fields that only checkpoints have.
-type saving struct {
+// checkpointFields holds the fields that only checkpoints have.
+type checkpointFields struct {
 	state              State
 	attempts, delivers uint16
 	base               uint16
@@ -175,11 +175,11 @@ func (r *Record) appendFact(b []byte) []byte {
 	b = appendPacked(b, fDeliveries, r.Deliveries)
 	b = appendPacked(b, fPlaces, r.Places)
 	switch r.Kind {
-	case Enqueue, saved, ending:
+	case Enqueue, savedJob, endedID:
 		b = r.appendJob(b)
 	}
 	switch r.Kind {
-	case Claim, saved:
+	case Claim, savedJob:
 		b = appendText(b, fWorker, r.Worker)
 		b = appendText(b, fRequest, r.Request)
 		b = appendInt(b, fUntil, uint64(r.Until))
@@ -195,7 +195,7 @@ func (r *Record) appendFact(b []byte) []byte {
 	b = appendBytes(b, fResult, r.Result)
 	b = appendText(b, fCause, r.Cause)
 	b = appendBool(b, fDead, r.Dead)
-	b = appendBool(b, fLate, r.Late)
+	b = appendBool(b, fLate, r.TTLExpired)
 	b = appendBool(b, fUndelivered, r.Undelivered)
 	b = appendInt(b, fWindow, uint64(r.Config.DedupWindow))
 	b = appendInt(b, fIDs, uint64(r.Config.DedupIDs))
@@ -208,12 +208,12 @@ func (r *Record) appendFact(b []byte) []byte {
 func (r *Record) appendJob(b []byte) []byte {
 	var uuid [16]byte
 	switch {
-	case r.Packed.len == idUUID:
-		b = appendBytes(b, fUUID, r.Packed.id[:])
-	case r.Packed.len == idLong:
-		b = appendText(b, fID, r.Packed.long)
-	case r.Packed.len != 0:
-		b = appendBytes(b, fID, r.Packed.id[:r.Packed.len])
+	case r.PackedID.len == idUUID:
+		b = appendBytes(b, fUUID, r.PackedID.id[:])
+	case r.PackedID.len == idLong:
+		b = appendText(b, fID, r.PackedID.long)
+	case r.PackedID.len != 0:
+		b = appendBytes(b, fID, r.PackedID.id[:r.PackedID.len])
 	case parseUUID(r.ID, &uuid):
 		b = appendBytes(b, fUUID, uuid[:])
 	default:
@@ -222,7 +222,7 @@ func (r *Record) appendJob(b []byte) []byte {
 	b = appendText(b, fType, r.Type)
 	b = appendText(b, fGroup, r.Group)
 	b = appendBytes(b, fPayload, r.Payload)
-	b = appendText(b, fPayload, r.Text)
+	b = appendText(b, fPayload, r.SharedPayload)
 	b = appendText(b, fBlob, r.Blob)
 	b = appendInt(b, fSize, uint64(r.Size))
 	b = appendInt(b, fPriority, protowire.EncodeZigZag(int64(r.Priority)))
@@ -234,7 +234,7 @@ func (r *Record) appendJob(b []byte) []byte {
 	return b
 }
 
-func (s *saving) append(b []byte) []byte {
+func (s *checkpointFields) append(b []byte) []byte {
 	b = appendInt(b, fState, uint64(s.state))
 	b = appendInt(b, fAttempts, uint64(s.attempts))
 	b = appendInt(b, fDelivers, uint64(s.delivers))
@@ -306,16 +306,16 @@ func appendPacked(b []byte, f protowire.Number, v []uint64) []byte {
 // ignored; an unknown kind is ErrNewer.
 func (r *Record) Decode(b []byte) error {
 	err := r.decode(b)
-	if r.Packed.len != 0 {
-		r.ID, r.Packed = r.Packed.String(), ID{}
+	if r.PackedID.len != 0 {
+		r.ID, r.PackedID = r.PackedID.String(), ID{}
 	}
 	return err
 }
 
 // packed returns the ID of a job's record.
 func (r *Record) packed() ID {
-	if r.Packed.len != 0 {
-		return r.Packed
+	if r.PackedID.len != 0 {
+		return r.PackedID
 	}
 	return Pack(r.ID)
 }
@@ -345,9 +345,9 @@ func (r *Record) decode(b []byte) error {
 		r.Kind, b = Kind(num), b[n:]
 		if r.Kind >= header {
 			if spare == nil {
-				spare = new(saving)
+				spare = new(checkpointFields)
 			}
-			*spare, r.save = saving{}, spare
+			*spare, r.save = checkpointFields{}, spare
 		}
 		if err := r.decodeFact(fact); err != nil {
 			return fmt.Errorf("decode a record of kind %d: %w", num, err)

@@ -9,8 +9,8 @@ import (
 )
 
 // cutAll writes a checkpoint at once.
-func cutAll(l *Ledger) (runs [][]byte, rest []byte, c *Cut) {
-	c = l.Cut()
+func cutAll(l *Ledger) (runs [][]byte, rest []byte, c *CheckpointWriter) {
+	c = l.BeginCheckpoint()
 	for more := true; more; {
 		var out []byte
 		var run bool
@@ -27,7 +27,7 @@ func cutAll(l *Ledger) (runs [][]byte, rest []byte, c *Cut) {
 func ends(t testing.TB, l *Ledger, now int64, ids []string, result int) {
 	t.Helper()
 	for _, id := range ids {
-		number := l.Number()
+		number := l.NextNumber()
 		for _, r := range []Record{
 			{Kind: Enqueue, Numbers: []uint64{number}, ID: id, Policy: DefaultPolicy},
 			{Kind: Claim, Numbers: []uint64{number}, Deliveries: []uint64{1}, Epoch: 1, Until: now + 1, Worker: "w"},
@@ -85,17 +85,17 @@ func knows(t *testing.T, l *Ledger, want []string, not ...string) {
 // behind them that are in no run.
 func withRuns(t testing.TB) [][]byte {
 	l := New(Config{})
-	l.window.least, l.window.most = 1000, 1500
+	l.window.minRun, l.window.most = 1000, 1500
 	ends(t, l, 1000, named(0, 60), 0)
 	runs, _, c := cutAll(l)
-	c.Named()
+	c.SetCurrentRuns()
 	ends(t, l, 2000, named(60, 110), 3)
 	more, _, c := cutAll(l)
-	c.Named()
+	c.SetCurrentRuns()
 	ends(t, l, 3000, named(110, 115), 3)
 	none, rest, c := cutAll(l)
-	if len(runs) != 2 || len(more) != 2 || len(none) != 0 || c.Dropped() != 0 {
-		t.Fatalf("%d runs, %d runs, %d runs, %d dropped", len(runs), len(more), len(none), c.Dropped())
+	if len(runs) != 2 || len(more) != 2 || len(none) != 0 || c.DroppedRuns() != 0 {
+		t.Fatalf("%d runs, %d runs, %d runs, %d dropped", len(runs), len(more), len(none), c.DroppedRuns())
 	}
 	return slices.Concat(runs, more, [][]byte{rest})
 }
@@ -107,21 +107,21 @@ func TestTheWindowIsWrittenOnce(t *testing.T) {
 	l := New(Config{DedupIDs: 100_000})
 	ends(t, l, 1000, named(0, 60_000), 0)
 	runs, rest, c := cutAll(l)
-	c.Named()
+	c.SetCurrentRuns()
 	if len(runs) != 1 || len(runs[0]) < leastRun*3/4 || len(rest) > 200 {
 		t.Fatalf("%d runs, then %d bytes", len(runs), len(rest))
 	}
 	ends(t, l, 2000, named(60_000, 61_000), 0)
 	none, rest, c := cutAll(l)
-	c.Named()
-	if len(none) != 0 || len(rest) < 20_000 || len(rest) > 50_000 || c.Dropped() != 0 {
+	c.SetCurrentRuns()
+	if len(none) != 0 || len(rest) < 20_000 || len(rest) > 50_000 || c.DroppedRuns() != 0 {
 		t.Fatalf("%d runs, then %d bytes", len(none), len(rest))
 	}
 	next := restoreAll(t, runs, rest)
 	knows(t, next, named(0, 61_000))
 	ends(t, next, 3000, named(61_000, 62_000), 5000)
 	more, rest, c := cutAll(next) // results count, too
-	c.Named()
+	c.SetCurrentRuns()
 	if len(more) != 2 || len(rest) > 200 {
 		t.Fatalf("%d runs, then %d bytes", len(more), len(rest))
 	}
@@ -143,23 +143,23 @@ func TestRunsAreDropped(t *testing.T) {
 		},
 	} {
 		l := New(Config{DedupWindow: 10_000})
-		l.window.least, l.window.most = 400, 10_000
+		l.window.minRun, l.window.most = 400, 10_000
 		var runs [][]byte
 		for n := range 3 {
 			ends(t, l, 1000+int64(n), named(10*n, 10*n+10), 0)
 			made, _, c := cutAll(l)
-			c.Named()
+			c.SetCurrentRuns()
 			runs = append(runs, made...)
 		}
 		if err := forget(l); err != nil || len(runs) != 3 {
 			t.Fatalf("%s: %d runs, %v", name, len(runs), err)
 		}
 		made, rest, c := cutAll(l)
-		c.Named()
-		if len(made) != 0 || c.Dropped() < 1 {
-			t.Errorf("%s: %d runs, %d dropped", name, len(made), c.Dropped())
+		c.SetCurrentRuns()
+		if len(made) != 0 || c.DroppedRuns() < 1 {
+			t.Errorf("%s: %d runs, %d dropped", name, len(made), c.DroppedRuns())
 		}
-		left := restoreAll(t, runs[c.Dropped():], rest)
+		left := restoreAll(t, runs[c.DroppedRuns():], rest)
 		if left.Stats().DedupIDs != l.Stats().DedupIDs || left.Stats().DedupIDs > 20 {
 			t.Errorf("%s: %+v, restored %+v", name, l.Stats(), left.Stats())
 		}
@@ -171,16 +171,16 @@ func TestRunsAreDropped(t *testing.T) {
 func TestRunsOfACheckpointGivenUp(t *testing.T) {
 	t.Parallel()
 	l := New(Config{})
-	l.window.least, l.window.most = 400, 1000
+	l.window.minRun, l.window.most = 400, 1000
 	ends(t, l, 1000, named(0, 30), 0)
-	c := l.Cut()
+	c := l.BeginCheckpoint()
 	for run := false; !run; {
 		_, run, _ = c.Write(nil, 100)
 	}
 	c.Abort()
 	runs, rest, c := cutAll(l)
-	if c.Dropped() != 0 {
-		t.Errorf("%d dropped", c.Dropped())
+	if c.DroppedRuns() != 0 {
+		t.Errorf("%d dropped", c.DroppedRuns())
 	}
 	knows(t, restoreAll(t, runs, rest), named(0, 30))
 }
@@ -192,14 +192,14 @@ func TestACutKeepsWhatIsForgottenOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, least := range []int{1, leastRun} {
 		l := New(Config{DedupWindow: 10_000})
-		l.window.least = least
+		l.window.minRun = least
 		ends(t, l, 1000, named(0, 5), 0)
 		if err := l.Apply(&Record{Kind: Configure, At: 1000, Config: Config{DedupWindow: 10}}, 1000); err != nil {
 			t.Fatal(err)
 		}
 		ends(t, l, 1000, named(5, 7), 0)
 		l.Advance(1020)
-		c := l.Cut()
+		c := l.BeginCheckpoint()
 		ends(t, l, 1020, []string{"job-6"}, 0)
 		var chunks [][]byte
 		var rest []byte
@@ -227,7 +227,7 @@ func TestACutKeepsWhatIsForgottenOutOfOrder(t *testing.T) {
 func TestARunWithoutAnEntry(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupWindow: 10_000})
-	l.window.least = 1
+	l.window.minRun = 1
 	ends(t, l, 1000, named(0, 2), 0)
 	if err := l.Apply(&Record{Kind: Configure, At: 1000, Config: Config{DedupWindow: 10}}, 1000); err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestARunWithoutAnEntry(t *testing.T) {
 	}
 	ends(t, l, 1020, named(2, 4), 0) // their first ends are over and dropped
 	runs, rest, c := cutAll(l)
-	c.Named()
+	c.SetCurrentRuns()
 	ends(t, l, 1030, named(4, 6), 0)
 	more, rest2, _ := cutAll(l)
 	if len(runs) != 1 || len(more) != 1 {
@@ -256,9 +256,9 @@ func TestARunWithoutAnEntry(t *testing.T) {
 func TestACutKeepsWhatIsForgottenAtOnce(t *testing.T) {
 	t.Parallel()
 	l := New(Config{DedupWindow: 1000})
-	l.window.least, l.window.most = 1000, 2000
+	l.window.minRun, l.window.most = 1000, 2000
 	ends(t, l, 1000, named(0, 500), 0)
-	c := l.Cut()
+	c := l.BeginCheckpoint()
 	l.Advance(5000)
 	if l.Stats().DedupIDs != 0 {
 		t.Fatal("nothing was forgotten")
@@ -277,10 +277,10 @@ func TestACutKeepsWhatIsForgottenAtOnce(t *testing.T) {
 			rest = append(rest, out...)
 		}
 	}
-	c.Named()
+	c.SetCurrentRuns()
 	knows(t, restoreAll(t, runs, rest), named(0, 500))
-	if made, _, c := cutAll(l); c.Dropped() != len(runs) || len(made) != 0 {
-		t.Errorf("%d of %d dropped, %d made", c.Dropped(), len(runs), len(made))
+	if made, _, c := cutAll(l); c.DroppedRuns() != len(runs) || len(made) != 0 {
+		t.Errorf("%d of %d dropped, %d made", c.DroppedRuns(), len(runs), len(made))
 	}
 }
 
@@ -301,9 +301,9 @@ func TestRunsThatDoNotFit(t *testing.T) {
 		"another order":  slices.Concat(whole[1:2], whole[:1], whole[2:]),
 		"a run behind":   slices.Concat(whole[:n-2], whole[n-1:], whole[n-2:n-1]),
 		"of no use":      slices.Concat([][]byte{run(0, 3)}, [][]byte{checkpointOf(t, 3)}),
-		"endings before": slices.Concat([][]byte{put(nil, &Record{Kind: ending, Numbers: nil, save: &saving{}})}, whole),
+		"endings before": slices.Concat([][]byte{put(nil, &Record{Kind: endedID, Numbers: nil, save: &checkpointFields{}})}, whole),
 		"a position with no name behind": slices.Concat(whole[:n-1], [][]byte{slices.Concat(whole[n-1][:headerSize(whole[n-1])],
-			put(nil, &Record{Kind: ending, save: &saving{}}), whole[n-1][headerSize(whole[n-1]):])}),
+			put(nil, &Record{Kind: endedID, save: &checkpointFields{}}), whole[n-1][headerSize(whole[n-1]):])}),
 	} {
 		r := NewRestore()
 		var err error
@@ -321,9 +321,9 @@ func TestRunsThatDoNotFit(t *testing.T) {
 
 // run returns a run without IDs.
 func run(from, n int) []byte {
-	b := put(nil, &Record{Kind: stretch, Numbers: []uint64{uint64(from), 1}})
+	b := put(nil, &Record{Kind: runStart, Numbers: []uint64{uint64(from), 1}})
 	for range n {
-		b = put(b, &Record{Kind: ending, save: &saving{}})
+		b = put(b, &Record{Kind: endedID, save: &checkpointFields{}})
 	}
 	return b
 }

@@ -22,7 +22,7 @@ func tell(t *testing.T) *story {
 
 func (s *story) enqueue(id string, change ...func(*Record)) uint64 {
 	s.t.Helper()
-	r := &Record{Kind: Enqueue, At: s.now, Numbers: []uint64{s.Number()}, ID: id, Policy: DefaultPolicy, Payload: []byte("payload of " + id)}
+	r := &Record{Kind: Enqueue, At: s.now, Numbers: []uint64{s.NextNumber()}, ID: id, Policy: DefaultPolicy, Payload: []byte("payload of " + id)}
 	for _, f := range change {
 		f(r)
 	}
@@ -78,8 +78,8 @@ func TestAClaimIsNoAttempt(t *testing.T) {
 		s.do(&Record{Kind: Release, Numbers: []uint64{n}})
 	}
 	s.claim()
-	s.delivery(Started, n)
-	s.delivery(Started, n)
+	s.delivery(AttemptStarted, n)
+	s.delivery(AttemptStarted, n)
 	if j := s.job(n); j.Attempts != 1 || !j.Begun {
 		t.Fatalf("after two heartbeats: %d attempts", j.Attempts)
 	}
@@ -112,7 +112,7 @@ func TestDeliveriesEnd(t *testing.T) {
 	if !j.Exhausted(false) {
 		t.Fatalf("not exhausted after %d deliveries", j.Deliveries)
 	}
-	s.do(&Record{Kind: Kill, Numbers: []uint64{n}, Cause: "handed out 6 times"})
+	s.do(&Record{Kind: DeadLetter, Numbers: []uint64{n}, Cause: "handed out 6 times"})
 	if st := s.Stats(); st.Dead != 1 || st.Totals.Died != 1 {
 		t.Fatalf("%+v", st)
 	}
@@ -137,7 +137,7 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	s.do(&Record{Kind: Fail, Numbers: []uint64{a}})
-	s.do(&Record{Kind: Fail, Numbers: []uint64{b}, Places: []uint64{s.Number()}})
+	s.do(&Record{Kind: Fail, Numbers: []uint64{b}, Places: []uint64{s.NextNumber()}})
 	for _, want := range []uint64{a, c, b} {
 		if got := s.claim(); got != want {
 			t.Fatalf("claimed %d, want %d", got, want)
@@ -163,7 +163,7 @@ func TestDedupWindowEdges(t *testing.T) {
 	if _, ok := s.Ended("b"); !ok {
 		t.Error("forgotten before the window's end")
 	}
-	again := &Record{Kind: Enqueue, At: s.now, Numbers: []uint64{s.Number()}, ID: "b", Policy: DefaultPolicy}
+	again := &Record{Kind: Enqueue, At: s.now, Numbers: []uint64{s.NextNumber()}, ID: "b", Policy: DefaultPolicy}
 	if err := s.Apply(again, s.now+999); !errors.Is(err, ErrVoid) {
 		t.Errorf("enqueued within the window: %v", err)
 	}
@@ -181,25 +181,25 @@ func TestTimeToLive(t *testing.T) {
 	s := tell(t)
 	n := s.enqueue("a", func(r *Record) { r.Expires = s.now + 500 })
 	s.claim()
-	if late := s.Late(s.now+10_000, 10); len(late) != 0 {
+	if late := s.ExpiredTTLs(s.now+10_000, 10); len(late) != 0 {
 		t.Fatalf("an active job is late: %v", late)
 	}
 	s.delivery(Expire, n)
-	if late := s.Late(s.now+499, 10); len(late) != 0 {
+	if late := s.ExpiredTTLs(s.now+499, 10); len(late) != 0 {
 		t.Fatalf("late too early: %v", late)
 	}
-	if late := s.Late(s.now+500, 10); !slices.Equal(late, []uint64{n}) {
+	if late := s.ExpiredTTLs(s.now+500, 10); !slices.Equal(late, []uint64{n}) {
 		t.Fatalf("late: %v", late)
 	}
-	if at, ok := s.Next(); !ok || at != s.now+500 {
+	if at, ok := s.NextDeadline(); !ok || at != s.now+500 {
 		t.Fatalf("next at %d, %t", at, ok)
 	}
-	s.do(&Record{Kind: Kill, Numbers: []uint64{n}, Cause: "late", Late: true})
+	s.do(&Record{Kind: DeadLetter, Numbers: []uint64{n}, Cause: "late", TTLExpired: true})
 	if st := s.Stats(); st.Totals.Expired != 1 || st.Totals.Died != 0 || st.Dead != 1 {
 		t.Fatalf("%+v", st)
 	}
 	s.do(&Record{Kind: Redrive, Numbers: []uint64{n}})
-	if late := s.Late(s.now+10_000, 10); len(late) != 0 {
+	if late := s.ExpiredTTLs(s.now+10_000, 10); len(late) != 0 {
 		t.Fatalf("redriven and late: %v", late)
 	}
 }
@@ -211,12 +211,12 @@ func TestRepeatedClaimCall(t *testing.T) {
 	s := tell(t)
 	a, b := s.enqueue("a"), s.enqueue("b")
 	s.do(&Record{Kind: Claim, Numbers: []uint64{b, a}, Deliveries: []uint64{1, 1}, Request: "call", Worker: "w", Until: s.now + 9, Visibility: 9})
-	if got := s.Requested("call"); !slices.Equal(got, []uint64{a, b}) {
+	if got := s.JobsOfRequest("call"); !slices.Equal(got, []uint64{a, b}) {
 		t.Fatalf("%v", got)
 	}
 	s.do(&Record{Kind: Complete, Numbers: []uint64{a}})
 	s.delivery(Expire, b)
-	if got := s.Requested("call"); len(got) != 0 || len(s.requests) != 0 {
+	if got := s.JobsOfRequest("call"); len(got) != 0 || len(s.requests) != 0 {
 		t.Fatalf("%v, %v", got, s.requests)
 	}
 }
@@ -295,8 +295,8 @@ func TestManyTypesAndPolicies(t *testing.T) {
 	for i := range uint64(n) {
 		s.do(&Record{Kind: Purge, Numbers: []uint64{i + 1}})
 	}
-	if len(s.policies.of) != 0 || len(s.types.of) != 0 || s.types.size != 0 || s.extra != 0 || s.payloads != 0 {
-		t.Errorf("left: %d policies, %d types, %d, %d and %d bytes", len(s.policies.of), len(s.types.of), s.types.size, s.extra, s.payloads)
+	if len(s.policies.of) != 0 || len(s.types.of) != 0 || s.types.size != 0 || s.extraBytes != 0 || s.payloadBytes != 0 {
+		t.Errorf("left: %d policies, %d types, %d, %d and %d bytes", len(s.policies.of), len(s.types.of), s.types.size, s.extraBytes, s.payloadBytes)
 	}
 }
 
@@ -308,9 +308,9 @@ func TestIndexLikeAMap(t *testing.T) {
 	for i := range keys {
 		keys[i] = Pack(fmt.Sprint("key ", i))
 	}
-	var x index
+	var x idTable
 	x.init(func(ref uint32) [16]byte { return keys[ref].id }, func(ref uint32, p ID) bool { return keys[ref] == p })
-	var nums numbers
+	var nums numberTable
 	in := map[uint32]bool{}
 	for step := range 60_000 {
 		ref := uint32(rnd.IntN(len(keys)))
@@ -358,7 +358,7 @@ func TestIndexLikeAMap(t *testing.T) {
 // TestWindowGoesRound: positions are stored modulo the number of references.
 func TestWindowGoesRound(t *testing.T) {
 	t.Parallel()
-	var w window
+	var w dedupWindow
 	w.init()
 	w.base, w.head, w.tail = 3*references-5, 3*references-5, 3*references-5
 	for i := range 3000 {
@@ -377,7 +377,7 @@ func TestWindowGoesRound(t *testing.T) {
 func TestLineLikeAList(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))
-	var n line
+	var n fifo
 	var want []uint32
 	at := map[uint32]uint32{}
 	n.base = math.MaxUint32 - 5000 // positions wrap around
@@ -396,8 +396,8 @@ func TestLineLikeAList(t *testing.T) {
 			n.remove(at[want[pick]])
 			want = slices.Delete(want, pick, pick+1)
 		}
-		if n.gaping() {
-			n.close(func(i, pos uint32) { at[i] = pos })
+		if n.mostlyGaps() {
+			n.compact(func(i, pos uint32) { at[i] = pos })
 		}
 		if n.live != len(want) || len(want) > 0 && (n.jobs[n.front] != want[0] || n.last() != want[len(want)-1]) {
 			t.Fatalf("step %d: %d jobs, want %d", step, n.live, len(want))
@@ -418,10 +418,10 @@ func TestLineLikeAList(t *testing.T) {
 func TestIndexOfFullBuckets(t *testing.T) {
 	t.Parallel()
 	var keys []ID
-	var x index
+	var x idTable
 	x.init(func(ref uint32) [16]byte { return keys[ref].id }, func(ref uint32, p ID) bool { return keys[ref] == p })
 	crowded := func(t *part) bool {
-		return len(t.buckets) > 1 && !slices.ContainsFunc(t.buckets, func(b bucket) bool { return b.away == 0 })
+		return len(t.buckets) > 1 && !slices.ContainsFunc(t.buckets, func(b bucket) bool { return b.overflow == 0 })
 	}
 	for n := range 1_000_000 { // for each new one, the oldest of some leaves
 		keys = append(keys, Pack(fmt.Sprint("key ", n)))
@@ -451,7 +451,7 @@ func TestDueWhileHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Advance(s.now + 1)
-	restore, cut := NewRestore(), s.Cut()
+	restore, cut := NewRestore(), s.BeginCheckpoint()
 	for more := true; more; {
 		var out []byte
 		out, _, more = cut.Write(nil, 1<<20)

@@ -148,7 +148,7 @@ func (w *twin) one(j *twinJob, r *Record, n int) bool {
 		}
 		j.State, j.At, j.Deliveries, j.Begun = Active, r.Until, int(r.Deliveries[n]), false
 		j.Worker, j.Request, j.Epoch, j.Visibility, j.Nonce, j.Tokenless = r.Worker, r.Request, r.Epoch, r.Visibility, r.Nonce, r.Tokenless
-	case Started:
+	case AttemptStarted:
 		if was == Active && uint64(j.Deliveries) == r.Deliveries[n] && j.Epoch == r.Epoch {
 			j.begin()
 		}
@@ -198,7 +198,7 @@ func (w *twin) one(j *twinJob, r *Record, n int) bool {
 		if r.RunAt > w.now {
 			j.State, j.At = Delayed, r.RunAt
 		}
-	case Kill:
+	case DeadLetter:
 		if was == Dead {
 			return false
 		}
@@ -206,7 +206,7 @@ func (w *twin) one(j *twinJob, r *Record, n int) bool {
 			j.begin()
 			w.totals.Failed++
 		}
-		if r.Late {
+		if r.TTLExpired {
 			w.totals.Expired++
 		} else {
 			w.totals.Died++
@@ -218,7 +218,7 @@ func (w *twin) one(j *twinJob, r *Record, n int) bool {
 		}
 		j.wait(&Record{}, 0)
 		j.Cause, j.Attempts, j.Begun, j.base, j.Expires = "", 0, false, j.Deliveries, 0
-	case Run:
+	case MakeReady:
 		if was != Delayed && was != Waiting {
 			return false
 		}
@@ -256,7 +256,7 @@ func (w *twin) sorted() []Job {
 	out := []Job{}
 	for _, number := range slices.Sorted(maps.Keys(w.jobs)) {
 		j := w.jobs[number]
-		j.Uncounted, j.deliveriesSinceBase = j.base, j.Deliveries-j.base
+		j.UncountedDeliveries, j.deliveriesSinceBase = j.base, j.Deliveries-j.base
 		out = append(out, j.Job)
 	}
 	return out

@@ -19,7 +19,7 @@ type Job struct {
 	Policy              Policy
 	Attempts            int
 	Deliveries          int
-	Uncounted           int   // of Deliveries, those before the last redrive, and those that reached no worker
+	UncountedDeliveries int   // of Deliveries, those before the last redrive, and those that reached no worker
 	Begun               bool  // the current delivery counts as an attempt
 	Created             int64 // milliseconds, like all times here
 	At                  int64 // Delayed: when due. Active: end of the claim. Dead: when it died
@@ -43,16 +43,16 @@ func (l *Ledger) Find(id string) (Job, bool) {
 
 // Job returns the live job with a number.
 func (l *Ledger) Job(number uint64) (Job, bool) {
-	i, ok := l.live(number)
+	i, ok := l.liveIndex(number)
 	if !ok {
 		return Job{}, false
 	}
 	return l.view(i), true
 }
 
-// Known looks up an ID among live jobs and those that have ended. For an expected job (see Expect),
+// Lookup looks up an ID among live jobs and those that have ended. For an expected job (see ReserveID),
 // isHeld is true and the state is None.
-func (l *Ledger) Known(id ID) (s State, isHeld bool) {
+func (l *Ledger) Lookup(id ID) (s State, isHeld bool) {
 	if i, ok := l.ids.get(id); ok {
 		return l.jobs.at(i).state, l.jobs.at(i).flags&held != 0
 	}
@@ -62,18 +62,18 @@ func (l *Ledger) Known(id ID) (s State, isHeld bool) {
 	return None, false
 }
 
-// Glance is Job without ID and payload, for callers that have them.
-func (l *Ledger) Glance(number uint64) (Job, bool) {
-	i, ok := l.live(number)
+// JobWithoutPayload is Job without ID and payload, for callers that have them.
+func (l *Ledger) JobWithoutPayload(number uint64) (Job, bool) {
+	i, ok := l.liveIndex(number)
 	if !ok {
 		return Job{}, false
 	}
 	return l.glance(i), true
 }
 
-// Content returns the ID and payload of a live job, which Glance leaves out.
-func (l *Ledger) Content(number uint64) (id ID, payload string) {
-	i, ok := l.live(number)
+// IDAndPayload returns the ID and payload of a live job, which JobWithoutPayload leaves out.
+func (l *Ledger) IDAndPayload(number uint64) (id ID, payload string) {
+	i, ok := l.liveIndex(number)
 	if !ok {
 		return ID{}, ""
 	}
@@ -93,13 +93,13 @@ func (l *Ledger) glance(i uint32) Job {
 	v := Job{
 		Number: j.number, Type: l.types.text[j.typ], Size: len(j.payload),
 		State: j.state, Held: j.flags&held != 0, Priority: j.priority, Policy: l.policy(j), Attempts: int(j.attempts),
-		Deliveries: int(j.delivers), Begun: j.flags&begun != 0, Created: j.created, At: t.at, Expires: t.expires,
-		deliveriesSinceBase: int(j.delivers),
+		Deliveries: int(j.deliveries), Begun: j.flags&begun != 0, Created: j.created, At: t.at, Expires: t.expires,
+		deliveriesSinceBase: int(j.deliveries),
 	}
 	if m := j.more; m != nil {
 		v.Group, v.Cause = m.group, m.cause
-		v.Uncounted = int(m.base)
-		v.deliveriesSinceBase -= v.Uncounted
+		v.UncountedDeliveries = int(m.uncountedDeliveries)
+		v.deliveriesSinceBase -= v.UncountedDeliveries
 		if m.blob != "" {
 			v.Blob, v.Size = m.blob, m.size
 		}
@@ -150,15 +150,15 @@ func (l *Ledger) Config() Config { return l.config }
 func (l *Ledger) Best(types []string) (number uint64, ok bool) {
 	best := uint32(math.MaxUint32)
 	consider := func(typ uint32) {
-		if int(typ) >= len(l.lanes) || l.lanes[typ].len() == 0 {
+		if int(typ) >= len(l.readyByType) || l.readyByType[typ].len() == 0 {
 			return
 		}
-		if top := l.best(&l.lanes[typ]); best == math.MaxUint32 || l.less(top, best) {
+		if top := l.best(&l.readyByType[typ]); best == math.MaxUint32 || l.less(top, best) {
 			best = top
 		}
 	}
 	if len(types) == 0 {
-		for _, typ := range l.busy {
+		for _, typ := range l.nonEmptyTypes {
 			consider(typ)
 		}
 	}
@@ -173,12 +173,12 @@ func (l *Ledger) Best(types []string) (number uint64, ok bool) {
 	return l.jobs.at(best).number, true
 }
 
-// Due returns up to limit jobs whose claim has ended by now. The claim that ended first is among
+// ExpiredClaims returns up to limit jobs whose claim has ended by now. The claim that ended first is among
 // them.
-func (l *Ledger) Due(now int64, limit int) []uint64 { return l.claims.due(now, limit) }
+func (l *Ledger) ExpiredClaims(now int64, limit int) []uint64 { return l.claims.due(now, limit) }
 
-// Late returns up to limit waiting or delayed jobs whose time to live is over by now.
-func (l *Ledger) Late(now int64, limit int) []uint64 { return l.ttl.due(now, limit) }
+// ExpiredTTLs returns up to limit waiting or delayed jobs whose time to live is over by now.
+func (l *Ledger) ExpiredTTLs(now int64, limit int) []uint64 { return l.ttl.due(now, limit) }
 
 // due returns entries by walking the heap from the top; it changes nothing.
 func (t *timers) due(now int64, limit int) []uint64 {
@@ -196,9 +196,9 @@ func (t *timers) due(now int64, limit int) []uint64 {
 	return out
 }
 
-// Next returns the next time at which something happens by itself: a job becomes due, a claim or a
+// NextDeadline returns the next time at which something happens by itself: a job becomes due, a claim or a
 // time to live ends. ok is false if there is none.
-func (l *Ledger) Next() (at int64, ok bool) {
+func (l *Ledger) NextDeadline() (at int64, ok bool) {
 	for _, t := range []*timers{&l.delayed, &l.claims, &l.ttl} {
 		if len(t.heap) > 0 && (!ok || t.heap[0].at < at) {
 			at, ok = t.heap[0].at, true
@@ -210,7 +210,7 @@ func (l *Ledger) Next() (at int64, ok bool) {
 // Extend sets a new end of an active job's claim. It needs no record, because after a takeover
 // every claim gets a fresh visibility timeout.
 func (l *Ledger) Extend(number uint64, until int64) bool {
-	i, ok := l.live(number)
+	i, ok := l.liveIndex(number)
 	if !ok || l.jobs.at(i).state != Active || l.jobs.at(i).flags&held != 0 {
 		return false
 	}
@@ -228,15 +228,15 @@ func (l *Ledger) TakeOver(now int64) {
 	}
 }
 
-// Requested returns the jobs that the claim call with this request ID has claimed, as far as those
+// JobsOfRequest returns the jobs that the claim call with this request ID has claimed, as far as those
 // claims still hold.
-func (l *Ledger) Requested(request string) []uint64 {
+func (l *Ledger) JobsOfRequest(request string) []uint64 {
 	return slices.Sorted(slices.Values(l.requests[request]))
 }
 
-// From calls f for the jobs from number on, in the order of their numbers, until f returns false. f
+// EachFrom calls f for the jobs from number on, in the order of their numbers, until f returns false. f
 // may change the job it is called for, but no other.
-func (l *Ledger) From(number uint64, f func(Job) bool) {
+func (l *Ledger) EachFrom(number uint64, f func(Job) bool) {
 	l.numbers.from(number, func(_ uint64, i uint32) bool { return l.jobs.at(i).state == None || f(l.view(i)) })
 }
 
@@ -258,7 +258,7 @@ func (l *Ledger) Stats() Stats {
 	s := Stats{
 		Waiting: l.count[Waiting], Delayed: l.count[Delayed], Active: l.count[Active], Dead: l.count[Dead],
 		Paused: l.paused, Totals: l.totals, Next: l.next,
-		IndexBytes: l.bytes(), PayloadBytes: l.payloads, DedupBytes: l.window.bytes(), DedupIDs: l.window.ids.n,
+		IndexBytes: l.bytes(), PayloadBytes: l.payloadBytes, DedupBytes: l.window.bytes(), DedupIDs: l.window.ids.n,
 	}
 	if s.Waiting > 0 {
 		l.numbers.from(l.oldest, func(number uint64, i uint32) bool {
@@ -276,24 +276,24 @@ func (l *Ledger) Stats() Stats {
 func (l *Ledger) Waiting() int { return l.count[Waiting] }
 
 // Jobs returns how many jobs are live, for limits.
-func (l *Ledger) Jobs() int { return l.jobs.n - l.coming }
+func (l *Ledger) Jobs() int { return l.jobs.n - l.expected }
 
 // Bytes returns the memory of live jobs, index and payloads, estimated in constant time.
-func (l *Ledger) Bytes() int64 { return int64(l.jobs.n)*100 + l.payloads + l.extra }
+func (l *Ledger) Bytes() int64 { return int64(l.jobs.n)*100 + l.payloadBytes + l.extraBytes }
 
 // bytes returns the memory of the index.
 func (l *Ledger) bytes() int64 {
 	n := l.jobs.bytes() + l.ids.bytes() + l.numbers.bytes() + l.delayed.bytes() + l.claims.bytes() + l.ttl.bytes()
-	n += l.extra + l.types.size + int64(len(l.held))*64
-	for i := range l.lanes {
-		n += int64(cap(l.lanes[i].heap)+cap(l.lanes[i].line.jobs))*4 + laneSize
+	n += l.extraBytes + l.types.size + int64(len(l.heldTimes))*64
+	for i := range l.readyByType {
+		n += int64(cap(l.readyByType[i].heap)+cap(l.readyByType[i].line.jobs))*4 + laneSize
 	}
 	return n
 }
 
 // Size returns the size of a job's payload in bytes, inline or not; 0 if there is no such job.
 func (l *Ledger) Size(number uint64) int {
-	i, ok := l.live(number)
+	i, ok := l.liveIndex(number)
 	if !ok {
 		return 0
 	}
@@ -318,7 +318,7 @@ func (l *Ledger) Unreferenced(keys map[string]bool) []string {
 
 // Blob returns the key of the job's payload object, or "".
 func (l *Ledger) Blob(number uint64) string {
-	i, ok := l.live(number)
+	i, ok := l.liveIndex(number)
 	if !ok || l.jobs.at(i).more == nil {
 		return ""
 	}

@@ -15,15 +15,15 @@ import (
 
 // kinds are the errors that a caller can act upon.
 var kinds = []error{
-	blob.ErrNotFound, blob.ErrExists, blob.ErrChanged, blob.ErrUnchanged, blob.ErrUnknownOutcome, blob.ErrDenied, blob.ErrNoBucket,
+	blob.ErrNotFound, blob.ErrExists, blob.ErrChanged, blob.ErrNotModified, blob.ErrUnknownOutcome, blob.ErrDenied, blob.ErrNoBucket,
 	blob.ErrThrottled, blob.ErrUnavailable, blob.ErrTooLarge, blob.ErrUnfit,
 }
 
-// Answered makes every call at stores whose answers may be anything. Each call must end, with a
+// CheckAnyAnswer makes every call at stores whose answers may be anything. Each call must end, with a
 // result that the contract allows or an error of a known kind. open returns such a store, new for
-// each call, like one of [Said]; enough ends the call once it has asked often enough. valid reports
+// each call, like one of [FixedAnswer]; enough ends the call once it has asked often enough. valid reports
 // whether a version is one of the backend.
-func Answered(t *testing.T, open func(enough func()) blob.Bucket, valid func(blob.Version) bool) {
+func CheckAnyAnswer(t *testing.T, open func(enough func()) blob.Bucket, valid func(blob.Version) bool) {
 	t.Helper()
 	const key, known = "a/b", blob.Version("7")
 	written := func(v blob.Version, err error) (bool, error) { return valid(v), err }
@@ -62,8 +62,8 @@ func Answered(t *testing.T, open func(enough func()) blob.Bucket, valid func(blo
 	}
 }
 
-// Said is a store that answers every request in the same way, and calls Enough at the eighth.
-type Said struct {
+// FixedAnswer is a store that answers every request in the same way, and calls Enough at the eighth.
+type FixedAnswer struct {
 	Status   int
 	Header   http.Header
 	Body     []byte
@@ -72,7 +72,7 @@ type Said struct {
 }
 
 // RoundTrip implements [http.RoundTripper].
-func (s *Said) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s *FixedAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		_, _ = io.Copy(io.Discard, r.Body)
 		r.Body.Close()

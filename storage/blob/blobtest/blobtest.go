@@ -6,7 +6,7 @@
 //		return func() blob.Bucket { return mustOpen(t, path) }
 //	}})
 //
-// [Chain] and [Slots] are the two tests with many concurrent writers. They also run alone, with
+// [StressAppend] and [StressCreate] are the two tests with many concurrent writers. They also run alone, with
 // faults below the bucket. Whatever the network does, an acknowledged write is in the object
 // exactly once, and a write that was reported as not applied is not.
 package blobtest
@@ -29,7 +29,7 @@ type Config struct {
 	// Big is the size of the big object; 0 is 8 MiB.
 	Big int
 
-	// Scale multiplies the number of concurrent calls in Chain, Slots and the races; 0 is 1. For a
+	// Scale multiplies the number of concurrent calls in StressAppend, StressCreate and the races; 0 is 1. For a
 	// slow store, set Divide instead.
 	Scale int
 

@@ -15,31 +15,31 @@ type Network struct {
 	Base http.RoundTripper
 
 	mu     sync.Mutex
-	script func(*http.Request) Trouble
-	met    map[Trouble]int
+	script func(*http.Request) Fault
+	met    map[Fault]int
 	late   []*http.Request
 	seen   []string
 }
 
-// Trouble is what happens to one request.
-type Trouble int
+// Fault is what happens to one request.
+type Fault int
 
 // The troubles.
 const (
-	None        Trouble = iota
-	LostRequest         // a reset before anything arrived
-	LostReply           // a reset after it was carried out
-	Late                // a reset; the request arrives when Land is called
-	Internal            // 500, not carried out
-	InternalYet         // 500, although carried out
-	Unavailable         // 503, not carried out
-	TooMany             // 429, not carried out
-	Conflict            // 409, not carried out
-	Refused             // 412, not carried out
-	Sent2               // carried out twice, the second answer comes back: a proxy that resends
-	Torn                // the answer's body ends in the middle
-	Hang                // no answer until the request's context ends; not carried out
-	HangYet             // the same, although carried out
+	None            Fault = iota
+	LostRequest           // a reset before anything arrived
+	LostReply             // a reset after it was carried out
+	Late                  // a reset; the request arrives when DeliverLate is called
+	Internal              // 500, not carried out
+	InternalApplied       // 500, although carried out
+	Unavailable           // 503, not carried out
+	TooMany               // 429, not carried out
+	Conflict              // 409, not carried out
+	Refused               // 412, not carried out
+	SentTwice             // carried out twice, the second answer comes back: a proxy that resends
+	Torn                  // the answer's body ends in the middle
+	Hang                  // no answer until the request's context ends; not carried out
+	HangApplied           // the same, although carried out
 )
 
 var troubleNames = [...]string{
@@ -48,13 +48,13 @@ var troubleNames = [...]string{
 }
 
 // String names the trouble.
-func (t Trouble) String() string { return troubleNames[t] }
+func (t Fault) String() string { return troubleNames[t] }
 
 // errReset is the error of a broken connection.
 var errReset = errors.New("connection reset by peer")
 
 // Script sets what happens to each request from now on; nil is nothing.
-func (n *Network) Script(script func(*http.Request) Trouble) {
+func (n *Network) Script(script func(*http.Request) Fault) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.script = script
@@ -62,8 +62,8 @@ func (n *Network) Script(script func(*http.Request) Trouble) {
 
 // Next is a script: the next requests of a method get these troubles, in order, and later ones get
 // none.
-func (n *Network) Next(method string, troubles ...Trouble) {
-	n.Script(func(r *http.Request) Trouble {
+func (n *Network) Next(method string, troubles ...Fault) {
+	n.Script(func(r *http.Request) Fault {
 		if r.Method != method || len(troubles) == 0 {
 			return None
 		}
@@ -73,11 +73,11 @@ func (n *Network) Next(method string, troubles ...Trouble) {
 	})
 }
 
-// Met returns how often each trouble has happened.
-func (n *Network) Met() map[Trouble]int {
+// FaultCounts returns how often each trouble has happened.
+func (n *Network) FaultCounts() map[Fault]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	met := map[Trouble]int{}
+	met := map[Fault]int{}
 	for trouble, count := range n.met {
 		met[trouble] = count
 	}
@@ -93,8 +93,8 @@ func (n *Network) Requests() []string {
 	return seen
 }
 
-// Land carries out the late requests, and returns how many there were.
-func (n *Network) Land() int {
+// DeliverLate carries out the late requests, and returns how many there were.
+func (n *Network) DeliverLate() int {
 	n.mu.Lock()
 	late := n.late
 	n.late = nil
@@ -132,7 +132,7 @@ func (n *Network) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errReset
 	case Internal:
 		return answer(r, http.StatusInternalServerError), nil
-	case InternalYet:
+	case InternalApplied:
 		if _, err := n.dropped(r); !errors.Is(err, errReset) {
 			return nil, err
 		}
@@ -145,11 +145,11 @@ func (n *Network) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer(r, http.StatusConflict), nil
 	case Refused:
 		return answer(r, http.StatusPreconditionFailed), nil
-	case Sent2:
+	case SentTwice:
 		_, _ = n.dropped(again())
 	case Torn:
 		return n.torn(r)
-	case HangYet:
+	case HangApplied:
 		_, _ = n.dropped(again())
 		<-r.Context().Done()
 		return nil, r.Context().Err()
@@ -162,7 +162,7 @@ func (n *Network) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // meet calls the script, and counts.
-func (n *Network) meet(r *http.Request) Trouble {
+func (n *Network) meet(r *http.Request) Fault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.seen = append(n.seen, r.Method)
@@ -171,7 +171,7 @@ func (n *Network) meet(r *http.Request) Trouble {
 	}
 	trouble := n.script(r)
 	if n.met == nil {
-		n.met = map[Trouble]int{}
+		n.met = map[Fault]int{}
 	}
 	n.met[trouble]++
 	return trouble

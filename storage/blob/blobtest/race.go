@@ -17,12 +17,12 @@ var races = map[string]func(*world){
 	"a counter loses no increment":   counter,
 	"readers never see a torn write": tornRead,
 	"create against delete":          createAgainstDelete,
-	"chain":                          func(w *world) { Chain(w.T, w.storm(4, 40)) },
-	"slots":                          func(w *world) { Slots(w.T, w.storm(6, 40)) },
+	"chain":                          func(w *world) { StressAppend(w.T, w.storm(4, 40)) },
+	"slots":                          func(w *world) { StressCreate(w.T, w.storm(6, 40)) },
 }
 
-func (w *world) storm(writers, steps int) Storm {
-	s := Storm{Steps: w.config.many(steps)}
+func (w *world) storm(writers, steps int) StressConfig {
+	s := StressConfig{Steps: w.config.many(steps)}
 	for range writers {
 		s.Buckets = append(s.Buckets, w.another())
 	}

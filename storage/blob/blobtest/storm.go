@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Storm configures Chain and Slots.
-type Storm struct {
+// StressConfig configures StressAppend and StressCreate.
+type StressConfig struct {
 	// Buckets are handles of one store, one for each writer. Faults are inserted below them.
 	Buckets []blob.Bucket
 
@@ -23,11 +23,11 @@ type Storm struct {
 	// Timeout bounds each call; 0 is the suite's patience.
 	Timeout time.Duration
 
-	// Judge reads the result at the end. It must have no faults; nil is the first bucket.
-	Judge blob.Bucket
+	// Verifier reads the result at the end. It must have no faults; nil is the first bucket.
+	Verifier blob.Bucket
 
-	// Settle runs before Judge reads. It makes late writes arrive.
-	Settle func()
+	// DeliverLate runs before Verifier reads. It makes late writes arrive.
+	DeliverLate func()
 }
 
 // Counts counts the writes by their outcome.
@@ -39,14 +39,14 @@ type Counts struct {
 // outcomeOf maps each write's mark to its error.
 type outcomeOf map[string]error // by mark; nil is acknowledged
 
-func (s Storm) judge() blob.Bucket {
-	if s.Judge != nil {
-		return s.Judge
+func (s StressConfig) judge() blob.Bucket {
+	if s.Verifier != nil {
+		return s.Verifier
 	}
 	return s.Buckets[0]
 }
 
-func (s Storm) call(t *testing.T) (context.Context, context.CancelFunc) {
+func (s StressConfig) call(t *testing.T) (context.Context, context.CancelFunc) {
 	timeout := s.Timeout
 	if timeout == 0 {
 		timeout = patience
@@ -55,7 +55,7 @@ func (s Storm) call(t *testing.T) (context.Context, context.CancelFunc) {
 }
 
 // run lets each writer do its steps and collects the outcomes by mark.
-func (s Storm) run(t *testing.T, step func(b blob.Bucket, mark string, n int) error) outcomeOf {
+func (s StressConfig) run(t *testing.T, step func(b blob.Bucket, mark string, n int) error) outcomeOf {
 	t.Helper()
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -72,8 +72,8 @@ func (s Storm) run(t *testing.T, step func(b blob.Bucket, mark string, n int) er
 		})
 	}
 	all.Wait()
-	if s.Settle != nil {
-		s.Settle()
+	if s.DeliverLate != nil {
+		s.DeliverLate()
 	}
 	return outcomes
 }
@@ -105,7 +105,7 @@ func (o outcomeOf) count(t *testing.T, found map[string]int) (c Counts) {
 }
 
 // read calls Read again while the store returns only errors that pass by themselves.
-func (s Storm) read(t *testing.T, b blob.Bucket, key string) (*blob.Object, error) {
+func (s StressConfig) read(t *testing.T, b blob.Bucket, key string) (*blob.Object, error) {
 	for {
 		ctx, cancel := s.call(t)
 		o, err := b.Read(ctx, key)
@@ -116,10 +116,10 @@ func (s Storm) read(t *testing.T, b blob.Bucket, key string) (*blob.Object, erro
 	}
 }
 
-// Chain makes all writers append marks to one object by Read and Replace. They never repeat a mark,
+// StressAppend makes all writers append marks to one object by Read and Replace. They never repeat a mark,
 // whatever the answer. At the end each acknowledged mark is there once, each refused one is not,
 // and each unknown one at most once.
-func Chain(t *testing.T, s Storm) Counts {
+func StressAppend(t *testing.T, s StressConfig) Counts {
 	t.Helper()
 	const key = "chain/HEAD"
 	if _, err := s.judge().Create(t.Context(), key, []byte("begin")); err != nil {
@@ -151,9 +151,9 @@ func Chain(t *testing.T, s Storm) Counts {
 	return outcomes.count(t, found)
 }
 
-// Slots makes all writers race to create the same names. At the end, the writer of a name's object
+// StressCreate makes all writers race to create the same names. At the end, the writer of a name's object
 // got success or an unknown outcome. No two writers of one name got success.
-func Slots(t *testing.T, s Storm) Counts {
+func StressCreate(t *testing.T, s StressConfig) Counts {
 	t.Helper()
 	name := func(n int) string { return fmt.Sprintf("slots/%020d", n) }
 	outcomes := s.run(t, func(b blob.Bucket, mark string, n int) error {

@@ -13,21 +13,21 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// weather are the default troubles of Shake: all that end by themselves.
-var weather = []Trouble{LostRequest, LostReply, Late, Internal, InternalYet, Unavailable, Conflict, Torn, TooMany}
+// weather are the default troubles of RandomFaults: all that end by themselves.
+var weather = []Fault{LostRequest, LostReply, Late, Internal, InternalApplied, Unavailable, Conflict, Torn, TooMany}
 
 // doubtful are the troubles after which the outcome of a write is unknown.
-var doubtful = []Trouble{LostRequest, LostReply, Late, Internal, InternalYet, Unavailable}
+var doubtful = []Fault{LostRequest, LostReply, Late, Internal, InternalApplied, Unavailable}
 
-// Shake is a script: one of `of` requests gets a trouble. The seed chooses it from the given ones,
+// RandomFaults is a script: one of `of` requests gets a trouble. The seed chooses it from the given ones,
 // or by default from all that end by themselves.
-func (n *Network) Shake(seed uint64, of int, troubles ...Trouble) {
+func (n *Network) RandomFaults(seed uint64, of int, troubles ...Fault) {
 	if len(troubles) == 0 {
 		troubles = weather
 	}
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 71))
-	n.Script(func(*http.Request) Trouble {
+	n.Script(func(*http.Request) Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if rng.IntN(of) > 0 {
@@ -37,18 +37,18 @@ func (n *Network) Shake(seed uint64, of int, troubles ...Trouble) {
 	})
 }
 
-// Weather runs Chain and Slots over a network that disturbs one request of three, with six clients
+// StressWithFaults runs StressAppend and StressCreate over a network that disturbs one request of three, with six clients
 // that open makes. judge reaches the store without disturbance. Of hundreds of writes with unknown
 // outcome none happens twice and none is lost.
-func Weather(t *testing.T, net *Network, judge blob.Bucket, open func() blob.Bucket) {
+func StressWithFaults(t *testing.T, net *Network, judge blob.Bucket, open func() blob.Bucket) {
 	t.Helper()
-	net.Shake(2, 3)
-	s := Storm{Steps: 80, Judge: judge, Settle: func() { net.Land() }, Timeout: 10 * time.Second}
+	net.RandomFaults(2, 3)
+	s := StressConfig{Steps: 80, Verifier: judge, DeliverLate: func() { net.DeliverLate() }, Timeout: 10 * time.Second}
 	for range 6 {
 		s.Buckets = append(s.Buckets, open())
 	}
-	chain, slots := Chain(t, s), Slots(t, s)
-	met, doubts := net.Met(), 0
+	chain, slots := StressAppend(t, s), StressCreate(t, s)
+	met, doubts := net.FaultCounts(), 0
 	for _, trouble := range doubtful {
 		doubts += met[trouble]
 	}
@@ -61,12 +61,12 @@ func Weather(t *testing.T, net *Network, judge blob.Bucket, open func() blob.Buc
 // NoAnswer gives one trouble to every request of the method with which a backend writes, and lets
 // its reads fail, until the caller's time ends. The backend must not claim to know the outcome. The
 // map says for each trouble whether it is certain that nothing has happened.
-func NoAnswer(t *testing.T, method string, troubles map[Trouble]bool, open func(t *testing.T) (*Network, blob.Bucket)) {
+func NoAnswer(t *testing.T, method string, troubles map[Fault]bool, open func(t *testing.T) (*Network, blob.Bucket)) {
 	for trouble, certain := range troubles {
 		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
 			t.Parallel()
 			net, b := open(t)
-			net.Script(func(r *http.Request) Trouble {
+			net.Script(func(r *http.Request) Fault {
 				if r.Method == method {
 					return trouble
 				}

@@ -147,8 +147,8 @@ func readNewer(w *world) {
 		w.Fatalf("absent: got %v, want ErrNotFound", err)
 	}
 	v1 := w.create("a", "one")
-	if _, err := w.ReadNewer(w.ctx, "a", v1); !errors.Is(err, blob.ErrUnchanged) {
-		w.Fatalf("same version: got %v, want ErrUnchanged", err)
+	if _, err := w.ReadNewer(w.ctx, "a", v1); !errors.Is(err, blob.ErrNotModified) {
+		w.Fatalf("same version: got %v, want ErrNotModified", err)
 	}
 	v2 := w.replace("a", "two", v1)
 	for _, known := range []blob.Version{v1, ""} {

@@ -76,10 +76,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 			_, err := b.Replace(context.Background(), "q/HEAD", []byte("new"), v)
 			return err
 		}, "old 0", "new"},
-		"replace that collects": {keep + 3, func(b *Bucket, v blob.Version) error {
+		"replace that collects": {keptVersions + 3, func(b *Bucket, v blob.Version) error {
 			_, err := b.Replace(context.Background(), "q/HEAD", []byte("new"), v)
 			return err
-		}, fmt.Sprintf("old %d", keep+3), "new"},
+		}, fmt.Sprintf("old %d", keptVersions+3), "new"},
 		"write": {2, func(b *Bucket, _ blob.Version) error {
 			_, err := b.Write(context.Background(), "q/HEAD", []byte("new"))
 			return err
@@ -131,7 +131,7 @@ func checkAfter(t *testing.T, root string, err error, before, after string) {
 	if listErr != nil || (len(page.Entries) == 1) != (got != "") {
 		t.Errorf("list: %+v, %v", page, listErr)
 	}
-	for n := range keep + 3 {
+	for n := range keptVersions + 3 {
 		if _, err := b.Write(t.Context(), "q/HEAD", fmt.Appendf(nil, "next %d", n)); err != nil {
 			t.Errorf("write afterwards: %v", err)
 		}
@@ -196,11 +196,11 @@ func TestStoppedWriter(t *testing.T) {
 		certain    bool
 	}{
 		{"before the link, one replacement", "link", replaceTimes(1), blob.ErrChanged, true},
-		{"before the link, versions collected", "link", replaceTimes(keep + 1), blob.ErrChanged, true},
-		{"before the link, many collected", "link", replaceTimes(5 * keep), blob.ErrChanged, true},
+		{"before the link, versions collected", "link", replaceTimes(keptVersions + 1), blob.ErrChanged, true},
+		{"before the link, many collected", "link", replaceTimes(5 * keptVersions), blob.ErrChanged, true},
 		{"after the link, one replacement", "confirm", replaceTimes(1), nil, false},
-		{"after the link, own version collected", "confirm", replaceTimes(keep), nil, false},
-		{"after the link, many collected", "confirm", replaceTimes(5 * keep), nil, false},
+		{"after the link, own version collected", "confirm", replaceTimes(keptVersions), nil, false},
+		{"after the link, many collected", "confirm", replaceTimes(5 * keptVersions), nil, false},
 		{"before the link, deleted", "link", deleted, blob.ErrChanged, false},
 		{"before the link, created anew", "link", recreated, blob.ErrChanged, false},
 		{"after the link, deleted", "confirm", deleted, blob.ErrChanged, false},
@@ -273,8 +273,8 @@ func files(t *testing.T, root string) (names []string) {
 
 func TestOldVersionsAreCollected(t *testing.T) {
 	t.Parallel()
-	b, _ := prepared(t, 10*keep)
-	if got := files(t, b.root); len(got) > keep+1 {
+	b, _ := prepared(t, 10*keptVersions)
+	if got := files(t, b.root); len(got) > keptVersions+1 {
 		t.Errorf("%d files: %q", len(got), got)
 	}
 	if err := b.Delete(t.Context(), "q/HEAD"); err != nil {
@@ -303,7 +303,7 @@ func TestRubbishOfDeadObjectsIsCollected(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.step = nil
-	for n := range 2 * keep {
+	for n := range 2 * keptVersions {
 		if _, err := b.Write(t.Context(), "q/HEAD", fmt.Append(nil, n)); err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@
 //
 // # Collection of old versions
 //
-// The last [keep] versions stay. A writer may be stopped between reading version n and linking n+1.
+// The last [keptVersions] versions stay. A writer may be stopped between reading version n and linking n+1.
 // If it is stopped for long enough, another writer has made n+1 meanwhile, and n+1 has been
 // collected since. The stopped writer's link would then succeed in the gap. It therefore checks
 // again afterwards. The header of every version names the nonce of the version it replaced, so n+2
@@ -57,9 +57,9 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// keep is how many versions of one object stay: the current one, and those that readers may be
+// keptVersions is how many versions of one object stay: the current one, and those that readers may be
 // about to open. They are listed in one system call, so the number must be small.
-const keep = 8
+const keptVersions = 8
 
 // stale is the age at which Open removes files that a killed process left in .tmp. A writer that
 // was stopped for longer finds its file gone, and reports that nothing happened.

@@ -222,7 +222,7 @@ func asError(op, key string, err error) error {
 	if op == "read" && unreadable(err) {
 		err = with(blob.ErrCorrupt, err)
 	}
-	if answer := read && (errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrUnchanged)); !answer &&
+	if answer := read && (errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrNotModified)); !answer &&
 		!blob.NotApplied(err) && !errors.Is(err, blob.ErrUnknownOutcome) {
 		err = withKind(err)
 	}

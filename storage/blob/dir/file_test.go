@@ -194,7 +194,7 @@ func TestKeep(t *testing.T) {
 	}
 	for _, name := range []string{"circle", "whole"} {
 		for range 2 { // the second time the key exists
-			if err := blob.Keep(ctx, b, "a/"+name, "kept/"+name); err != nil {
+			if err := blob.Preserve(ctx, b, "a/"+name, "kept/"+name); err != nil {
 				t.Error(err)
 			}
 		}
@@ -208,13 +208,13 @@ func TestKeep(t *testing.T) {
 	if o, err := b.Read(ctx, "kept/whole"); err != nil || string(o.Data) != "second" {
 		t.Errorf("%v, %v", o, err)
 	}
-	if err := blob.Keep(ctx, b, "a/whole", "kept/other"); !errors.Is(err, blob.ErrNotFound) {
+	if err := blob.Preserve(ctx, b, "a/whole", "kept/other"); !errors.Is(err, blob.ErrNotFound) {
 		t.Errorf("what is gone: %v", err)
 	}
 	if _, err := b.Create(ctx, "a/whole", []byte("another")); err != nil {
 		t.Fatal(err)
 	}
-	if err := blob.Keep(ctx, b, "a/whole", "kept/whole"); !errors.Is(err, blob.ErrExists) {
+	if err := blob.Preserve(ctx, b, "a/whole", "kept/whole"); !errors.Is(err, blob.ErrExists) {
 		t.Errorf("what is there: %v", err)
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-var _ blob.Keeper = (*Bucket)(nil)
+var _ blob.Preserver = (*Bucket)(nil)
 
-// Keep implements blob.Keeper: it gives each file of the object a second name. It reads no file, so
+// Retain implements blob.Preserver: it gives each file of the object a second name. It reads no file, so
 // it also works for files that the disk or the file system cannot read any more.
-func (b *Bucket) Keep(ctx context.Context, key, as string) error {
+func (b *Bucket) Retain(ctx context.Context, key, as string) error {
 	if err := errors.Join(blob.CheckKey(key), blob.CheckKey(as)); err != nil {
 		return &blob.Error{Op: "keep", Key: key, Kind: err}
 	}

@@ -43,7 +43,7 @@ func (b *Bucket) read(ctx context.Context, key string, n int, known blob.Version
 	}
 	defer f.Close()
 	if known != "" && s.version() == known {
-		return nil, asError("read", key, blob.ErrUnchanged)
+		return nil, asError("read", key, blob.ErrNotModified)
 	}
 	data, err := f.data(n)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 func (b *Bucket) removeBelow(path string, root nonce, live []uint64, top uint64) {
 	slices.Sort(live)
 	for _, n := range live {
-		if n+keep > top || b.at("collect") != nil || !bequeath(path, root, n) {
+		if n+keptVersions > top || b.at("collect") != nil || !markSuperseded(path, root, n) {
 			return
 		}
 		if err := os.Remove(versionFile(path, root, n)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -21,10 +21,10 @@ func (b *Bucket) removeBelow(path string, root nonce, live []uint64, top uint64)
 	}
 }
 
-// bequeath prepares a version for removal. If the next version names it, it was the object, so it
+// markSuperseded prepares a version for removal. If the next version names it, it was the object, so it
 // is marked read-only. A writer that has not checked yet finds the mark on the name that it still
 // has. bequeath reports whether the version may be removed.
-func bequeath(path string, root nonce, n uint64) bool {
+func markSuperseded(path string, root nonce, n uint64) bool {
 	f, err := open(versionFile(path, root, n))
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist)
@@ -51,8 +51,8 @@ func (b *Bucket) remove(key string) error {
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return nil // a directory of keys is no object
 	}
-	grave := filepath.Join(b.tmp(), newNonce().String())
-	err := os.Rename(path, grave)
+	deletedPath := filepath.Join(b.tmp(), newNonce().String())
+	err := os.Rename(path, deletedPath)
 	if errors.Is(err, os.ErrNotExist) {
 		if _, err := os.Lstat(b.tmp()); err != nil {
 			return err
@@ -65,12 +65,12 @@ func (b *Bucket) remove(key string) error {
 	if err := b.publish(filepath.Dir(path)); err != nil {
 		return err
 	}
-	b.bury(path, grave)
+	b.cleanUp(path, deletedPath)
 	return nil
 }
 
-// bury removes the remaining files of a deleted object. If it fails, the files stay and do no harm.
-func (b *Bucket) bury(path, grave string) {
+// cleanUp removes the remaining files of a deleted object. If it fails, the files stay and do no harm.
+func (b *Bucket) cleanUp(path, grave string) {
 	f, err := open(grave)
 	if err == nil {
 		f.Close()

@@ -61,7 +61,7 @@ func highest(path string, root nonce) (uint64, error) {
 // again if a write or a deletion happened between its steps.
 func (b *Bucket) current(path string) (state, *file, error) {
 	for range attempts {
-		s, f, err := b.look(path)
+		s, f, err := b.tryCurrent(path)
 		if err == nil || !errors.Is(err, os.ErrNotExist) {
 			return s, f, err
 		}
@@ -69,8 +69,8 @@ func (b *Bucket) current(path string) (state, *file, error) {
 	return state{}, nil, errBusy
 }
 
-// look is one attempt of current. os.ErrNotExist asks for another one.
-func (b *Bucket) look(path string) (state, *file, error) {
+// tryCurrent is one attempt of current. os.ErrNotExist asks for another one.
+func (b *Bucket) tryCurrent(path string) (state, *file, error) {
 	first, err := open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return state{}, nil, blob.ErrNotFound
@@ -234,13 +234,13 @@ func (b *Bucket) confirm(path, tmp string, mine state) error {
 	case top == mine.n:
 		return nil
 	}
-	return b.judge(path, tmp, mine, top)
+	return b.wasCurrent(path, tmp, mine, top)
 }
 
-// judge distinguishes a version that was the object until it was replaced from one that was linked
+// wasCurrent distinguishes a version that was the object until it was replaced from one that was linked
 // into a gap. A version that was the object is named by its successor or, once it may be collected,
 // marked read-only.
-func (b *Bucket) judge(path, tmp string, mine state, top uint64) error {
+func (b *Bucket) wasCurrent(path, tmp string, mine state, top uint64) error {
 	if f, err := open(versionFile(path, mine.root, mine.n+1)); err == nil {
 		f.Close()
 		if f.replaced == mine.self {
@@ -275,7 +275,7 @@ func isRoot(path string, root nonce) bool {
 // and is not the key's root afterwards cannot become it again.
 func (b *Bucket) collect(path string) {
 	entries, err := os.ReadDir(versions(path))
-	if err != nil || len(entries) <= keep {
+	if err != nil || len(entries) <= keptVersions {
 		return
 	}
 	first, err := open(path)

@@ -33,10 +33,10 @@ func FuzzAnswers(f *testing.F) {
 		if generation != "" {
 			header.Set("X-Goog-Generation", generation)
 		}
-		blobtest.Answered(t, func(enough func()) blob.Bucket {
+		blobtest.CheckAnyAnswer(t, func(enough func()) blob.Bucket {
 			b, err := gcs.Open(t.Context(), gcs.Config{
 				Bucket: "bucket", Prefix: "some/where", Endpoint: "http://store.test", Tokens: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: token}),
-				Client: &http.Client{Transport: &blobtest.Said{Status: 200 + int(status)%400, Header: header, Body: body, Enough: enough}},
+				Client: &http.Client{Transport: &blobtest.FixedAnswer{Status: 200 + int(status)%400, Header: header, Body: body, Enough: enough}},
 				Policy: gcs.Policy{Pause: time.Microsecond},
 			})
 			if err != nil {

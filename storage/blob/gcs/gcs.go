@@ -197,7 +197,7 @@ func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte,
 	call.Send = func(ctx context.Context) settle.Answer {
 		return b.upload(ctx, call.Key, data, call.Nonce, generation)
 	}
-	call.Look = func(ctx context.Context) (settle.Seen, settle.Answer) { return b.look(ctx, call.Key) }
+	call.Stat = func(ctx context.Context) (settle.ObjectInfo, settle.Answer) { return b.look(ctx, call.Key) }
 	return b.config.Policy.Write(ctx, call)
 }
 

@@ -67,16 +67,16 @@ func TestConformance(t *testing.T) {
 // TestTroubleOfOneWrite goes through the faults of a write's first attempt.
 func TestTroubleOfOneWrite(t *testing.T) {
 	t.Parallel()
-	for trouble, requests := range map[blobtest.Trouble]string{
-		blobtest.LostRequest: "POST GET POST",
-		blobtest.LostReply:   "POST GET",
-		blobtest.InternalYet: "POST GET",
-		blobtest.Unavailable: "POST GET POST",
-		blobtest.TooMany:     "POST POST",
-		blobtest.Conflict:    "POST GET POST",
-		blobtest.Refused:     "POST GET POST",
-		blobtest.Late:        "POST GET POST",
-		blobtest.Torn:        "POST GET",
+	for trouble, requests := range map[blobtest.Fault]string{
+		blobtest.LostRequest:     "POST GET POST",
+		blobtest.LostReply:       "POST GET",
+		blobtest.InternalApplied: "POST GET",
+		blobtest.Unavailable:     "POST GET POST",
+		blobtest.TooMany:         "POST POST",
+		blobtest.Conflict:        "POST GET POST",
+		blobtest.Refused:         "POST GET POST",
+		blobtest.Late:            "POST GET POST",
+		blobtest.Torn:            "POST GET",
 	} {
 		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
 			t.Parallel()
@@ -89,12 +89,12 @@ func TestTroubleOfOneWrite(t *testing.T) {
 			if got := strings.Join(w.net.Requests(), " "); got != requests {
 				t.Errorf("create sent %s, want %s", got, requests)
 			}
-			w.net.Land()
+			w.net.DeliverLate()
 			w.net.Next(http.MethodPost, trouble)
 			if v, err = w.Replace(t.Context(), "a", []byte("two"), v); err != nil {
 				t.Fatalf("replace: %v", err)
 			}
-			w.net.Land()
+			w.net.DeliverLate()
 			o, err := w.Read(t.Context(), "a")
 			if err != nil || string(o.Data) != "two" || o.Version != v {
 				t.Fatalf("read: %v, %v; want two of version %s", o, err, v)
@@ -140,8 +140,8 @@ func TestHole06GenerationOfTheSameAnswer(t *testing.T) {
 // TestNoAnswerAtAll: the caller's time ends, and the error does not claim to know the outcome.
 func TestNoAnswerAtAll(t *testing.T) {
 	t.Parallel()
-	blobtest.NoAnswer(t, http.MethodPost, map[blobtest.Trouble]bool{
-		blobtest.LostReply: false, blobtest.Late: false, blobtest.HangYet: false, blobtest.Internal: false,
+	blobtest.NoAnswer(t, http.MethodPost, map[blobtest.Fault]bool{
+		blobtest.LostReply: false, blobtest.Late: false, blobtest.HangApplied: false, blobtest.Internal: false,
 		blobtest.TooMany: true, blobtest.Conflict: true,
 	}, func(t *testing.T) (*blobtest.Network, blob.Bucket) {
 		w := newWorld(t)
@@ -159,7 +159,7 @@ func TestStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blobtest.Weather(t, w.net, judge, func() blob.Bucket { return w.open(t) })
+	blobtest.StressWithFaults(t, w.net, judge, func() blob.Bucket { return w.open(t) })
 }
 
 func TestRefusals(t *testing.T) {
@@ -217,7 +217,7 @@ func TestReadWithoutGenerationIsRefused(t *testing.T) {
 	}
 	w.fake.mute = true
 	if _, err := w.Read(t.Context(), "a"); !errors.Is(err, blob.ErrUnfit) {
-		t.Fatalf("got %v, want ErrUnfit", err)
+		t.Fatalf("got %v, want ErrContractViolated", err)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestProbeRefusesIgnoredConditions(t *testing.T) {
 	w := newWorld(t)
 	w.fake.bad = true
 	if err := blob.Probe(t.Context(), w); !errors.Is(err, blob.ErrUnfit) {
-		t.Fatalf("got %v, want ErrUnfit", err)
+		t.Fatalf("got %v, want ErrContractViolated", err)
 	}
 	if len(w.fake.objects) != 0 {
 		t.Errorf("the probe left %d objects", len(w.fake.objects))

@@ -40,7 +40,7 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 	}
 	o, err := b.read(ctx, key, query, nil)
 	if err == nil && known != "" && o.Version == known { // the store ignores the condition
-		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrUnchanged}
+		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrNotModified}
 	}
 	return o, err
 }
@@ -114,7 +114,7 @@ func (b *Bucket) page(ctx context.Context, prefix, after string, query url.Value
 		case answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound):
 			answer.Err.Kind = blob.ErrNoBucket
 		case answer.Verdict == settle.Done && json.Unmarshal(got.body, &listed) != nil:
-			return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+			return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 		}
 		return answer
 	}}

@@ -159,7 +159,7 @@ func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, gen
 }
 
 func noGeneration() settle.Answer {
-	return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no generation")}}
+	return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Err: errors.New("the answer has no generation")}}
 }
 
 // multipart is the body of an upload: RFC 2387, two parts.
@@ -173,24 +173,24 @@ func multipart(boundary string, meta, data []byte) []byte {
 }
 
 // look reads the metadata of an object. It is no error if there is none.
-func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answer) {
+func (b *Bucket) look(ctx context.Context, key string) (settle.ObjectInfo, settle.Answer) {
 	got, answer := b.do(ctx, request{
 		method: http.MethodGet, path: b.object(key), query: url.Values{"fields": {"generation,metadata"}},
 	})
 	if answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
-		return settle.Seen{}, settle.Answer{}
+		return settle.ObjectInfo{}, settle.Answer{}
 	}
 	if answer.Verdict != settle.Done {
-		return settle.Seen{}, answer
+		return settle.ObjectInfo{}, answer
 	}
 	var found resource
 	if err := json.Unmarshal(got.body, &found); err != nil {
-		return settle.Seen{}, settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+		return settle.ObjectInfo{}, settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 	}
 	if !isGeneration(blob.Version(found.Generation)) {
-		return settle.Seen{}, noGeneration()
+		return settle.ObjectInfo{}, noGeneration()
 	}
-	return settle.Seen{Exists: true, Nonce: found.Metadata[nonceName], Version: blob.Version(found.Generation)}, settle.Answer{}
+	return settle.ObjectInfo{Exists: true, Nonce: found.Metadata[nonceName], Version: blob.Version(found.Generation)}, settle.Answer{}
 }
 
 // size is a number in quotes.

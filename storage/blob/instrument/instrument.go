@@ -130,7 +130,7 @@ var answers = []struct {
 }{
 	{blob.ErrExists, "exists"},
 	{blob.ErrChanged, "changed"},
-	{blob.ErrUnchanged, "unchanged"},
+	{blob.ErrNotModified, "unchanged"},
 	{blob.ErrNotFound, "not_found"},
 }
 

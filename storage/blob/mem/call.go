@@ -92,7 +92,7 @@ func (b *Bucket) do(ctx context.Context, call *Call, effect func(Fault) error) e
 func (b *Bucket) arrive(call *Call, effect func(Fault) error) (Fault, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.land(false)
+	b.deliverDue(false)
 	b.calls++
 	call.N = b.calls
 	fault := b.pick(*call)

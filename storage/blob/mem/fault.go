@@ -43,7 +43,7 @@ const (
 	LostReply
 
 	// Late: the answer is that of LostRequest. The write arrives after Delay, and its condition is
-	// checked then. If Delay is 0, it arrives when Land is called.
+	// checked then. If Delay is 0, it arrives when DeliverLate is called.
 	Late
 
 	// TornRead: a read returns half of the bytes with the whole object's version and no error.
@@ -79,7 +79,7 @@ type injection struct {
 // lateWrite is a write in flight that has not arrived.
 type lateWrite struct {
 	call   Call
-	due    time.Time // zero: only Land lands it
+	due    time.Time // zero: only DeliverLate lands it
 	effect func(Fault) error
 }
 
@@ -93,11 +93,11 @@ func (b *Bucket) Inject(op Op, key string, faults ...Fault) {
 	}
 }
 
-// Late returns the writes that have not arrived yet, in the order of their calls.
-func (b *Bucket) Late() []Call {
+// LateWrites returns the writes that have not arrived yet, in the order of their calls.
+func (b *Bucket) LateWrites() []Call {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.land(false)
+	b.deliverDue(false)
 	calls := make([]Call, 0, len(b.late))
 	for _, w := range b.late {
 		calls = append(calls, w.call)
@@ -105,16 +105,16 @@ func (b *Bucket) Late() []Call {
 	return calls
 }
 
-// Land makes all late writes arrive now, in the order of their calls, and returns how many took
+// DeliverLate makes all late writes arrive now, in the order of their calls, and returns how many took
 // effect.
-func (b *Bucket) Land() int {
+func (b *Bucket) DeliverLate() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.land(true)
+	return b.deliverDue(true)
 }
 
-// LandOne makes the late write of call number n arrive now and reports whether it took effect.
-func (b *Bucket) LandOne(n int) bool {
+// DeliverLateCall makes the late write of call number n arrive now and reports whether it took effect.
+func (b *Bucket) DeliverLateCall(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, w := range b.late {
@@ -126,8 +126,8 @@ func (b *Bucket) LandOne(n int) bool {
 	return false
 }
 
-// land makes the late writes arrive that are due, or all.
-func (b *Bucket) land(all bool) int {
+// deliverDue makes the late writes arrive that are due, or all.
+func (b *Bucket) deliverDue(all bool) int {
 	if len(b.late) == 0 {
 		return 0
 	}
@@ -178,7 +178,7 @@ func (b *Bucket) apply(call Call, fault Fault, effect func(Fault) error) error {
 			return fail(call, effect(fault))
 		}
 	case LostRequest, LostReply, Late:
-		b.lose(call, fault, effect)
+		b.applyLost(call, fault, effect)
 		answer.Unknown = call.Op.writes()
 		if !answer.Unknown {
 			answer.Kind = blob.ErrUnavailable
@@ -189,8 +189,8 @@ func (b *Bucket) apply(call Call, fault Fault, effect func(Fault) error) error {
 	return answer
 }
 
-// lose carries out a call whose answer is lost.
-func (b *Bucket) lose(call Call, fault Fault, effect func(Fault) error) {
+// applyLost carries out a call whose answer is lost.
+func (b *Bucket) applyLost(call Call, fault Fault, effect func(Fault) error) {
 	switch {
 	case fault.Kind == LostReply:
 		_ = effect(fault) // the answer is lost, whatever it is

@@ -22,7 +22,7 @@ func TestFaultsOfAWrite(t *testing.T) {
 		want    error
 		certain bool
 		there   bool
-		landed  int // by Land afterwards
+		landed  int // by DeliverLate afterwards
 	}{
 		{mem.NoFault, nil, false, true, 0},
 		{mem.Conflict, blob.ErrUnavailable, true, false, 0},
@@ -46,7 +46,7 @@ func TestFaultsOfAWrite(t *testing.T) {
 			if _, there := b.Peek("a"); there != c.there {
 				t.Errorf("there: %v, want %v", there, c.there)
 			}
-			if n := b.Land(); n != c.landed {
+			if n := b.DeliverLate(); n != c.landed {
 				t.Errorf("%d writes landed, want %d", n, c.landed)
 			}
 			if _, there := b.Peek("a"); there != (c.there || c.landed > 0) {
@@ -105,12 +105,12 @@ func TestLateWriteIsJudgedWhenItArrives(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute - time.Nanosecond)
-		if keys := strings.Join(b.Keys(), " "); keys != "a" || len(b.Late()) != 2 {
-			t.Fatalf("before the minute is over: %s, %d late", keys, len(b.Late()))
+		if keys := strings.Join(b.Keys(), " "); keys != "a" || len(b.LateWrites()) != 2 {
+			t.Fatalf("before the minute is over: %s, %d late", keys, len(b.LateWrites()))
 		}
 		time.Sleep(time.Nanosecond)
-		if keys := strings.Join(b.Keys(), " "); keys != "a b" || len(b.Late()) != 0 {
-			t.Fatalf("after the minute: %s, %d late", keys, len(b.Late()))
+		if keys := strings.Join(b.Keys(), " "); keys != "a b" || len(b.LateWrites()) != 0 {
+			t.Fatalf("after the minute: %s, %d late", keys, len(b.LateWrites()))
 		}
 		if got, _ := b.Peek("a"); string(got) != "in time" {
 			t.Errorf("a late create overwrote: %q", got)
@@ -124,8 +124,8 @@ func TestLandOne(t *testing.T) {
 	b.Inject(mem.Write, "", mem.Fault{Kind: mem.Late}, mem.Fault{Kind: mem.Late})
 	_, _ = b.Write(t.Context(), "a", []byte("first"))
 	_, _ = b.Write(t.Context(), "a", []byte("second"))
-	calls := b.Late()
-	if len(calls) != 2 || !b.LandOne(calls[1].N) || b.LandOne(calls[1].N) || !b.LandOne(calls[0].N) {
+	calls := b.LateWrites()
+	if len(calls) != 2 || !b.DeliverLateCall(calls[1].N) || b.DeliverLateCall(calls[1].N) || !b.DeliverLateCall(calls[0].N) {
 		t.Fatalf("late %v", calls)
 	}
 	if got, _ := b.Peek("a"); string(got) != "first" {
@@ -223,9 +223,9 @@ func TestStorm(t *testing.T) {
 			return mem.Fault{Kind: kinds[rng.IntN(len(kinds))]}
 		}})
 		judge := silent{b}
-		s := blobtest.Storm{Buckets: []blob.Bucket{b, b, b, b}, Steps: 30, Judge: judge, Settle: func() { b.Land() }}
-		blobtest.Chain(t, s)
-		blobtest.Slots(t, s)
+		s := blobtest.StressConfig{Buckets: []blob.Bucket{b, b, b, b}, Steps: 30, Verifier: judge, DeliverLate: func() { b.DeliverLate() }}
+		blobtest.StressAppend(t, s)
+		blobtest.StressCreate(t, s)
 	}
 }
 

@@ -111,7 +111,7 @@ func (b *Bucket) read(ctx context.Context, call Call, n int, known blob.Version)
 		case !ok:
 			return blob.ErrNotFound
 		case known != "" && o.version == known:
-			return blob.ErrUnchanged
+			return blob.ErrNotModified
 		}
 		data := o.data[:min(n, len(o.data))]
 		if fault.Kind == TornRead {
@@ -241,7 +241,7 @@ func (b *Bucket) List(ctx context.Context, prefix, after string, limit int) (*bl
 func (b *Bucket) Peek(key string) ([]byte, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.land(false)
+	b.deliverDue(false)
 	o, ok := b.objects[key]
 	return o.data, ok
 }
@@ -250,6 +250,6 @@ func (b *Bucket) Peek(key string) ([]byte, bool) {
 func (b *Bucket) Keys() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.land(false)
+	b.deliverDue(false)
 	return slices.Clone(b.keys)
 }

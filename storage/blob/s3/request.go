@@ -48,24 +48,24 @@ func (b *Bucket) put(ctx context.Context, in *s3.PutObjectInput) settle.Answer {
 }
 
 func noETag() settle.Answer {
-	return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
+	return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
 }
 
 // look reads the metadata of an object. It is no error if there is none.
-func (b *Bucket) look(ctx context.Context, key string) (settle.Seen, settle.Answer) {
+func (b *Bucket) look(ctx context.Context, key string) (settle.ObjectInfo, settle.Answer) {
 	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))})
 	if err != nil {
 		answer := classify(ctx, err)
 		if errors.Is(kind(answer), blob.ErrNotFound) {
-			return settle.Seen{}, settle.Answer{}
+			return settle.ObjectInfo{}, settle.Answer{}
 		}
-		return settle.Seen{}, answer
+		return settle.ObjectInfo{}, answer
 	}
 	version := unquote(out.ETag)
 	if version == "" {
-		return settle.Seen{}, noETag()
+		return settle.ObjectInfo{}, noETag()
 	}
-	return settle.Seen{Exists: true, Nonce: metadata(out.Metadata), Version: version}, settle.Answer{}
+	return settle.ObjectInfo{Exists: true, Nonce: metadata(out.Metadata), Version: version}, settle.Answer{}
 }
 
 // metadata finds the nonce. Some stores change the case of names.
@@ -106,7 +106,7 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 		}
 	})
 	if err == nil && known != "" && o.Version == known { // the store ignores the condition
-		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrUnchanged}
+		return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrNotModified}
 	}
 	return o, err
 }
@@ -239,7 +239,7 @@ func classify(ctx context.Context, err error) settle.Answer {
 	api, ok := errors.AsType[smithy.APIError](err)
 	switch {
 	case response.HTTPStatusCode() < 300: // a success status with a body that cannot be parsed
-		answer.Verdict, answer.Err.Kind = settle.Doubtful, blob.ErrUnavailable
+		answer.Verdict, answer.Err.Kind = settle.Unknown, blob.ErrUnavailable
 	case response.HTTPStatusCode() == http.StatusRequestedRangeNotSatisfiable:
 		answer.Err.Kind = errRange
 	case ok:
@@ -258,7 +258,7 @@ func byCode(answer *settle.Answer, code string) {
 	case "EntityTooLarge":
 		answer.Verdict, answer.Err.Kind = settle.Failed, blob.ErrTooLarge
 	case "RequestTimeout": // a 400: the store gave up waiting for the body
-		answer.Verdict, answer.Err.Kind = settle.Doubtful, blob.ErrUnavailable
+		answer.Verdict, answer.Err.Kind = settle.Unknown, blob.ErrUnavailable
 	}
 }
 
@@ -274,7 +274,7 @@ func classifyLocal(ctx context.Context, err error) settle.Answer {
 		err = op.Err
 	}
 	if _, ok := errors.AsType[*smithy.DeserializationError](err); ok {
-		return settle.Answer{Verdict: settle.Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+		return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 	}
 	// A request that fails before it is sent lacks credentials or a usable address.
 	return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrDenied, Err: err}}

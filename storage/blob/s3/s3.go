@@ -199,7 +199,7 @@ func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte,
 	if err := check(call); err != nil {
 		return "", err
 	}
-	call.Nonce, call.Twice = rand.Text(), true
+	call.Nonce, call.LookTwice = rand.Text(), true
 	call.Send = func(ctx context.Context) settle.Answer {
 		in := b.input(call.Key, data, call.Nonce)
 		condition(in)
@@ -209,7 +209,7 @@ func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte,
 		}
 		return answer
 	}
-	call.Look = func(ctx context.Context) (settle.Seen, settle.Answer) { return b.look(ctx, call.Key) }
+	call.Stat = func(ctx context.Context) (settle.ObjectInfo, settle.Answer) { return b.look(ctx, call.Key) }
 	return b.config.Policy.Write(ctx, call)
 }
 

@@ -72,17 +72,17 @@ func TestConformance(t *testing.T) {
 // TestTroubleOfOneWrite goes through the faults of a write's first attempt.
 func TestTroubleOfOneWrite(t *testing.T) {
 	t.Parallel()
-	for trouble, requests := range map[blobtest.Trouble]string{
-		blobtest.LostRequest: "PUT HEAD PUT",
-		blobtest.LostReply:   "PUT HEAD HEAD",
-		blobtest.Internal:    "PUT HEAD PUT",
-		blobtest.InternalYet: "PUT HEAD HEAD",
-		blobtest.Unavailable: "PUT HEAD PUT",
-		blobtest.TooMany:     "PUT PUT",
-		blobtest.Conflict:    "PUT HEAD PUT",
-		blobtest.Refused:     "PUT HEAD PUT",
-		blobtest.Sent2:       "PUT HEAD HEAD",
-		blobtest.Late:        "PUT HEAD PUT",
+	for trouble, requests := range map[blobtest.Fault]string{
+		blobtest.LostRequest:     "PUT HEAD PUT",
+		blobtest.LostReply:       "PUT HEAD HEAD",
+		blobtest.Internal:        "PUT HEAD PUT",
+		blobtest.InternalApplied: "PUT HEAD HEAD",
+		blobtest.Unavailable:     "PUT HEAD PUT",
+		blobtest.TooMany:         "PUT PUT",
+		blobtest.Conflict:        "PUT HEAD PUT",
+		blobtest.Refused:         "PUT HEAD PUT",
+		blobtest.SentTwice:       "PUT HEAD HEAD",
+		blobtest.Late:            "PUT HEAD PUT",
 	} {
 		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
 			t.Parallel()
@@ -95,7 +95,7 @@ func TestTroubleOfOneWrite(t *testing.T) {
 			if got := strings.Join(w.net.Requests(), " "); got != requests {
 				t.Errorf("create sent %s, want %s", got, requests)
 			}
-			w.net.Land()
+			w.net.DeliverLate()
 			w.net.Next(http.MethodPut, trouble)
 			w.net.Requests()
 			if v, err = w.Replace(t.Context(), "a", []byte("two"), v); err != nil {
@@ -104,7 +104,7 @@ func TestTroubleOfOneWrite(t *testing.T) {
 			if got := strings.Join(w.net.Requests(), " "); got != requests {
 				t.Errorf("replace sent %s, want %s", got, requests)
 			}
-			w.net.Land()
+			w.net.DeliverLate()
 			o, err := w.Read(t.Context(), "a")
 			if err != nil || string(o.Data) != "two" || o.Version != v {
 				t.Fatalf("read: %v, %v; want two of version %s", o, err, v)
@@ -116,8 +116,8 @@ func TestTroubleOfOneWrite(t *testing.T) {
 // TestNoAnswerAtAll: the caller's time ends, and the error does not claim to know the outcome.
 func TestNoAnswerAtAll(t *testing.T) {
 	t.Parallel()
-	blobtest.NoAnswer(t, http.MethodPut, map[blobtest.Trouble]bool{
-		blobtest.LostRequest: false, blobtest.LostReply: false, blobtest.Late: false, blobtest.Hang: false, blobtest.HangYet: false,
+	blobtest.NoAnswer(t, http.MethodPut, map[blobtest.Fault]bool{
+		blobtest.LostRequest: false, blobtest.LostReply: false, blobtest.Late: false, blobtest.Hang: false, blobtest.HangApplied: false,
 		blobtest.Internal: false, blobtest.Unavailable: false, blobtest.TooMany: true, blobtest.Conflict: true,
 	}, func(t *testing.T) (*blobtest.Network, blob.Bucket) {
 		w := newWorld(t)
@@ -132,7 +132,7 @@ func TestSomebodyElseWasFirst(t *testing.T) {
 	w := newWorld(t)
 	other := w.open(t)
 	var once sync.Once
-	w.net.Script(func(r *http.Request) blobtest.Trouble {
+	w.net.Script(func(r *http.Request) blobtest.Fault {
 		trouble := blobtest.None
 		if r.Method == http.MethodPut {
 			once.Do(func() { trouble = blobtest.LostReply })
@@ -164,7 +164,7 @@ func TestStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blobtest.Weather(t, w.net, judge, func() blob.Bucket { return w.open(t) })
+	blobtest.StressWithFaults(t, w.net, judge, func() blob.Bucket { return w.open(t) })
 }
 
 func TestRefusals(t *testing.T) {
@@ -265,7 +265,7 @@ func TestProbeRefusesIgnoredConditions(t *testing.T) {
 	w.fake.bad = true
 	err := blob.Probe(t.Context(), w)
 	if !errors.Is(err, blob.ErrUnfit) || !strings.Contains(err.Error(), "If-None-Match") {
-		t.Fatalf("got %v, want ErrUnfit that names the condition", err)
+		t.Fatalf("got %v, want ErrContractViolated that names the condition", err)
 	}
 	if len(w.fake.objects) != 0 {
 		t.Errorf("the probe left %d objects", len(w.fake.objects))

@@ -89,11 +89,11 @@ const (
 
 // Stats counts the requests of one class by their outcome.
 type Stats struct {
-	Sent     int64         // to the bucket
-	Delayed  int64         // of those sent, after a wait
-	Waited   time.Duration // in sum
-	Refused  int64         // blob.ErrThrottled
-	OverPlan int64         // blob.ErrBudget
+	Sent       int64         // to the bucket
+	Delayed    int64         // of those sent, after a wait
+	Waited     time.Duration // in sum
+	Refused    int64         // blob.ErrThrottled
+	OverBudget int64         // blob.ErrBudget
 }
 
 // Bucket is a throttled blob.Bucket. Use New.
@@ -170,21 +170,21 @@ func (b *Bucket) admit(ctx context.Context, class Class, op, key string) error {
 // errTooLong is the error of a call whose context would end before it may send.
 var errTooLong = fmt.Errorf("the configured rate is used up for longer than the call may take: %w", context.DeadlineExceeded)
 
-// turn is a place in the queue.
-type turn struct {
+// reservation is a place in the queue.
+type reservation struct {
 	d     time.Duration
 	took  bool // a token was taken, and a write of the day
 	again bool // the day's budget is used up: ask again after d
 }
 
 // reserve takes a place, without waiting for it.
-func (b *Bucket) reserve(class Class, deadline time.Time, bounded bool) (turn, *blob.Error) {
+func (b *Bucket) reserve(class Class, deadline time.Time, bounded bool) (reservation, *blob.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	if class == Writes || class == Deletes {
 		if left := b.day.full(now); left > 0 {
-			return b.overPlan(class, left, bounded && deadline.Before(now.Add(left)))
+			return b.overBudget(class, left, bounded && deadline.Before(now.Add(left)))
 		}
 	}
 	var d time.Duration
@@ -192,30 +192,30 @@ func (b *Bucket) reserve(class Class, deadline time.Time, bounded bool) (turn, *
 		d = tokens.next(now)
 		if d > 0 && bounded && deadline.Before(now.Add(d)) {
 			b.count(class, func(s *Stats) { s.Refused++ })
-			return turn{}, &blob.Error{Kind: blob.ErrThrottled, RetryAfter: d, Err: errTooLong}
+			return reservation{}, &blob.Error{Kind: blob.ErrThrottled, RetryAfter: d, Err: errTooLong}
 		}
 		tokens.take(now)
 	}
 	if class == Writes || class == Deletes {
 		b.day.take(now)
 	}
-	return turn{d: d, took: true}, nil
+	return reservation{d: d, took: true}, nil
 }
 
-// overPlan refuses a write beyond the budget, or lets it wait.
-func (b *Bucket) overPlan(class Class, left time.Duration, tooLong bool) (turn, *blob.Error) {
+// overBudget refuses a write beyond the budget, or lets it wait.
+func (b *Bucket) overBudget(class Class, left time.Duration, tooLong bool) (reservation, *blob.Error) {
 	if b.config.WaitForBudget && !tooLong {
-		return turn{d: left, again: true}, nil
+		return reservation{d: left, again: true}, nil
 	}
-	b.count(class, func(s *Stats) { s.OverPlan++ })
-	return turn{}, &blob.Error{
+	b.count(class, func(s *Stats) { s.OverBudget++ })
+	return reservation{}, &blob.Error{
 		Kind: blob.ErrBudget, RetryAfter: left,
 		Err: fmt.Errorf("%d of %d writes of this day are used: raise the writes per day, or wait", b.day.used, b.day.limit),
 	}
 }
 
 // release gives back the place of a caller that gave up waiting.
-func (b *Bucket) release(class Class, t turn) {
+func (b *Bucket) release(class Class, t reservation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !t.took {
@@ -229,7 +229,7 @@ func (b *Bucket) release(class Class, t turn) {
 	}
 }
 
-func (b *Bucket) waited(class Class, t turn, sent bool) {
+func (b *Bucket) waited(class Class, t reservation, sent bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count(class, func(s *Stats) {

@@ -192,7 +192,7 @@ func TestHole10BudgetReallyLimits(t *testing.T) {
 		if used != 1 || limit != 4 || time.Until(next) != 24*time.Hour {
 			t.Errorf("budget %d of %d until %s", used, limit, next)
 		}
-		if got := b.Stats(); got[throttle.Writes].OverPlan != 100 || got[throttle.Deletes].OverPlan != 100 {
+		if got := b.Stats(); got[throttle.Writes].OverBudget != 100 || got[throttle.Deletes].OverBudget != 100 {
 			t.Errorf("stats %+v", got)
 		}
 	})

@@ -13,22 +13,22 @@ import (
 // Commands are the operators' commands, oldest first. Each is replaced, never changed.
 type Commands []*storage.Command
 
-// File stores a command, or finds the one that has its ID. It reports whether the command is new.
-func (cs *Commands) File(r Rows, c storage.Command, t node.Term, now time.Time) (storage.Command, bool) {
+// Add stores a command, or finds the one that has its ID. It reports whether the command is new.
+func (cs *Commands) Add(r Rows, c storage.Command, t node.Term, now time.Time) (storage.Command, bool) {
 	for _, old := range *cs {
 		if old.ID == c.ID {
 			return *old, false
 		}
 	}
-	c = Filed(r, c, t, now)
+	c = NewCommand(r, c, t, now)
 	kept := c
 	*cs = append(*cs, &kept)
 	return c, true
 }
 
-// Filed returns a new command as it is stored. A request to resign another term than the present
+// NewCommand returns a new command as it is stored. A request to resign another term than the present
 // one is answered at once.
-func Filed(r Rows, c storage.Command, t node.Term, now time.Time) storage.Command {
+func NewCommand(r Rows, c storage.Command, t node.Term, now time.Time) storage.Command {
 	c.CreatedAt, c.DoneAt, c.Result = now, time.Time{}, ""
 	if c.Kind == storage.CommandResign {
 		if c.Term != 0 && c.Term != t.Number {
@@ -53,8 +53,8 @@ func (cs Commands) Waiting() []storage.Command {
 	return out
 }
 
-// Fulfil marks a command as done that a node has carried out by its leave.
-func (cs Commands) Fulfil(l storage.Leave, t node.Term, now time.Time) {
+// MarkDone marks a command as done that a node has carried out by its leave.
+func (cs Commands) MarkDone(l storage.Leave, t node.Term, now time.Time) {
 	for i, old := range cs {
 		if l.Command != "" && old.ID == l.Command && old.DoneAt.IsZero() {
 			done := Done(*old, l, t, now)

@@ -19,23 +19,23 @@ func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now tim
 		return storage.Outcome{Unit: u.Unit}
 	}
 	own := old.Holder.ID == who.ID && old.Holder.Incarnation == who.Incarnation && old.Generation == u.Generation
-	if own && already(*old, u.Step) {
+	if own && alreadyTaken(*old, u.Step) {
 		return storage.Outcome{Unit: u.Unit, Applied: true, Record: *old}
 	}
 	next, ok := daemon.Next(old.State, u.Step)
-	if !own || !ok || !holders(u.Step) {
+	if !own || !ok || !isHolderStep(u.Step) {
 		return storage.Outcome{Unit: u.Unit, Record: *old}
 	}
 	rec := *old
 	rec.State = next
-	if !u.Step.Health() {
+	if !u.Step.IsHealthReport() {
 		rec.Since = now
 	}
-	if !u.Step.Stays() {
+	if !u.Step.KeepsHolder() {
 		rec.Reason = u.Reason
 	}
 	rec.Error = cmp.Or(u.Error, rec.Error)
-	if !u.Step.Stays() {
+	if !u.Step.KeepsHolder() {
 		rec.RetryAt = time.Time{}
 	}
 	kind := takeStep(r, &rec, u, term, now)
@@ -48,8 +48,8 @@ func Report(r Rows, who node.Identity, u storage.UnitReport, term int64, now tim
 	return storage.Outcome{Unit: u.Unit, Applied: true, Record: rec}
 }
 
-// holders reports whether the holder takes a step; the leader takes the others.
-func holders(step daemon.Step) bool {
+// isHolderStep reports whether the holder takes a step; the leader takes the others.
+func isHolderStep(step daemon.Step) bool {
 	switch step {
 	case daemon.Acknowledge, daemon.Postpone, daemon.Confirm, daemon.Release, daemon.Abandon, daemon.Resume, daemon.Fail, daemon.Recover:
 		return true
@@ -57,9 +57,9 @@ func holders(step daemon.Step) bool {
 	return false
 }
 
-// already reports whether a row of the same holder and generation shows that a step was taken. It cannot show a
+// alreadyTaken reports whether a row of the same holder and generation shows that a step was taken. It cannot show a
 // resumption or postponement, because those gave the row another generation.
-func already(rec daemon.Record, step daemon.Step) bool {
+func alreadyTaken(rec daemon.Record, step daemon.Step) bool {
 	switch step {
 	case daemon.Acknowledge:
 		return rec.State == daemon.Active
@@ -82,7 +82,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 	case daemon.Fail:
 		first := rec.FailingSince.IsZero()
 		rec.Failures = max(rec.Failures, u.Failures, 1)
-		failing(rec, now)
+		setFailingSince(rec, now)
 		rec.RetryAt = now.Add(u.RetryIn)
 		if first {
 			return daemon.AssignmentFailing
@@ -98,7 +98,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 		}
 		if u.Error != "" {
 			rec.Failures += max(u.Failures, 1)
-			failing(rec, now)
+			setFailingSince(rec, now)
 			return daemon.AssignmentFailed
 		}
 	case daemon.Abandon:
@@ -106,7 +106,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 		rec.Forced = true
 		if u.Embargo != 0 {
 			rec.Embargoes = embargo(r, rec.Embargoes,
-				daemon.Embargo{Incarnation: rec.Holder.Incarnation, Length: u.Embargo, Reason: u.Reason, Run: rec.Generation}, now)
+				daemon.Embargo{Incarnation: rec.Holder.Incarnation, Length: u.Embargo, Reason: u.Reason, AbandonedGeneration: rec.Generation}, now)
 		}
 		return daemon.AssignmentAbandoned
 	case daemon.Resume:
@@ -123,8 +123,8 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 	return daemon.AssignmentDeleted
 }
 
-// failing records when the failures of a unit began.
-func failing(rec *daemon.Record, now time.Time) {
+// setFailingSince records when the failures of a unit began.
+func setFailingSince(rec *daemon.Record, now time.Time) {
 	if rec.FailingSince.IsZero() {
 		rec.FailingSince = now
 	}
@@ -153,9 +153,9 @@ func embargo(r Rows, list []daemon.Embargo, e daemon.Embargo, now time.Time) []d
 	out := make([]daemon.Embargo, 0, len(list)+1)
 	for _, old := range list {
 		switch {
-		case old.Incarnation == e.Incarnation && (old.Run == 0) == (e.Run == 0):
+		case old.Incarnation == e.Incarnation && (old.AbandonedGeneration == 0) == (e.AbandonedGeneration == 0):
 			e.Strikes = old.Strikes + 1
-			if old.Holds(now) && old.Until.After(e.Until) {
+			if old.InForce(now) && old.Until.After(e.Until) {
 				e.Until, e.Length = old.Until, old.Length
 			}
 		case r.Node(old.Incarnation) != nil:
@@ -164,15 +164,15 @@ func embargo(r Rows, list []daemon.Embargo, e daemon.Embargo, now time.Time) []d
 	}
 	out = append(out, e)
 	slices.SortFunc(out, func(a, b daemon.Embargo) int {
-		return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.Run, b.Run))
+		return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.AbandonedGeneration, b.AbandonedGeneration))
 	})
 	return out
 }
 
-// Returned ends the embargoes of abandoned runs that a heartbeat reports as returned, and reports whether there
+// EndEmbargoes ends the embargoes of abandoned runs that a heartbeat reports as returned, and reports whether there
 // were any.
-func Returned(r Rows, b storage.Heartbeat) (lifted bool) {
-	for _, run := range b.Returned {
+func EndEmbargoes(r Rows, b storage.Heartbeat) (lifted bool) {
+	for _, run := range b.ReturnedRuns {
 		old := r.Unit(run.Unit)
 		if old == nil {
 			continue

@@ -14,7 +14,7 @@ import (
 // shows it.
 func Commit(r Rows, c storage.Commit, now time.Time) []storage.Outcome {
 	for _, n := range c.Nodes {
-		judge(r, n, now)
+		changeNode(r, n, now)
 	}
 	_, highest := r.Highest()
 	c.HighestGeneration = max(c.HighestGeneration, highest)
@@ -25,14 +25,14 @@ func Commit(r Rows, c storage.Commit, now time.Time) []storage.Outcome {
 	return out
 }
 
-// judge applies the leader's step with a node.
+// changeNode applies the leader's step with a node.
 //
 //   - Removed: the row must be exactly as the leader saw it. A node that has sent a heartbeat
 //     meanwhile is not dead.
 //   - Late, Deaf: a mark beside the state, with one event. The row must still have the stamp that
 //     was too old.
 //   - Live: takes the mark back, without an event.
-func judge(r Rows, n storage.NodeChange, now time.Time) {
+func changeNode(r Rows, n storage.NodeChange, now time.Time) {
 	old := present(r, n.Guard.Incarnation)
 	if old == nil {
 		return
@@ -40,17 +40,17 @@ func judge(r Rows, n storage.NodeChange, now time.Time) {
 	row := *old
 	switch n.State {
 	case node.Removed:
-		if r.Still(n.Guard) {
-			Entomb(r, row, n.Reason, now)
+		if r.Unchanged(n.Guard) {
+			MakeTombstone(r, row, n.Reason, now)
 		}
 	case node.Live:
-		row.Judged = ""
+		row.LeaderState = ""
 		r.PutNode(row)
 	case node.Late, node.Deaf:
-		if row.Judged == n.State || !judgedBy(n, row) {
+		if row.LeaderState == n.State || !hasStamp(n, row) {
 			return
 		}
-		row.Judged = n.State
+		row.LeaderState = n.State
 		r.PutNode(row)
 		kind := daemon.NodeLate
 		if n.State == node.Deaf {
@@ -60,17 +60,17 @@ func judge(r Rows, n storage.NodeChange, now time.Time) {
 	}
 }
 
-// judgedBy reports whether the row still has the stamp that was too old.
-func judgedBy(n storage.NodeChange, row node.Member) bool {
+// hasStamp reports whether the row still has the stamp that was too old.
+func hasStamp(n storage.NodeChange, row node.Member) bool {
 	stamp := row.LastHeartbeatAt
 	if n.State == node.Deaf {
-		stamp = row.HeardAt
+		stamp = row.ConfirmedAt
 	}
-	return n.Stamp.IsZero() || n.Stamp.Equal(stamp)
+	return n.ObservedAt.IsZero() || n.ObservedAt.Equal(stamp)
 }
 
-// Entomb turns a row into a tombstone.
-func Entomb(r Rows, row node.Member, reason string, now time.Time) {
+// MakeTombstone turns a row into a tombstone.
+func MakeTombstone(r Rows, row node.Member, reason string, now time.Time) {
 	row.State, row.EndedAt, row.EndReason = node.Removed, now, reason
 	r.PutNode(row)
 	r.Emit(NodeEvent(daemon.NodeRemoved, row.Identity, reason), now)
@@ -155,7 +155,7 @@ func assign(r Rows, rec *daemon.Record, c storage.Commit, change storage.Change,
 // death, it checks the holder's row again: a node whose row has changed since is not dead.
 func expire(r Rows, rec *daemon.Record, change storage.Change, now time.Time) (daemon.EventKind, bool) {
 	if dead := change.Dead; dead != nil {
-		if present(r, dead.Incarnation) != nil && !r.Still(*dead) {
+		if present(r, dead.Incarnation) != nil && !r.Unchanged(*dead) {
 			return "", false
 		}
 	}

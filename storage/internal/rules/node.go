@@ -20,9 +20,9 @@ func Register(r Rows, row *node.Member, b storage.Heartbeat, now time.Time) (adv
 		reason = "returned"
 	}
 	row.Identity = b.Node
-	row.State, row.Judged, row.Witnessed = node.Live, "", false
+	row.State, row.LeaderState, row.ExitProven = node.Live, "", false
 	row.EndedAt, row.EndReason = time.Time{}, ""
-	row.RegisteredAt, row.HeardAt = now, now
+	row.RegisteredAt, row.ConfirmedAt = now, now
 	r.Emit(NodeEvent(daemon.NodeRegistered, row.Identity, reason), now)
 	return Advertise(row, b.Advert)
 }

@@ -28,8 +28,8 @@ type Rows interface {
 	// PutNode writes these fields of a process's existing row: its state, whether it is called late
 	// or deaf, whether it is proven to have ended, and its end.
 	PutNode(m node.Member)
-	// Still reports whether an existing row has not changed since the leader saw it.
-	Still(g storage.NodeGuard) bool
+	// Unchanged reports whether an existing row has not changed since the leader saw it.
+	Unchanged(g storage.NodeVersion) bool
 	// Unit returns a unit's row, or nil. It is never changed in place.
 	Unit(u daemon.Unit) *daemon.Record
 	Put(r daemon.Record)
@@ -56,8 +56,8 @@ func NodeEvent(kind daemon.EventKind, who node.Identity, reason string) daemon.E
 	return daemon.Event{Kind: kind, Node: who.Name, NodeID: who.ID, Incarnation: who.Incarnation, Reason: reason}
 }
 
-// Free frees units by force, without their holders' confirmation.
-func Free(r Rows, units []daemon.Record, reason string, now time.Time) {
+// ForceFree frees units by force, without their holders' confirmation.
+func ForceFree(r Rows, units []daemon.Record, reason string, now time.Time) {
 	for _, rec := range units {
 		next, ok := daemon.Next(rec.State, daemon.Expire)
 		if !ok {

@@ -9,15 +9,15 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Reign is the term and its lease.
-type Reign struct {
+// TermAndLease is the term and its lease.
+type TermAndLease struct {
 	Term  *node.Term
 	Lease *node.Lease
 }
 
-// Claim decides about the term by [storage.Decide], after the node's row was written. A node that
+// DecideTerm decides about the term by [storage.Decide], after the node's row was written. A node that
 // never leads is refused whatever it asks for.
-func Claim(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time) storage.Verdict {
+func DecideTerm(r Rows, reign TermAndLease, c storage.TermRequest, row *node.Member, now time.Time) storage.ElectionResult {
 	if row.NeverLead {
 		return storage.Refuse
 	}
@@ -38,7 +38,7 @@ func Claim(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time
 
 // elect begins a new term. If it replaces a leader, it first emits that leader's loss: expired, or
 // replaced if the candidate itself held that term and had published Lost for it.
-func elect(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time) {
+func elect(r Rows, reign TermAndLease, c storage.TermRequest, row *node.Member, now time.Time) {
 	old := *reign.Term
 	if old.Held() {
 		reason := node.Expired
@@ -46,12 +46,12 @@ func elect(r Rows, reign Reign, c storage.Claim, row *node.Member, now time.Time
 			reason = node.Replaced
 		}
 		e := termEvent(daemon.LeaderLost, old, string(reason))
-		e.Detail = storage.Lost(*reign.Lease, now)
+		e.Detail = storage.NewLostDetail(*reign.Lease, now)
 		r.Emit(e, now)
 	}
 	highest, _ := r.Highest() // row already contains what this heartbeat reports
 	*reign.Term = node.Term{
-		Number:    storage.NextNumber(old.Number, now, highest),
+		Number:    storage.NextTermNumber(old.Number, now, highest),
 		Ordinal:   old.Ordinal + 1,
 		Leader:    row.Identity,
 		ElectedAt: now,
@@ -70,17 +70,17 @@ func Resign(r Rows, term *node.Term, l storage.Leave, now time.Time) bool {
 	return true
 }
 
-// Ended applies the exit evidence of a heartbeat. It marks the rows of the processes that have
+// ApplyExitEvidence applies the exit evidence of a heartbeat. It marks the rows of the processes that have
 // ended, and vacates a term that one of them holds. It reports whether it marked a row and whether
 // it vacated the term.
-func Ended(r Rows, term *node.Term, b storage.Heartbeat, now time.Time) (marked, vacated bool) {
-	for _, inc := range b.Ended {
+func ApplyExitEvidence(r Rows, term *node.Term, b storage.Heartbeat, now time.Time) (marked, vacated bool) {
+	for _, inc := range b.ExitEvidence {
 		if inc == b.Node.Incarnation {
 			continue
 		}
-		if m := present(r, inc); m != nil && !m.Witnessed {
+		if m := present(r, inc); m != nil && !m.ExitProven {
 			row := *m
-			row.Witnessed, marked = true, true
+			row.ExitProven, marked = true, true
 			r.PutNode(row)
 		}
 		if term.Held() && term.Leader.Incarnation == inc {
@@ -120,6 +120,6 @@ func Drain(r Rows, row node.Member, l storage.Leave, now time.Time) {
 // Deregister turns a row into a tombstone. Units that the process still holds are freed by force:
 // the process reports its own end, not that of its runs.
 func Deregister(r Rows, row node.Member, l storage.Leave, now time.Time) {
-	Free(r, r.HeldBy(row.Incarnation), string(l.Reason), now)
-	Entomb(r, row, string(l.Reason), now)
+	ForceFree(r, r.HeldBy(row.Incarnation), string(l.Reason), now)
+	MakeTombstone(r, row, string(l.Reason), now)
 }

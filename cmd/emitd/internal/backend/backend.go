@@ -42,10 +42,10 @@ type Policy string
 
 // The policies.
 const (
-	Look   Policy = "look"
-	Auto   Policy = "auto"
-	Always Policy = "always"
-	Never  Policy = "never"
+	ReadOnly Policy = "look"
+	Auto     Policy = "auto"
+	Always   Policy = "always"
+	Never    Policy = "never"
 )
 
 // Options configure how a store is opened.
@@ -79,9 +79,9 @@ func (s *Store) Blocker() (pid int, stopped bool) {
 	return s.blocker()
 }
 
-// Wakes tests the store's wake-ups. known is false if the store has none, or none that may fail to
-// arrive. The error is [postgres.ErrDeaf] if they do not arrive.
-func (s *Store) Wakes(ctx context.Context) (known bool, err error) {
+// CheckWakeUps tests the store's wake-ups. known is false if the store has none, or none that may fail to
+// arrive. The error is [postgres.ErrNoNotifications] if they do not arrive.
+func (s *Store) CheckWakeUps(ctx context.Context) (known bool, err error) {
 	if s.wakes == nil {
 		return false, nil
 	}

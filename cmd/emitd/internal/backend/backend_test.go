@@ -31,11 +31,11 @@ func codeOf(err error) fault.Code {
 	return ""
 }
 
-// TestPolicies checks that policy Look creates nothing, that a node creates the file, and that the schema
+// TestPolicies checks that policy ReadOnly creates nothing, that a node creates the file, and that the schema
 // is then there for all.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
-	ctx, o := context.Background(), options(t, Look)
+	ctx, o := context.Background(), options(t, ReadOnly)
 	if _, err := Open(ctx, o); codeOf(err) != fault.Unreachable {
 		t.Errorf("looking at no file: %v", err)
 	}
@@ -59,10 +59,10 @@ func TestPolicies(t *testing.T) {
 	if s.Kind != "sqlite" {
 		t.Errorf("kind is %q", s.Kind)
 	}
-	if _, ok := s.Store.(storage.Waker); !ok {
+	if _, ok := s.Store.(storage.Watcher); !ok {
 		t.Error("the store's own abilities are hidden")
 	}
-	for _, p := range []Policy{Look, Never, Always} {
+	for _, p := range []Policy{ReadOnly, Never, Always} {
 		o.Policy = p
 		again, err := Open(ctx, o)
 		if err != nil {
@@ -80,7 +80,7 @@ func TestPolicies(t *testing.T) {
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	ctx, o := context.Background(), options(t, Look)
+	ctx, o := context.Background(), options(t, ReadOnly)
 	done, err := Migrate(ctx, o)
 	if err != nil || len(done) == 0 {
 		t.Fatalf("migrated %v: %v", done, err)

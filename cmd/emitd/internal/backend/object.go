@@ -37,13 +37,13 @@ func openObject(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	look := o.Policy == Look
+	look := o.Policy == ReadOnly
 	if !look {
 		if err := answers(ctx, bucket, o.Config.Timing().QueryTimeout); err != nil {
 			return nil, err
 		}
 	}
-	s, err := object.Open(ctx, bucket, object.Config{Name: place(address), MustExist: look, NoProbe: look})
+	s, err := object.Open(ctx, bucket, object.Config{Name: withoutOptions(address), MustExist: look, NoProbe: look})
 	if err != nil {
 		return nil, err
 	}
@@ -61,9 +61,9 @@ func answers(ctx context.Context, bucket blob.Bucket, limit time.Duration) error
 	return nil
 }
 
-// place returns the address without options. Every process of a cluster must use the same place, whatever
+// withoutOptions returns the address without options. Every process of a cluster must use the same place, whatever
 // options it needs.
-func place(address string) string {
+func withoutOptions(address string) string {
 	address, _, _ = strings.Cut(address, "?")
 	return strings.TrimRight(address, "/")
 }

@@ -23,7 +23,7 @@ var sqliteOutbox = outboxDriver{
 	open: openSQLiteOutbox, migrate: migrateSQLiteOutbox, sql: sqliteOutboxSQL,
 	status: func(ctx context.Context, o Options) ([]Migration, error) {
 		cfg := sqliteOutboxConfig(o)
-		if err := there(cfg.Path); err != nil {
+		if err := mustExist(cfg.Path); err != nil {
 			return nil, err
 		}
 		db, err := openFile(cfg.Path, "mode=rw")
@@ -59,7 +59,7 @@ func openSQLiteOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	}
 	cfg := sqliteOutboxConfig(o)
 	cfg.NoMigrate = true
-	if err := there(cfg.Path); err != nil {
+	if err := mustExist(cfg.Path); err != nil {
 		return nil, err
 	}
 	log, err := sqlite.Open(ctx, cfg)
@@ -89,8 +89,8 @@ func openSQLiteOutbox(ctx context.Context, o Options) (*Outbox, error) {
 	}, nil
 }
 
-// there returns a fault if the file does not exist, for calls that must not create it.
-func there(path string) error {
+// mustExist returns a fault if the file does not exist, for calls that must not create it.
+func mustExist(path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return fault.New(fault.Unreachable, "database file %s does not exist", path).
 			Hint("correct the path; emitd migrate up --outbox creates the file")

@@ -20,11 +20,11 @@ import (
 	"github.com/emitd/emitd/outbox/sqlite"
 )
 
-// TestOutboxPolicies checks that policy Look creates nothing, and that a node creates the tables unless
+// TestOutboxPolicies checks that policy ReadOnly creates nothing, and that a node creates the tables unless
 // it must not.
 func TestOutboxPolicies(t *testing.T) {
 	t.Parallel()
-	ctx, o := context.Background(), options(t, Look)
+	ctx, o := context.Background(), options(t, ReadOnly)
 	o.Config.Outbox.URL = config.SQLiteURL(filepath.Join(t.TempDir(), "a ?#%.db"))
 	path, _ := config.SQLitePath(o.Config.Outbox.URL)
 	for name, f := range map[string]func() error{

@@ -44,7 +44,7 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Policy != Look {
+	if o.Policy != ReadOnly {
 		if err := Writable(ctx, s); err != nil {
 			s.Close()
 			return nil, err
@@ -55,7 +55,7 @@ func openPostgres(ctx context.Context, o Options) (*Store, error) {
 		return nil
 	}}
 	if cfg.Notify != postgres.NotifyPoll {
-		opened.wakes = s.TryWatch
+		opened.wakes = s.CheckNotifications
 	}
 	return opened, nil
 }

@@ -32,13 +32,13 @@ func sqliteConfig(cfg config.Config) sqlite.Config {
 func openSQLite(ctx context.Context, o Options) (*Store, error) {
 	cfg := sqliteConfig(o.Config)
 	cfg.Logger, cfg.Meter = o.Logger, o.Meter
-	cfg.MustExist = o.Policy == Look
-	cfg.NoMigrate = o.Policy == Look || o.Policy == Never
+	cfg.MustExist = o.Policy == ReadOnly
+	cfg.NoMigrate = o.Policy == ReadOnly || o.Policy == Never
 	s, err := sqlite.OpenConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Store: s, Kind: "sqlite", close: s.Close, blocker: s.Blocker}, nil
+	return &Store{Store: s, Kind: "sqlite", close: s.Close, blocker: s.WriteLockHolder}, nil
 }
 
 func fromSQLite(ms []sqlite.Migration, err error) ([]Migration, error) {

@@ -85,12 +85,12 @@ func (a *app) asFault(err error) error {
 	if !a.ran && !errors.As(err, new(*fault.Fault)) {
 		return fault.New(fault.Usage, "%s", firstLine(err.Error()))
 	}
-	return a.blame(backend.Fault(err), err)
+	return a.timeoutFault(backend.Fault(err), err)
 }
 
-// blame replaces the fault of a call that --timeout cut off by one that says so, because then nothing is
+// timeoutFault replaces the fault of a call that --timeout cut off by one that says so, because then nothing is
 // known to be wrong with the store.
-func (a *app) blame(f *fault.Fault, err error) error {
+func (a *app) timeoutFault(f *fault.Fault, err error) error {
 	if f.Code != fault.Unreachable || !a.bounded || !errors.Is(err, context.DeadlineExceeded) || time.Since(a.began) < a.timeout {
 		return f
 	}
@@ -360,7 +360,7 @@ func (a *app) loadToRead() (*config.Loaded, error) {
 
 // open opens the store for reading.
 func (a *app) open(ctx context.Context, cfg *config.Loaded) (*backend.Store, error) {
-	return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: backend.Look, Logger: a.talk(cfg)})
+	return backend.Open(ctx, backend.Options{Config: cfg.Config, Policy: backend.ReadOnly, Logger: a.commandLog(cfg)})
 }
 
 // reader returns the view.Reader for a snapshot of a store.
@@ -371,8 +371,8 @@ func reader(cfg *config.Loaded, s *backend.Store, all bool) view.Reader {
 	}
 }
 
-// say writes a message to standard error.
-func (a *app) say(format string, args ...any) {
+// message writes a message to standard error.
+func (a *app) message(format string, args ...any) {
 	if !a.quiet {
 		fmt.Fprintf(a.Err, format+"\n", args...)
 	}

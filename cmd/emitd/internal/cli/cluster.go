@@ -23,7 +23,7 @@ func (a *app) clusterCommand() *cobra.Command {
 			"node_registration_ttl: allow for it with --timeout 3m.",
 		Args: exactly(2, "the current name of the cluster and the new one"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
+			return a.withCluster(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
 				return a.rename(ctx, c, args[0], args[1])
 			})
 		},

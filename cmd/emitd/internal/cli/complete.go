@@ -47,7 +47,7 @@ func (a *app) offered(ctx context.Context, begun string, names func(c *cluster) 
 	found := make(chan []string, 1)
 	go func() { // a call that ignores its context must not keep the shell waiting
 		var all []string
-		_ = a.lookAt(ctx, cfg, true, func(_ context.Context, c *cluster) error {
+		_ = a.withClusterOf(ctx, cfg, true, func(_ context.Context, c *cluster) error {
 			all = names(c)
 			return nil
 		})

@@ -31,7 +31,7 @@ import (
 //	orders ──▶ outbox ──┬─ demo-queue ───▶ queue demo ──▶ worker
 //	                    └─ demo-webhook ─▶ POST /orders, which refuses orders of nothing
 type demo struct {
-	board    *board
+	board    *console
 	listener net.Listener
 	hook     *http.Server
 	jobs     bool // this process serves queues
@@ -63,7 +63,7 @@ type demoOrder struct {
 }
 
 // newDemo starts to listen and adds the demo's subscriptions to the configuration.
-func newDemo(ctx context.Context, cfg *config.Loaded, b *board) (*demo, error) {
+func newDemo(ctx context.Context, cfg *config.Loaded, b *console) (*demo, error) {
 	if cfg.OutboxURL() == "" {
 		return nil, fault.New(fault.Usage, "--demo publishes messages, but there is no database for them").
 			Hint("remove --ephemeral, or set outbox.url")

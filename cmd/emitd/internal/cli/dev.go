@@ -87,7 +87,7 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	level := telemetry.Level(d.cfg.Telemetry.Log.Level)
-	board := &board{out: d.a.Out, quiet: d.a.quiet}
+	board := &console{out: d.a.Out, quiet: d.a.quiet}
 	var beside func(context.Context, *host.Running)
 	if d.demo {
 		if d.show, err = newDemo(ctx, d.cfg, board); err != nil {
@@ -101,7 +101,7 @@ func (d *dev) run(ctx context.Context) error {
 		Config: d.cfg, Version: buildInfo().Version,
 		Handler: d.a.logHandler(d.cfg, level), Level: level,
 		Nodes: d.names(), NextPort: !chosen && d.cfg.Listen == config.Defaults("").Listen,
-		Token: d.token, Open: d.open, OpenOutbox: d.openOutbox, Extra: d.extra(), Beside: beside,
+		Token: d.token, Open: d.open, OpenOutbox: d.openOutbox, Extra: d.extra(), Alongside: beside,
 		Started: func(r *host.Running) { board.begin(d, r) },
 		Hooks:   board.hooks,
 	})
@@ -229,14 +229,14 @@ func (d *dev) extra() []host.Daemon {
 	return []host.Daemon{{Spec: daemon.Spec{ID: sampleID, Instances: 6}, Agent: wait}}
 }
 
-// board prints what a person at the terminal wants to see on standard output.
-type board struct {
+// console prints what a person at the terminal wants to see on standard output.
+type console struct {
 	mu    sync.Mutex
 	out   io.Writer
 	quiet bool
 }
 
-func (b *board) say(format string, args ...any) {
+func (b *console) say(format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.quiet {
@@ -245,7 +245,7 @@ func (b *board) say(format string, args ...any) {
 }
 
 // begin prints what runs where, and what to try.
-func (b *board) begin(d *dev, r *host.Running) {
+func (b *console) begin(d *dev, r *host.Running) {
 	state := "in memory, gone when this ends"
 	switch {
 	case d.dir != "":
@@ -309,7 +309,7 @@ func goRun(program string) bool {
 }
 
 // hooks print changes of leadership as they happen.
-func (b *board) hooks(name string) coordinator.Hooks {
+func (b *console) hooks(name string) coordinator.Hooks {
 	clock := func() string { return time.Now().Format("15:04:05") }
 	return coordinator.Hooks{
 		OnLeaderElected: func(_ context.Context, t node.Term) {

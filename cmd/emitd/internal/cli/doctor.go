@@ -156,7 +156,7 @@ func (d *doctor) store(ctx context.Context, a *app) {
 
 // schema compares the versions before opening, because a store with another schema does not open.
 func (d *doctor) schema(ctx context.Context, a *app) bool {
-	ms, err := backend.Status(ctx, backend.Options{Config: d.cfg.Config, Logger: a.talk(d.cfg)})
+	ms, err := backend.Status(ctx, backend.Options{Config: d.cfg.Config, Logger: a.commandLog(d.cfg)})
 	if err != nil {
 		d.bad("schema", err)
 		return false
@@ -197,10 +197,10 @@ func (d *doctor) writes(ctx context.Context, s *backend.Store) {
 // wakes tests whether the store's wake-ups arrive. Without them changes are noticed at the next
 // heartbeat.
 func (d *doctor) wakes(ctx context.Context, s *backend.Store) {
-	known, err := s.Wakes(ctx)
+	known, err := s.CheckWakeUps(ctx)
 	switch {
 	case !known:
-	case errors.Is(err, postgres.ErrDeaf):
+	case errors.Is(err, postgres.ErrNoNotifications):
 		d.add("wake-ups", warn, "name the database itself in store.url, or set store.notify: poll to keep the pooler",
 			"no wake-up arrived: a transaction pooler, such as PgBouncer, accepts LISTEN and drops it; nodes see changes only at their next heartbeat, after up to %v", d.cfg.Timing().HeartbeatInterval)
 	case err != nil:
@@ -233,7 +233,7 @@ func (d *doctor) cluster(ctx context.Context, s *backend.Store) {
 	d.versions(status)
 	d.reach(ctx, snap)
 	for _, n := range status.Attention {
-		d.add("cluster", warn, n.Do, "%s", n.Text)
+		d.add("cluster", warn, n.Action, "%s", n.Text)
 	}
 	if len(status.Attention) == 0 {
 		d.add("cluster", fine, "", "%s leads term %d, %d nodes, %d units", status.Leader.Node, status.Leader.TermOrdinal, len(status.Nodes), len(status.Daemons))

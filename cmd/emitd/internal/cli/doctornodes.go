@@ -31,7 +31,7 @@ func (d *doctor) reach(ctx context.Context, snap *daemon.Snapshot) {
 	}
 	var there []node.Member
 	for _, n := range snap.Nodes {
-		if n.Present() && n.Judged == "" && n.Address != "" {
+		if n.Present() && n.LeaderState == "" && n.Address != "" {
 			there = append(there, n)
 		}
 	}

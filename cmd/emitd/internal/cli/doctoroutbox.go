@@ -45,20 +45,20 @@ func (d *doctor) outbox(ctx context.Context, a *app) {
 func (d *doctor) subscription(s outbox.Stats) {
 	var wrong []string
 	do := "emitd outbox ls " + s.Subscription
-	if s.Dead > 0 || s.HeldLanes > 0 {
-		wrong = append(wrong, fmt.Sprintf("%d dead messages, %d keys are held", s.Dead, s.HeldLanes))
+	if s.Dead > 0 || s.HeldKeys > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d dead messages, %d keys are held", s.Dead, s.HeldKeys))
 	}
-	if s.Ahead >= 0 && s.Ahead < partitionsLeft {
+	if s.PartitionsAhead >= 0 && s.PartitionsAhead < partitionsLeft {
 		do = "run the sweeper on a node whose role may execute the outbox's functions"
-		wrong = append(wrong, fmt.Sprintf("%d partitions are ready for new messages: publishing fails when there is none", s.Ahead))
+		wrong = append(wrong, fmt.Sprintf("%d partitions are ready for new messages: publishing fails when there is none", s.PartitionsAhead))
 	}
 	if age := s.Now.Sub(s.OldestAt); !s.OldestAt.IsZero() && age > oldestLimit {
 		wrong = append(wrong, "the oldest message waits for "+view.Exact(age))
 	}
 	for _, c := range s.Cursors {
-		if c.Trouble != "" {
+		if c.Problem != "" {
 			do = "check the receiver; the relay tries again by itself"
-			wrong = append(wrong, fmt.Sprintf("node %s reports that its sink is down: %s", c.Node, c.Trouble))
+			wrong = append(wrong, fmt.Sprintf("node %s reports that its sink is down: %s", c.Node, c.Problem))
 		}
 	}
 	if s.Paused {

@@ -106,9 +106,9 @@ func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, aft
 		case p.failed != nil:
 			return p.failed
 		case err != nil && !down:
-			a.say("the store does not answer, trying again: %v", backend.Fault(err).What)
+			a.message("the store does not answer, trying again: %v", backend.Fault(err).What)
 		case err == nil && down:
-			a.say("the store answers again")
+			a.message("the store answers again")
 		}
 		down = err != nil
 	}

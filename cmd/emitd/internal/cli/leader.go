@@ -25,14 +25,14 @@ func (a *app) leaderCommand() *cobra.Command {
 	show := &cobra.Command{
 		Use: "show", Short: "Show the leader", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.look(cmd.Context(), false, func(_ context.Context, c *cluster) error { return a.showLeader(c.status()) })
+			return a.withCluster(cmd.Context(), false, func(_ context.Context, c *cluster) error { return a.showLeader(c.status()) })
 		},
 	}
 	var since time.Duration
 	history := &cobra.Command{
 		Use: "history", Short: "List terms, newest first", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error { return a.history(ctx, c, since) })
+			return a.withCluster(cmd.Context(), false, func(ctx context.Context, c *cluster) error { return a.history(ctx, c, since) })
 		},
 	}
 	sinceFlag(history, &since, "only terms that ended in this last period, such as 1h, by the store's clock")
@@ -63,7 +63,7 @@ func (a *app) history(ctx context.Context, c *cluster, since time.Duration) erro
 	if err != nil {
 		return err
 	}
-	reigns := view.Reigns(all, c.snap.Now)
+	reigns := view.Terms(all, c.snap.Now)
 	if since > 0 {
 		for i, r := range reigns {
 			if !r.EndedAt.IsZero() && c.snap.Now.Sub(r.EndedAt.Time) > since {
@@ -72,7 +72,7 @@ func (a *app) history(ctx context.Context, c *cluster, since time.Duration) erro
 			}
 		}
 	}
-	return a.print(list(reigns, func(r view.Reign) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.ReignTable(reigns) }))
+	return a.print(list(reigns, func(r view.Term) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.ReignTable(reigns) }))
 }
 
 // resignation holds the operator's options.
@@ -80,7 +80,7 @@ type resignation struct {
 	cooldown      time.Duration
 	reason, actor string
 	dryRun        bool
-	patient       bool // --timeout was given
+	timeoutGiven  bool // --timeout was given
 }
 
 func (a *app) resignCommand() *cobra.Command {
@@ -92,7 +92,7 @@ func (a *app) resignCommand() *cobra.Command {
 			if r.cooldown < 0 {
 				return fault.New(fault.Usage, "--cooldown is %v, want 0 or more", r.cooldown)
 			}
-			r.patient = cmd.Flags().Changed("timeout")
+			r.timeoutGiven = cmd.Flags().Changed("timeout")
 			return a.resign(cmd.Context(), r)
 		},
 	}
@@ -106,7 +106,7 @@ func (a *app) resignCommand() *cobra.Command {
 }
 
 func (a *app) resign(ctx context.Context, r resignation) error {
-	return a.look(ctx, false, func(_ context.Context, c *cluster) error {
+	return a.withCluster(ctx, false, func(_ context.Context, c *cluster) error {
 		l := c.status().Leader
 		if l == nil {
 			return fault.New(fault.NoLeader, "cluster %s has no leader, so no node can resign", c.cfg.Cluster)
@@ -119,7 +119,7 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 			effect += fmt.Sprintf("; it campaigns again when another node has led, or after %s", r.cooldown)
 		}
 		if r.dryRun {
-			a.say("would ask: %s", effect)
+			a.message("would ask: %s", effect)
 			return nil
 		}
 		if err := a.confirm(effect); err != nil {
@@ -130,7 +130,7 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 			return fmt.Errorf("generate an ID: %w", err)
 		}
 		wait := a.timeout
-		if !r.patient {
+		if !r.timeoutGiven {
 			t := c.cfg.Timing()
 			wait = max(wait, t.Late()+t.LeaderStopTimeout+t.QueryTimeout)
 		}

@@ -76,7 +76,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			}
 			return a.withSchema(cmd.Context(), of.of(backend.Migrate, backend.MigrateOutbox), func(ms []migration) error {
 				if len(ms) == 0 {
-					a.say("the schema is up to date")
+					a.message("the schema is up to date")
 				}
 				return a.printMigrations(ms)
 			})
@@ -94,7 +94,7 @@ func (a *app) withSchema(ctx context.Context, do schemaCall, show func([]migrati
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	ms, err := do(ctx, backend.Options{Config: cfg.Config, Logger: a.talk(cfg)})
+	ms, err := do(ctx, backend.Options{Config: cfg.Config, Logger: a.commandLog(cfg)})
 	if err != nil {
 		return err
 	}

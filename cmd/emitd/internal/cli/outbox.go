@@ -34,7 +34,7 @@ func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *ba
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
 	defer cancel()
-	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.Look, Logger: o.a.talk(cfg)})
+	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.ReadOnly, Logger: o.a.commandLog(cfg)})
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (o *outboxes) list(ctx context.Context, box *backend.Outbox, f outbox.Filte
 	err = o.a.print(list(all, func(m view.OutboxMessage) string { return strconv.FormatInt(m.Seq, 10) },
 		func(wide bool) *view.Table { return view.OutboxMessages(all, wide) }))
 	if err == nil && len(found) > want {
-		o.a.say("more messages: --after %d", all[want-1].Seq)
+		o.a.message("more messages: --after %d", all[want-1].Seq)
 	}
 	return err
 }
@@ -225,8 +225,8 @@ func (o *outboxes) done(name, act, text string, more map[string]any) error {
 	}})
 }
 
-// sure adds --yes to a command and asks before it runs.
-func (o *outboxes) sure(cmd *cobra.Command, effect func(args []string) string) *cobra.Command {
+// confirmed adds --yes to a command and asks before it runs.
+func (o *outboxes) confirmed(cmd *cobra.Command, effect func(args []string) string) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.a.confirm(effect(args)); err != nil {
@@ -239,7 +239,7 @@ func (o *outboxes) sure(cmd *cobra.Command, effect func(args []string) string) *
 }
 
 func (o *outboxes) skip() *cobra.Command {
-	return o.sure(&cobra.Command{
+	return o.confirmed(&cobra.Command{
 		Use: "skip SUBSCRIPTION SEQ…", Short: "Skip parked messages: they become dead letters, and their keys continue",
 		Long: "Skip messages that wait or are held: they become dead letters, which are kept, and their keys continue\n" +
 			"without them. Either all given messages are skipped or none.",
@@ -289,7 +289,7 @@ func (o *outboxes) replay() *cobra.Command {
 	}
 	cmd.Flags().Int64Var(&after, "after", 0, "after the message with this number; 0: from the beginning")
 	cmd.Flags().StringVar(&since, "since", "", "messages published since this time (RFC 3339), or in this last period, such as 1h")
-	return o.sure(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
+	return o.confirmed(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
 }
 
 // moment parses a time, or a duration before now; an empty text gives the zero time.
@@ -326,7 +326,7 @@ func (o *outboxes) pause(paused bool) *cobra.Command {
 }
 
 func (o *outboxes) forget() *cobra.Command {
-	return o.sure(&cobra.Command{
+	return o.confirmed(&cobra.Command{
 		Use: "forget SUBSCRIPTION", Short: "Delete an unused subscription, so that old messages can be removed",
 		Long: "Delete a subscription with its position in the log, its parked keys and its dead letters. First remove it\n" +
 			"from the configuration of every node: a relay that still runs would create it again, starting at the\n" +
@@ -334,7 +334,7 @@ func (o *outboxes) forget() *cobra.Command {
 		Args: exactly(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
-				if err := box.Forget(ctx, args[0]); err != nil {
+				if err := box.Delete(ctx, args[0]); err != nil {
 					return err
 				}
 				return o.done(args[0], "forget", "forgot "+args[0], nil)

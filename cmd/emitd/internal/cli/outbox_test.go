@@ -107,7 +107,7 @@ func TestDoctorLooksAtTheOutbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := l.Claim(t.Context(), outbox.Claim{Subscription: "billing", Instances: 1, Epoch: 1})
+	c, err := l.Claim(t.Context(), outbox.ClaimRequest{Subscription: "billing", Instances: 1, Epoch: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

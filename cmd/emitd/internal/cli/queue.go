@@ -150,7 +150,7 @@ func firstToken(text []byte) string {
 
 // nodes returns the addresses of live nodes of the store's cluster: see serving.
 func (q *queues) nodes(ctx context.Context) (found []string, err error) {
-	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
+	err = q.a.withCluster(ctx, false, func(_ context.Context, c *cluster) error {
 		found, err = serving(c)
 		return err
 	})
@@ -162,7 +162,7 @@ func (q *queues) nodes(ctx context.Context) (found []string, err error) {
 func serving(c *cluster) (found []string, err error) {
 	var serving []string
 	for _, n := range c.snap.Nodes {
-		if !n.Present() || n.Judged != "" || n.Address == "" {
+		if !n.Present() || n.LeaderState != "" || n.Address == "" {
 			continue
 		}
 		found = append(found, n.Address)
@@ -205,8 +205,8 @@ func queueFault(err error) error {
 	return f
 }
 
-// loose parses JSON into values that every output format can show.
-func loose(text []byte) any {
+// parseAny parses JSON into values that every output format can show.
+func parseAny(text []byte) any {
 	dec := json.NewDecoder(strings.NewReader(string(text)))
 	dec.UseNumber()
 	var v any
@@ -218,7 +218,7 @@ func loose(text []byte) any {
 
 // field returns the list with a name in an answer of the API.
 func field(text []byte, name string) []any {
-	m, _ := loose(text).(map[string]any)
+	m, _ := parseAny(text).(map[string]any)
 	l, _ := m[name].([]any)
 	return l
 }
@@ -233,7 +233,7 @@ func (q *queues) ls() *cobra.Command {
 					return err
 				}
 				if len(declared) == 0 {
-					q.a.say("there are no queues yet: emitd queue declare NAME creates one")
+					q.a.message("there are no queues yet: emitd queue declare NAME creates one")
 				}
 				var all []wire.Stats
 				for _, d := range declared {
@@ -243,7 +243,7 @@ func (q *queues) ls() *cobra.Command {
 					} else if ctx.Err() != nil {
 						return err
 					} else {
-						q.a.say("queue %s: %v", d.Name, err)
+						q.a.message("queue %s: %v", d.Name, err)
 					}
 					all = append(all, s)
 				}
@@ -424,7 +424,7 @@ func (q *queues) list(ctx context.Context, c *client.Client, name string, query 
 	if err := q.a.print(d); err != nil || all.Cursor == "" {
 		return err
 	}
-	q.a.say("more jobs: --limit %d", 10*len(all.Jobs))
+	q.a.message("more jobs: --limit %d", 10*len(all.Jobs))
 	return nil
 }
 
@@ -435,7 +435,7 @@ func (q *queues) show(ctx context.Context, c *client.Client, name, id string) er
 	}
 	page := queue.Page{Jobs: []queue.Info{*info}, Payloads: [][]byte{payload}}
 	return q.a.print(data{
-		whole: loose(wire.AppendJob(nil, info, payload)), names: []string{info.ID},
+		whole: parseAny(wire.AppendJob(nil, info, payload)), names: []string{info.ID},
 		table: func(w io.Writer, _ bool) error { return jobTable(page).Write(w) },
 	})
 }
@@ -536,7 +536,7 @@ func (q *queues) adopt() *cobra.Command {
 			if err := q.a.confirm(fmt.Sprintf("queue %s will belong to this cluster; nodes of any other cluster lose it", args[0])); err != nil {
 				return err
 			}
-			return q.a.look(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
+			return q.a.withCluster(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
 				if c.cfg.Objects.URL == "" {
 					return fault.New(fault.ObjectsURL, "objects.url is not set, so the queues cannot be found")
 				}
@@ -546,7 +546,7 @@ func (q *queues) adopt() *cobra.Command {
 				}
 				b, err := broker.New(broker.Config{
 					Bucket: bucket, StoreID: backend.LastingID(c.snap.StoreID), Owner: "adopt-" + client.NewID(),
-					Now: func() time.Time { return c.snap.Now }, Logger: q.a.talk(c.cfg),
+					Now: func() time.Time { return c.snap.Now }, Logger: q.a.commandLog(c.cfg),
 				})
 				if err != nil {
 					return err

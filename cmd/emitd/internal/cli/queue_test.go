@@ -50,7 +50,7 @@ func newQueueNode(t *testing.T) *queueNode {
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx, a) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	<-a.IsReady()
+	<-a.ReadyDone()
 	h, err := api.New(b, api.Options{Queues: b.Queues(), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)

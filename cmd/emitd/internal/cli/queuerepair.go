@@ -72,7 +72,7 @@ func (q *queues) printVerified(v *broker.Verified) error {
 	if err := q.a.print(d); err != nil {
 		return err
 	}
-	q.a.say("read %d objects of %d queues and %d shards, which hold %d jobs", v.Objects, v.Queues, v.Shards, v.Jobs)
+	q.a.message("read %d objects of %d queues and %d shards, which hold %d jobs", v.Objects, v.Queues, v.Shards, v.Jobs)
 	if len(v.Problems) == 0 {
 		return nil
 	}
@@ -179,11 +179,11 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 		return err
 	}
 	var cfg broker.Config
-	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
+	err = q.a.withCluster(ctx, false, func(_ context.Context, c *cluster) error {
 		ahead := time.Until(c.snap.Now)
 		cfg = broker.Config{
 			Bucket: bucket, StoreID: backend.LastingID(c.snap.StoreID), Owner: "repair-" + client.NewID(),
-			Now: func() time.Time { return time.Now().Add(ahead) }, Logger: q.a.talk(c.cfg),
+			Now: func() time.Time { return time.Now().Add(ahead) }, Logger: q.a.commandLog(c.cfg),
 		}
 		return nil
 	})
@@ -204,13 +204,13 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 // served reports whether a live node runs a shard's unit under a generation, according to the store.
 func (q *queues) served(ctx context.Context, name string, shard int, generation int64) (yes bool, err error) {
 	unit := daemon.Unit{Daemon: daemon.ID(string(queue.Kind) + "/" + name), Index: shard}
-	err = q.a.look(ctx, false, func(_ context.Context, c *cluster) error {
+	err = q.a.withCluster(ctx, false, func(_ context.Context, c *cluster) error {
 		for _, r := range c.snap.Units {
 			if r.Unit != unit || r.Generation != generation || r.State == daemon.Unassigned || r.State == daemon.Deleted {
 				continue
 			}
 			for _, n := range c.snap.Nodes {
-				yes = yes || n.Present() && n.Judged == "" && n.Identity == r.Holder
+				yes = yes || n.Present() && n.LeaderState == "" && n.Identity == r.Holder
 			}
 		}
 		return nil
@@ -244,13 +244,13 @@ func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) er
 			served = append(served, fmt.Sprint(r.Shard))
 		}
 		for _, key := range r.Unread {
-			q.a.say("shard %d: %s could not be kept", r.Shard, key)
+			q.a.message("shard %d: %s could not be kept", r.Shard, key)
 		}
 		for _, key := range r.Raw {
-			q.a.say("shard %d: %s cannot be decoded and was kept unchanged", r.Shard, key)
+			q.a.message("shard %d: %s cannot be decoded and was kept unchanged", r.Shard, key)
 		}
 		for _, p := range r.Problems {
-			q.a.say("shard %d: %s is %s: %s", r.Shard, p.Object, p.What, p.Text)
+			q.a.message("shard %d: %s is %s: %s", r.Shard, p.Object, p.What, p.Text)
 		}
 	}
 	switch {
@@ -258,9 +258,9 @@ func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) er
 		return fault.New(fault.Usage, "shard %s of queue %s is damaged, but a node serves it; it was not repaired", strings.Join(served, ", "), name).
 			Hint("its broker has everything that was acknowledged in memory, and its next checkpoints replace the damaged objects; to repair it anyway, stop its node first")
 	case len(done) == 0:
-		q.a.say("the journals of queue %s are not damaged; nothing was done", name)
+		q.a.message("the journals of queue %s are not damaged; nothing was done", name)
 	case dry:
-		q.a.say("nothing was changed: this is what a repair would do")
+		q.a.message("nothing was changed: this is what a repair would do")
 	case left > 0:
 		return fault.New(fault.QueueFaulty, "%d objects of queue %s are still damaged: see emitd queue verify %s", left, name, name)
 	}

@@ -139,7 +139,7 @@ func (q *queues) importing() *cobra.Command {
 				return queueFault(err)
 			}
 			for _, note := range slices.Concat(file.Changed, file.Left) {
-				q.a.say("%s", note)
+				q.a.message("%s", note)
 			}
 			return q.connected(cmd.Context(), func(c *client.Client) error { return q.submitFile(cmd.Context(), c, args[0], file) })
 		},

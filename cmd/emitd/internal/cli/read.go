@@ -27,19 +27,19 @@ type cluster struct {
 
 func (c *cluster) status() view.Status { return view.Of(c.snap, reader(c.cfg, c.store, c.all)) }
 
-// look opens the store, takes a snapshot and passes it to f, within --timeout.
-func (a *app) look(ctx context.Context, all bool, f func(ctx context.Context, c *cluster) error) error {
+// withCluster opens the store, takes a snapshot and passes it to f, within --timeout.
+func (a *app) withCluster(ctx context.Context, all bool, f func(ctx context.Context, c *cluster) error) error {
 	cfg, err := a.loadToRead()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	return a.lookAt(ctx, cfg, all, f)
+	return a.withClusterOf(ctx, cfg, all, f)
 }
 
-// lookAt is look with a loaded configuration.
-func (a *app) lookAt(ctx context.Context, cfg *config.Loaded, all bool, f func(ctx context.Context, c *cluster) error) error {
+// withClusterOf is look with a loaded configuration.
+func (a *app) withClusterOf(ctx context.Context, cfg *config.Loaded, all bool, f func(ctx context.Context, c *cluster) error) error {
 	s, err := a.open(ctx, cfg)
 	if err != nil {
 		return err
@@ -73,10 +73,10 @@ func (a *app) statusCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 			defer cancel()
-			box := a.glance(ctx, cfg)
-			return a.lookAt(ctx, cfg, false, func(ctx context.Context, c *cluster) error {
+			box := a.startOutboxRead(ctx, cfg)
+			return a.withClusterOf(ctx, cfg, false, func(ctx context.Context, c *cluster) error {
 				s := c.status()
-				s.AddQueues(q.glance(ctx, c), limit)
+				s.AddQueues(q.readQueues(ctx, c), limit)
 				s.AddOutbox(box(), limit)
 				err := a.print(data{whole: s, table: s.Table, names: []string{s.Cluster}})
 				if err == nil && judge && len(s.Attention) > 0 {
@@ -97,7 +97,7 @@ func (a *app) nodeCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List nodes", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.look(cmd.Context(), all, func(_ context.Context, c *cluster) error {
+			return a.withCluster(cmd.Context(), all, func(_ context.Context, c *cluster) error {
 				s := c.status()
 				return a.print(list(s.Nodes, func(n view.Node) string { return n.Name }, s.NodeTable))
 			})
@@ -113,7 +113,7 @@ func (a *app) daemonCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List daemons, one unit per line", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.look(cmd.Context(), all, func(_ context.Context, c *cluster) error {
+			return a.withCluster(cmd.Context(), all, func(_ context.Context, c *cluster) error {
 				s := c.status()
 				return a.print(list(s.Daemons, func(u view.Unit) string { return u.Unit.String() }, s.UnitTable))
 			})
@@ -124,7 +124,7 @@ func (a *app) daemonCommand() *cobra.Command {
 		Use: "explain DAEMON[/INDEX]", Short: "Explain why a unit is on its node and where it would be placed",
 		Args: exactly(1, "the ID of a daemon or unit, such as acme:reports or acme:reports/2"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.look(cmd.Context(), true, func(_ context.Context, c *cluster) error { return a.explain(c, args[0], on) })
+			return a.withCluster(cmd.Context(), true, func(_ context.Context, c *cluster) error { return a.explain(c, args[0], on) })
 		},
 	}
 	explain.Flags().StringVar(&on, "node", "", "only this node")

@@ -75,8 +75,8 @@ func (a *app) logHandler(cfg *config.Loaded, level *slog.LevelVar) slog.Handler 
 	})
 }
 
-// talk returns the log of a command that is not a node: warnings and errors only.
-func (a *app) talk(cfg *config.Loaded) *slog.Logger {
+// commandLog returns the log of a command that is not a node: warnings and errors only.
+func (a *app) commandLog(cfg *config.Loaded) *slog.Logger {
 	level := telemetry.Level("warn")
 	if a.quiet {
 		level.Set(slog.LevelError)

@@ -11,15 +11,15 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// glanceLimit is how long the status of a cluster waits for its outbox.
-const glanceLimit = time.Second
+// outboxReadTimeout is how long the status of a cluster waits for its outbox.
+const outboxReadTimeout = time.Second
 
-// glance reads the outbox while the cluster is read. It returns a function that waits for the result,
-// until glanceLimit has passed since the start. A problem of the outbox is part of the result, because
+// startOutboxRead reads the outbox while the cluster is read. It returns a function that waits for the result,
+// until outboxReadTimeout has passed since the start. A problem of the outbox is part of the result, because
 // the cluster is shown all the same; nil means that there is no outbox. A read that does not return is
 // abandoned; its context has ended.
-func (a *app) glance(ctx context.Context, cfg *config.Loaded) (wait func() *view.Outbox) {
-	ctx, cancel := context.WithTimeout(ctx, glanceLimit)
+func (a *app) startOutboxRead(ctx context.Context, cfg *config.Loaded) (wait func() *view.Outbox) {
+	ctx, cancel := context.WithTimeout(ctx, outboxReadTimeout)
 	answer := make(chan *view.Outbox, 1)
 	go func() { answer <- a.summary(ctx, cfg) }()
 	return func() *view.Outbox {
@@ -39,7 +39,7 @@ func (a *app) glance(ctx context.Context, cfg *config.Loaded) (wait func() *view
 }
 
 func tooLate() *view.Outbox {
-	return view.NoOutbox("it has not answered within " + view.Exact(glanceLimit))
+	return view.NoOutbox("it has not answered within " + view.Exact(outboxReadTimeout))
 }
 
 // summary reads the outbox. If none is configured and the database lacks its tables, there is no outbox.
@@ -65,7 +65,7 @@ func noOutbox(cfg *config.Loaded, f *fault.Fault) bool {
 }
 
 func (a *app) askOutbox(ctx context.Context, cfg *config.Loaded) (kind string, all []outbox.Stats, err error) {
-	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.Look, Logger: a.talk(cfg)})
+	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.ReadOnly, Logger: a.commandLog(cfg)})
 	if err != nil {
 		return "", nil, err
 	}

@@ -17,13 +17,13 @@ import (
 // queuesAtOnce is how many queues are queried at the same time.
 const queuesAtOnce = 8
 
-// glance asks a node for the state of the queues, within glanceLimit. A problem is part of the result;
+// readQueues asks a node for the state of the queues, within outboxReadTimeout. A problem is part of the result;
 // nil means that no node serves queues.
-func (q *queues) glance(ctx context.Context, c *cluster) *view.Queues {
+func (q *queues) readQueues(ctx context.Context, c *cluster) *view.Queues {
 	if !slices.ContainsFunc(c.status().Nodes, func(n view.Node) bool { return slices.Contains(n.Kinds, queue.Kind) }) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, glanceLimit)
+	ctx, cancel := context.WithTimeout(ctx, outboxReadTimeout)
 	defer cancel()
 	out := &view.Queues{Queues: []view.QueueStats{}}
 	if err := q.askAll(ctx, c, out); err != nil {
@@ -64,7 +64,7 @@ func askQueue(ctx context.Context, c *client.Client, name string) view.QueueStat
 	if err != nil {
 		problem := firstLine(err.Error())
 		if ctx.Err() != nil {
-			problem = fmt.Sprintf("no answer within %s", view.Exact(glanceLimit.Round(time.Second)))
+			problem = fmt.Sprintf("no answer within %s", view.Exact(outboxReadTimeout.Round(time.Second)))
 		}
 		return view.QueueStats{Queue: name, Problem: problem}
 	}

@@ -284,7 +284,7 @@ func (s Subscription) Relay() outbox.Config {
 		Retry: outbox.Retry{
 			MaxAttempts: s.Retry.MaxAttempts, Backoff: time.Duration(s.Retry.Backoff), MaxBackoff: time.Duration(s.Retry.MaxBackoff),
 		},
-		DeliverTimeout: time.Duration(s.DeliverTimeout), Patience: time.Duration(s.Patience), Parallel: s.Parallel, PageRows: s.PageRows,
+		DeliverTimeout: time.Duration(s.DeliverTimeout), PageTimeout: time.Duration(s.Patience), Parallel: s.Parallel, PageRows: s.PageRows,
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // position. A value that does not fit is a fault and changes nothing.
 type decoder struct {
 	doc    *document
-	found  func(path string, p place, v reflect.Value)
+	found  func(path string, p pos, v reflect.Value)
 	faults fault.List
 }
 

@@ -28,13 +28,13 @@ type document struct {
 	private bool  // no line is shown
 }
 
-// place is a position in a document. The zero place means no position.
-type place struct {
+// pos is a position in a document. The zero place means no position.
+type pos struct {
 	doc          *document
 	line, column int
 }
 
-func (p place) String() string { return fmt.Sprintf("%s:%d:%d", p.doc.name, p.line, p.column) }
+func (p pos) String() string { return fmt.Sprintf("%s:%d:%d", p.doc.name, p.line, p.column) }
 
 // parse parses text as one YAML document. A nil document with a nil error is an empty one. A private
 // text, such as a variable, may be a secret as a whole.
@@ -82,7 +82,7 @@ func firstLine(s string) string {
 
 // at returns where a node begins. The token of a block mapping is the colon of its first entry, so the
 // position of the first key is used instead.
-func at(doc *document, n ast.Node) place {
+func at(doc *document, n ast.Node) pos {
 	switch m := n.(type) {
 	case *ast.MappingNode:
 		if len(m.Values) > 0 && !m.IsFlowStyle {
@@ -94,15 +94,15 @@ func at(doc *document, n ast.Node) place {
 	return atToken(doc, n.GetToken())
 }
 
-func atToken(doc *document, t *token.Token) place {
+func atToken(doc *document, t *token.Token) pos {
 	if t == nil || t.Position == nil {
-		return place{doc, 1, 1}
+		return pos{doc, 1, 1}
 	}
-	return place{doc, t.Position.Line, t.Position.Column}
+	return pos{doc, t.Position.Line, t.Position.Column}
 }
 
 // fault makes a fault that shows the place, with the remark under the caret.
-func (d *document) fault(code fault.Code, p place, what, remark string) *fault.Fault {
+func (d *document) fault(code fault.Code, p pos, what, remark string) *fault.Fault {
 	f := fault.New(code, "%s: %s", p, d.hide(what))
 	if d.private {
 		f.Why = remark
@@ -113,7 +113,7 @@ func (d *document) fault(code fault.Code, p place, what, remark string) *fault.F
 }
 
 // excerpt returns the line of the place, the line before it, and a caret.
-func (d *document) excerpt(p place, remark string) string {
+func (d *document) excerpt(p pos, remark string) string {
 	if p.line < 1 || p.line > len(d.lines) {
 		return ""
 	}

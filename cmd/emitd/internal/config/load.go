@@ -56,7 +56,7 @@ type Origin struct {
 	Layer Layer  `json:"layer"`
 	Name  string `json:"name,omitempty"` // "emitd.yaml:9", "EMITD_X", "--x", "profile fast"
 	Text  string `json:"value"`          // as shown: without secrets
-	place place
+	place pos
 }
 
 // String returns a text such as "env EMITD_X".
@@ -167,7 +167,7 @@ func (l *loader) fileName() (name string, named bool) {
 }
 
 func (l *loader) decode(doc *document, v reflect.Value, layer Layer) {
-	d := decoder{doc: doc, found: func(path string, p place, v reflect.Value) {
+	d := decoder{doc: doc, found: func(path string, p pos, v reflect.Value) {
 		l.note(path, Origin{Layer: layer, Name: fmt.Sprintf("%s:%d", doc.name, p.line), place: p}, v)
 	}}
 	d.section(doc.root, v, "")
@@ -318,7 +318,7 @@ func (l *loader) setYAML(k Key, o Origin, text string) {
 		l.faults = append(l.faults, fault.Of(err)...)
 		return
 	}
-	d := decoder{doc: doc, found: func(path string, p place, v reflect.Value) {
+	d := decoder{doc: doc, found: func(path string, p pos, v reflect.Value) {
 		o := o
 		o.place = p
 		l.note(path, o, v)

@@ -147,14 +147,14 @@ func (l *Loaded) Secrets() []string {
 			}
 			switch x := v.Interface().(type) {
 			case sink.Secret:
-				long = append(long, parts(x)...)
+				long = append(long, secretParts(x)...)
 			case []sink.Secret:
 				for _, s := range x {
-					long = append(long, parts(s)...)
+					long = append(long, secretParts(s)...)
 				}
 			case map[string]sink.Secret:
 				for _, s := range x {
-					long = append(long, parts(s)...)
+					long = append(long, secretParts(s)...)
 				}
 			}
 		})
@@ -162,8 +162,8 @@ func (l *Loaded) Secrets() []string {
 	return append(out, slices.DeleteFunc(long, func(s string) bool { return len(s) < shortestSecret })...)
 }
 
-// parts returns a secret, and its parts without a leading type such as "Bearer " or "whsec_".
-func parts(s sink.Secret) []string {
+// secretParts returns a secret, and its parts without a leading type such as "Bearer " or "whsec_".
+func secretParts(s sink.Secret) []string {
 	_, word, _ := strings.Cut(string(s), " ")
 	_, key, _ := strings.Cut(string(s), "_")
 	return []string{string(s), word, key}

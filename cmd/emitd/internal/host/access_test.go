@@ -161,7 +161,7 @@ func TestClientCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(g.wrap(teapot, func(w http.ResponseWriter, _ *http.Request, e *queue.Error) { w.WriteHeader(refusal.Status(e.Tag)) }))
+	s := httptest.NewUnstartedServer(g.wrap(teapot, func(w http.ResponseWriter, _ *http.Request, e *queue.Error) { w.WriteHeader(refusal.HTTPStatus(e.Tag)) }))
 	s.TLS = g.id.Load().server
 	s.StartTLS()
 	defer s.Close()

@@ -23,7 +23,7 @@ func Check(c *config.Loaded) fault.List {
 	}
 	h := &host{Options: Options{Config: c}}
 	for i, e := range c.Daemons.Exec {
-		if err := h.command(e).Check(); err != nil {
+		if err := h.command(e).CheckHost(); err != nil {
 			at := fmt.Sprintf("daemons.exec[%d]", i)
 			bad = append(bad, fault.New(fault.BadDaemon, "%s (%s): daemon %s cannot start on this machine: %w", at, c.OriginOf(at), e.ID, err).
 				Hint("correct command, dir or user; or run emitd config check where the daemon is to run"))

@@ -17,7 +17,7 @@ import (
 	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
-// front is the queue API of a process. It answers from the start on every node and forwards calls to the
+// queueAPI is the queue API of a process. It answers from the start on every node and forwards calls to the
 // node that serves the shard. Once the object store is open, this process serves shards as well.
 //
 //	forwarding ──▶ object store opened ──▶ serving
@@ -27,32 +27,32 @@ import (
 //
 // The nodes do not depend on any of this: they start, lead and run other daemons whether or not the
 // object store answers.
-type front struct {
+type queueAPI struct {
 	h     *host
 	where *locate.Locator
 	open  backend.Opener // nil: this process has no queues
 
-	answers atomic.Pointer[answers]
-	queues  atomic.Pointer[queues]      // nil until this process serves queues
-	failed  atomic.Pointer[fault.Fault] // why the object store is not open
-	past    []*answers                  // replaced, to be closed; only run's goroutine uses it
+	answers  atomic.Pointer[handlers]
+	queues   atomic.Pointer[queues]      // nil until this process serves queues
+	failed   atomic.Pointer[fault.Fault] // why the object store is not open
+	replaced []*handlers                 // replaced, to be closed; only run's goroutine uses it
 }
 
-// answers is the handler of calls with its forwarder.
-type answers struct {
+// handlers is the handler of calls with its forwarder.
+type handlers struct {
 	forward *api.Forwarder
 	handler *api.Handler
 }
 
 var (
-	_ api.Locator    = (*locate.Locator)(nil)
-	_ api.Sharding   = (*locate.Locator)(nil)
-	_ client.Doubter = (*locate.Locator)(nil)
+	_ api.Locator        = (*locate.Locator)(nil)
+	_ api.Sharding       = (*locate.Locator)(nil)
+	_ client.Invalidator = (*locate.Locator)(nil)
 )
 
 // newFront makes the API, which at first only forwards. Its errors are mistakes in the configuration.
-func (h *host) newFront() (*front, error) {
-	f := &front{h: h}
+func (h *host) newFront() (*queueAPI, error) {
+	f := &queueAPI{h: h}
 	f.where = locate.New(locate.Config{Cluster: h.up.Store.Store, Exists: f.exists})
 	var list api.Directory // nil: a node without an object store declares no queues
 	if h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)) {
@@ -71,7 +71,7 @@ func (h *host) newFront() (*front, error) {
 }
 
 // assemble makes the handler of calls, with the broker of this process if there is one.
-func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (*answers, error) {
+func (f *queueAPI) assemble(s api.Sharding, local queue.Service, d api.Directory) (*handlers, error) {
 	forward, err := api.NewForwarder(api.ForwarderConfig{
 		Locator: f.where, Sharding: s, Self: f.h.up.Advertised, Local: local, TLS: f.h.guard.peers,
 	})
@@ -79,21 +79,21 @@ func (f *front) assemble(s api.Sharding, local queue.Service, d api.Directory) (
 		return nil, err
 	}
 	handler, err := api.New(forward, api.Options{
-		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Healthy: forward.Healthy, Throttle: f.throttle, Logger: f.h.log,
+		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Healthy: forward.Healthy, ThrottleStats: f.throttle, Logger: f.h.log,
 	})
 	if err != nil {
 		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
 	}
-	return &answers{forward, handler}, nil
+	return &handlers{forward, handler}, nil
 }
 
 // ServeHTTP answers one call.
-func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *queueAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.answers.Load().handler.ServeHTTP(w, r)
 }
 
 // throttle returns how many requests this process has made to the object store.
-func (f *front) throttle() api.ThrottleStats {
+func (f *queueAPI) throttle() api.ThrottleStats {
 	q := f.queues.Load()
 	if q == nil {
 		return api.ThrottleStats{}
@@ -103,22 +103,22 @@ func (f *front) throttle() api.ThrottleStats {
 	used, limit, _ := q.bucket.Budget()
 	return api.ThrottleStats{
 		TotalReads: reads.Sent, ThrottledReads: reads.Delayed + reads.Refused, TotalReadDelayMS: reads.Waited.Milliseconds(),
-		TotalWrites: writes.Sent, ThrottledWrites: writes.Delayed + writes.Refused + writes.OverPlan, TotalWriteDelayMS: writes.Waited.Milliseconds(),
+		TotalWrites: writes.Sent, ThrottledWrites: writes.Delayed + writes.Refused + writes.OverBudget, TotalWriteDelayMS: writes.Waited.Milliseconds(),
 		DailyWriteCount: used, DailyBudgetExceeded: limit > 0 && used >= limit,
 	}
 }
 
 func both(a, b throttle.Stats) throttle.Stats {
 	return throttle.Stats{
-		Sent: a.Sent + b.Sent, Delayed: a.Delayed + b.Delayed, Waited: a.Waited + b.Waited, Refused: a.Refused + b.Refused, OverPlan: a.OverPlan + b.OverPlan,
+		Sent: a.Sent + b.Sent, Delayed: a.Delayed + b.Delayed, Waited: a.Waited + b.Waited, Refused: a.Refused + b.Refused, OverBudget: a.OverBudget + b.OverBudget,
 	}
 }
 
 // jobs returns the queues as this process reaches them now.
-func (f *front) jobs() queue.Service { return f.answers.Load().forward }
+func (f *queueAPI) jobs() queue.Service { return f.answers.Load().forward }
 
 // declare creates a queue.
-func (f *front) declare(ctx context.Context, s queue.Settings) error {
+func (f *queueAPI) declare(ctx context.Context, s queue.Settings) error {
 	q := f.queues.Load()
 	if q == nil {
 		return f.why()
@@ -128,19 +128,19 @@ func (f *front) declare(ctx context.Context, s queue.Settings) error {
 }
 
 // close closes the connections to other nodes. run must have returned.
-func (f *front) close() error {
+func (f *queueAPI) close() error {
 	var errs []error
-	for _, a := range append(f.past, f.answers.Load()) {
+	for _, a := range append(f.replaced, f.answers.Load()) {
 		errs = append(errs, a.forward.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// callAnew makes calls to other nodes use the current certificates.
-func (f *front) callAnew() { f.answers.Load().forward.CallAnew() }
+// reloadTLS makes calls to other nodes use the current certificates.
+func (f *queueAPI) reloadTLS() { f.answers.Load().forward.ResetConnections() }
 
 // run opens the object store and follows the list of queues, until done is closed.
-func (f *front) run(ctx context.Context, done <-chan struct{}) {
+func (f *queueAPI) run(ctx context.Context, done <-chan struct{}) {
 	if f.open == nil {
 		return
 	}
@@ -158,7 +158,7 @@ const (
 
 // begin tries to open the object store until the queues are served. It returns nil if they never will be:
 // the object store is unfit, or ctx has ended.
-func (f *front) begin(ctx context.Context) *queues {
+func (f *queueAPI) begin(ctx context.Context) *queues {
 	for limit := firstAttempt; ; limit = min(2*limit, lastAttempt) {
 		begun := time.Now()
 		q, err := f.attempt(ctx, limit)
@@ -166,7 +166,7 @@ func (f *front) begin(ctx context.Context) *queues {
 			f.h.log.Info("the queue broker runs", "took", time.Since(begun).Round(time.Millisecond))
 			return q
 		}
-		if ctx.Err() != nil || !f.note(err, limit/5) {
+		if ctx.Err() != nil || !f.recordFailure(err, limit/5) {
 			return nil
 		}
 		select {
@@ -177,8 +177,8 @@ func (f *front) begin(ctx context.Context) *queues {
 	}
 }
 
-// note stores and logs why the queues are not served, and reports whether another attempt makes sense.
-func (f *front) note(err error, pause time.Duration) bool {
+// recordFailure stores and logs why the queues are not served, and reports whether another attempt makes sense.
+func (f *queueAPI) recordFailure(err error, pause time.Duration) bool {
 	why := backend.Fault(err)
 	f.failed.Store(why)
 	args := []any{"code", why.Code, "error", why.What, "do", why.Advice()}
@@ -191,7 +191,7 @@ func (f *front) note(err error, pause time.Duration) bool {
 }
 
 // attempt opens the object store and starts to serve the queues in it.
-func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, error) {
+func (f *queueAPI) attempt(ctx context.Context, limit time.Duration) (*queues, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	q, list, err := f.newQueues(ctx)
@@ -204,12 +204,12 @@ func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, erro
 	}
 	f.queues.Store(q)
 	old := f.answers.Swap(a)
-	f.past = append(f.past, old)
-	if err := late(ctx, old.handler.Shutdown); err != nil { // otherwise its WebSockets would continue to be forwarded
+	f.replaced = append(f.replaced, old)
+	if err := withShutdownTimeout(ctx, old.handler.Shutdown); err != nil { // otherwise its WebSockets would continue to be forwarded
 		f.h.log.Debug("WebSockets from before the queue broker", "error", err)
 	}
 	for _, set := range list {
-		if err := q.offer(set); err != nil {
+		if err := q.register(set); err != nil {
 			f.h.log.Error("cannot register a queue with the cluster", "queue", set.Name, "error", err)
 		}
 	}
@@ -218,7 +218,7 @@ func (f *front) attempt(ctx context.Context, limit time.Duration) (*queues, erro
 
 // exists reports whether a queue is declared. The process knows that once it has read the list of queues;
 // until then the error says why it has not.
-func (f *front) exists(ctx context.Context, name string) (bool, error) {
+func (f *queueAPI) exists(ctx context.Context, name string) (bool, error) {
 	if q := f.queues.Load(); q != nil {
 		return q.exists(ctx, name)
 	}
@@ -230,7 +230,7 @@ func (f *front) exists(ctx context.Context, name string) (bool, error) {
 }
 
 // why returns the reason why the object store is not open.
-func (f *front) why() error {
+func (f *queueAPI) why() error {
 	if failed := f.failed.Load(); failed != nil {
 		return fmt.Errorf("the object store of this node is not open: %w", failed)
 	}
@@ -238,7 +238,7 @@ func (f *front) why() error {
 }
 
 // closed is the list of queues while it cannot be read.
-type closed struct{ f *front }
+type closed struct{ f *queueAPI }
 
 var _ api.Directory = closed{}
 

@@ -60,8 +60,8 @@ type Options struct {
 	Token Token
 	// Extra are daemons that the program adds to those of the configuration.
 	Extra []Daemon
-	// Beside runs while the nodes run. Its context ends when they stop. It may be nil.
-	Beside func(ctx context.Context, r *Running)
+	// Alongside runs while the nodes run. Its context ends when they stop. It may be nil.
+	Alongside func(ctx context.Context, r *Running)
 	// Started is called when everything is set up and before the nodes run.
 	Started func(r *Running)
 	// Hooks returns the hooks of the node with that name.
@@ -114,13 +114,13 @@ type host struct {
 	limiter     *api.Limiter
 
 	routes atomic.Pointer[routes] // the current handlers of the listener
-	front  *front
+	front  *queueAPI
 	relays *relays
 	up     Running
 }
 
-// patience bounds each step after the nodes have stopped: exporting telemetry, closing connections.
-const patience = 2 * time.Second
+// shutdownTimeout bounds each step after the nodes have stopped: exporting telemetry, closing connections.
+const shutdownTimeout = 2 * time.Second
 
 // Run runs the nodes until ctx ends and they have stopped, or one fails.
 func Run(ctx context.Context, o Options) (err error) {
@@ -136,7 +136,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fault.New(fault.Telemetry, "telemetry: %w", err)
 	}
-	defer func() { err = errors.Join(err, late(ctx, h.tel.Close)) }()
+	defer func() { err = errors.Join(err, withShutdownTimeout(ctx, h.tel.Close)) }()
 	h.log = h.tel.Logger
 	var limits api.Limits
 	h.connections, limits = callLimits(o.Config.API, limitHeap(h.log))
@@ -161,7 +161,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	web, served := h.web(listener), make(chan error, 1)
 	go func() { served <- web.start() }()
-	defer func() { err = errors.Join(err, late(ctx, web.stop)) }()
+	defer func() { err = errors.Join(err, withShutdownTimeout(ctx, web.stop)) }()
 	if h.up.Store, err = wait.open(ctx, served); err != nil {
 		if ctx.Err() != nil {
 			return nil // stopped before there was anything to drain
@@ -194,9 +194,9 @@ func identities(o Options) ([]node.Identity, error) {
 	return out, nil
 }
 
-// late calls end with a fresh context, because the end of the program's context must not interrupt it.
-func late(ctx context.Context, end func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+// withShutdownTimeout calls end with a fresh context, because the end of the program's context must not interrupt it.
+func withShutdownTimeout(ctx context.Context, end func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	return end(ctx)
 }
@@ -227,9 +227,9 @@ func (h *host) serve(ctx context.Context, web *web, served <-chan error) (err er
 	if h.Started != nil {
 		h.Started(&h.up)
 	}
-	h.tell()
+	h.logStart()
 	err = h.runNodes(ctx, served)
-	stop := late(ctx, web.stop)
+	stop := withShutdownTimeout(ctx, web.stop)
 	if err == nil {
 		return stop
 	}
@@ -253,11 +253,11 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	background.Go(func() error { return h.notifySystemd(ctx, done) })
 	background.Go(func() error { h.reloads(done); return nil })
 	background.Go(func() error { h.watchFiles(done, accessInterval); return nil })
-	background.Go(func() error { settle(ctx); return nil })
+	background.Go(func() error { releaseStartMemory(ctx); return nil })
 	background.Go(func() error { h.front.run(ctx, done); return nil })
 	background.Go(func() error { h.relays.run(ctx, done); return nil })
-	if h.Beside != nil {
-		background.Go(func() error { h.Beside(ctx, &h.up); return nil })
+	if h.Alongside != nil {
+		background.Go(func() error { h.Alongside(ctx, &h.up); return nil })
 	}
 	var broken error
 	background.Go(func() error {
@@ -323,8 +323,8 @@ func (h *host) hooks(name string) coordinator.Hooks {
 	return h.Hooks(name)
 }
 
-// tell logs what was started, and which settings have no effect.
-func (h *host) tell() {
+// logStart logs what was started, and which settings have no effect.
+func (h *host) logStart() {
 	for _, m := range h.up.Store.Migrated {
 		h.log.Info("schema migrated", "version", m.Version, "name", m.Name)
 	}

@@ -60,7 +60,7 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := g.wrap(teapot, func(w http.ResponseWriter, _ *http.Request, e *queue.Error) {
-		w.WriteHeader(refusal.Status(e.Tag))
+		w.WriteHeader(refusal.HTTPStatus(e.Tag))
 	})
 	for _, c := range []struct {
 		path, auth string

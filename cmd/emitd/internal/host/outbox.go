@@ -127,13 +127,13 @@ func (r *relays) run(ctx context.Context, done <-chan struct{}) {
 func (r *relays) close(ctx context.Context) error {
 	var errs []error
 	for _, h := range r.hooks {
-		errs = append(errs, late(ctx, h.Close))
+		errs = append(errs, withShutdownTimeout(ctx, h.Close))
 	}
 	for _, s := range r.subs {
 		errs = append(errs, s.sink.Close())
 	}
 	if box := r.box.Load(); box != nil {
-		errs = append(errs, late(ctx, box.Close))
+		errs = append(errs, withShutdownTimeout(ctx, box.Close))
 	}
 	return errors.Join(errs...)
 }

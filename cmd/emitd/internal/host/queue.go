@@ -33,7 +33,7 @@ type queues struct {
 var _ api.Directory = (*queues)(nil)
 
 // newQueues opens the object store and makes the broker. It also returns the declared queues.
-func (f *front) newQueues(ctx context.Context) (*queues, []queue.Settings, error) {
+func (f *queueAPI) newQueues(ctx context.Context) (*queues, []queue.Settings, error) {
 	h := f.h
 	opened, err := f.open(ctx)
 	if err != nil {
@@ -118,14 +118,14 @@ func (q *queues) follow(ctx context.Context, done <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		if err := q.look(ctx); err != nil && ctx.Err() == nil {
+		if err := q.refresh(ctx); err != nil && ctx.Err() == nil {
 			q.h.log.Warn("the list of queues cannot be read", "error", err)
 		}
 	}
 }
 
-// look registers queues that are new, and withdraws those that were removed.
-func (q *queues) look(ctx context.Context) error {
+// refresh registers queues that are new, and withdraws those that were removed.
+func (q *queues) refresh(ctx context.Context) error {
 	list, err := q.broker.Queues().List(ctx)
 	if err != nil {
 		return fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
@@ -136,7 +136,7 @@ func (q *queues) look(ctx context.Context) error {
 		q.broker.DeleteRemoved(ctx)
 	}
 	for _, set := range list {
-		if err := q.offer(set); err != nil {
+		if err := q.register(set); err != nil {
 			return err
 		}
 	}
@@ -158,8 +158,8 @@ func (q *queues) warn(ctx context.Context) {
 	q.damaged = text
 }
 
-// offer makes a queue a daemon of this process's nodes.
-func (q *queues) offer(set queue.Settings) error {
+// register makes a queue a daemon of this process's nodes.
+func (q *queues) register(set queue.Settings) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.known[set.Name] {
@@ -213,7 +213,7 @@ func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Setti
 	if err != nil {
 		return made, err
 	}
-	return made, q.offer(made)
+	return made, q.register(made)
 }
 
 // Remove implements [api.Directory].
@@ -221,7 +221,7 @@ func (q *queues) Remove(ctx context.Context, name string) error {
 	if err := q.broker.Queues().Remove(ctx, name); err != nil {
 		return err
 	}
-	return q.look(ctx)
+	return q.refresh(ctx)
 }
 
 // queuePaths are the paths of the queue API, emitd's own and osqueue's.

@@ -60,7 +60,7 @@ func (h *host) access() error {
 		return err
 	}
 	if h.front != nil {
-		h.front.callAnew()
+		h.front.reloadTLS()
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 // busy one.
 var startUp = []time.Duration{5 * time.Second, time.Minute}
 
-// settle returns memory that only the start needed to the system.
-func settle(ctx context.Context) {
+// releaseStartMemory returns memory that only the start needed to the system.
+func releaseStartMemory(ctx context.Context) {
 	for _, d := range startUp {
 		select {
 		case <-ctx.Done():

@@ -40,7 +40,7 @@ func (h *host) notifySystemd(ctx context.Context, done <-chan struct{}) error {
 		case <-ending:
 			stopping()
 		case <-tick.C:
-			n.round()
+			n.notifyChanges()
 		}
 	}
 }
@@ -66,8 +66,8 @@ func dialSystemd() (net.Conn, error) {
 // is sent with each attempt, much more often than every two minutes.
 const startingLonger = "STATUS=waiting for the cluster store\nEXTEND_TIMEOUT_USEC=120000000"
 
-// tellSystemd sends one message to the service manager, if there is one.
-func (h *host) tellSystemd(state string) {
+// notifySystemdOnce sends one message to the service manager, if there is one.
+func (h *host) notifySystemdOnce(state string) {
 	conn, err := dialSystemd()
 	if err != nil {
 		h.log.Debug("cannot notify systemd", "error", err)
@@ -94,8 +94,8 @@ type notifier struct {
 	status   string
 }
 
-// round sends what has changed.
-func (n *notifier) round() {
+// notifyChanges sends what has changed.
+func (n *notifier) notifyChanges() {
 	if !n.ready && n.h.every(passed) {
 		n.ready = true
 		n.send("READY=1")

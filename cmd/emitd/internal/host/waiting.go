@@ -18,9 +18,9 @@ import (
 
 // waiting answers for a process whose store is not open yet: it is live, but neither started nor ready.
 type waiting struct {
-	h    *host
-	door *api.Handler
-	away atomic.Pointer[fault.Fault] // why the store could not be opened; nil before the first failure
+	h         *host
+	door      *api.Handler
+	openError atomic.Pointer[fault.Fault] // why the store could not be opened; nil before the first failure
 }
 
 var _ admin.Source = (*waiting)(nil)
@@ -52,7 +52,7 @@ func (w *waiting) refuse(to http.ResponseWriter, r *http.Request) {
 
 // why returns what the process waits for.
 func (w *waiting) why() error {
-	f := w.away.Load()
+	f := w.openError.Load()
 	if f == nil {
 		return errors.New("this node is opening its cluster store")
 	}
@@ -95,7 +95,7 @@ func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		s, err := w.h.Open(ctx, w.h.tel)
 		if err == nil {
-			if w.away.Load() != nil {
+			if w.openError.Load() != nil {
 				w.h.log.Info("the cluster store answers", "waited", time.Since(begun))
 			}
 			return s, nil
@@ -104,12 +104,12 @@ func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store
 			return nil, err
 		}
 		why := backend.Fault(err)
-		w.away.Store(why)
+		w.openError.Store(why)
 		if said.IsZero() || time.Since(said) >= remindEvery {
 			said = time.Now()
 			w.h.log.Warn("the cluster store cannot be reached; this node waits for it", "code", why.Code, "error", why.What, "do", why.Advice(), "waited", time.Since(begun), "address", w.h.up.Address)
 		}
-		w.h.tellSystemd(startingLonger)
+		w.h.notifySystemdOnce(startingLonger)
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():

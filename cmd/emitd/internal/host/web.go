@@ -45,10 +45,10 @@ type guard struct {
 }
 
 // grants are the valid tokens.
-type grants []*grant
+type grants []*accessToken
 
-// grant is a token, valid until it is revoked.
-type grant struct {
+// accessToken is a token, valid until it is revoked.
+type accessToken struct {
 	sum    [sha256.Size]byte
 	valid  context.Context // ends when the token is revoked
 	revoke context.CancelCauseFunc
@@ -66,7 +66,7 @@ func (g *guard) accept(own Token) {
 		return
 	}
 	g.hint = own.Hint
-	x := &grant{sum: sha256.Sum256([]byte(own.Text))}
+	x := &accessToken{sum: sha256.Sum256([]byte(own.Text))}
 	x.valid, x.revoke = context.WithCancelCause(context.Background())
 	g.grants.Store(&grants{x})
 }
@@ -98,7 +98,7 @@ func (g *guard) load() error {
 			fresh = append(fresh, (*old)[i])
 			continue
 		}
-		x := &grant{sum: sum}
+		x := &accessToken{sum: sum}
 		x.valid, x.revoke = context.WithCancelCause(context.Background())
 		fresh = append(fresh, x)
 	}
@@ -182,7 +182,7 @@ func (l *grants) find(sum [sha256.Size]byte) int {
 }
 
 // granted returns the grant of a token, nil if there is none.
-func (g *guard) granted(token string) *grant {
+func (g *guard) granted(token string) *accessToken {
 	list := g.grants.Load()
 	if i := list.find(sha256.Sum256([]byte(token))); i >= 0 {
 		return (*list)[i]
@@ -191,7 +191,7 @@ func (g *guard) granted(token string) *grant {
 }
 
 // under runs a call that ends when its token is revoked, because long polls and WebSockets may last long.
-func (x *grant) under(next http.Handler, w http.ResponseWriter, r *http.Request) {
+func (x *accessToken) under(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(x.valid, func() { cancel(context.Cause(x.valid)) })
@@ -215,9 +215,9 @@ func (g *guard) confine(at net.Addr, listen string) {
 	}
 }
 
-// foreign reports whether a request with this Host header is meant for another machine. A caller that
+// otherHost reports whether a request with this Host header is meant for another machine. A caller that
 // sends no Host header is not a browser and is accepted.
-func (g *guard) foreign(host string) bool {
+func (g *guard) otherHost(host string) bool {
 	if g.names == nil || g.grants.Load() != nil || host == "" {
 		return false
 	}
@@ -236,7 +236,7 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		switch {
-		case g.foreign(r.Host):
+		case g.otherHost(r.Host):
 			refuse(w, r, queue.Refuse(refusal.Forbidden, "this server does not answer to the host %.100q", r.Host).
 				WithHint("call it by a loopback address, localhost or the host in listen; with api.tokens_file any host is accepted"))
 		case open[r.URL.Path] || ofQueues(r.URL.Path) && api.Preflight(r):
@@ -271,7 +271,7 @@ func (h *host) refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 		h.routes.Load().door().Refuse(w, r, e)
 		return
 	}
-	p := refusal.Of(e)
+	p := refusal.ProblemOf(e)
 	http.Error(w, p.Message+": "+p.Hint, p.Status)
 }
 

@@ -53,7 +53,7 @@ func TestForeignHosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.confine(c.at, c.listen)
-		h := g.wrap(teapot, func(w http.ResponseWriter, _ *http.Request, e *queue.Error) { w.WriteHeader(refusal.Status(e.Tag)) })
+		h := g.wrap(teapot, func(w http.ResponseWriter, _ *http.Request, e *queue.Error) { w.WriteHeader(refusal.HTTPStatus(e.Tag)) })
 		for _, path := range []string{"/livez", "/metrics", "/v1/jobs", "/v1/ws"} {
 			if c.tokens && path == "/livez" {
 				continue // needs no token

@@ -25,8 +25,8 @@ func TestStories(t *testing.T) {
 	story.Run(t, "testdata", func(env *testscript.Env) string {
 		tb := env.T().(testing.TB)
 		store := pgtest.Database(tb)
-		env.Setenv("ROLE_STORE", pgtest.As(store, pgtest.Role(tb, store), "secret"))
-		env.Setenv("STRANGER_STORE", pgtest.As(store, "nobody_at_all", "hunter2hunter2"))
+		env.Setenv("ROLE_STORE", pgtest.WithUser(store, pgtest.Role(tb, store), "secret"))
+		env.Setenv("STRANGER_STORE", pgtest.WithUser(store, "nobody_at_all", "hunter2hunter2"))
 		env.Setenv("POOLED_STORE", pgtest.Pooler(tb, store))
 		env.Setenv("MISSING_STORE", with(tb, store, func(u *url.URL) { u.Path = "/nowhere_at_all" }))
 		env.Setenv("READ_ONLY_STORE", with(tb, store, func(u *url.URL) {

@@ -70,7 +70,7 @@ func TestServeWaitsForPostgres(t *testing.T) {
 	if code := <-n.code; code != fault.ExitOK || !n.says("the cluster store answers") || n.says("hunter2") {
 		t.Errorf("exit %d: %s", code, n)
 	}
-	if n := serve(ctx, pgtest.As(store, "nobody_at_all", "hunter2hunter2")); <-n.code != fault.ExitFailed || !n.says("error E5106") || n.says("this node waits for it") {
+	if n := serve(ctx, pgtest.WithUser(store, "nobody_at_all", "hunter2hunter2")); <-n.code != fault.ExitFailed || !n.says("error E5106") || n.says("this node waits for it") {
 		t.Errorf("a role that does not exist: %s", n)
 	}
 	http.DefaultClient.CloseIdleConnections()

@@ -123,17 +123,17 @@ func Check(ctx context.Context, settings any) error {
 	case *nats.Config, *stdout.Config: // making one starts to connect, or opens the file
 		return nil
 	}
-	s, err := Open(ctx, settings, nobody{})
+	s, err := Open(ctx, settings, noProducer{})
 	if err != nil {
 		return err
 	}
 	return s.Close()
 }
 
-// nobody is a Producer that refuses all jobs.
-type nobody struct{}
+// noProducer is a Producer that refuses all jobs.
+type noProducer struct{}
 
-func (nobody) Enqueue(context.Context, string, []queue.Job) ([]queue.Receipt, error) {
+func (noProducer) Enqueue(context.Context, string, []queue.Job) ([]queue.Receipt, error) {
 	return nil, errors.New("no queue is configured")
 }
 

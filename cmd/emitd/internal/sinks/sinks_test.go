@@ -50,7 +50,7 @@ func TestEveryKindIsMade(t *testing.T) {
 		if err := Check(t.Context(), settings); err != nil {
 			t.Errorf("check %s: %v", kind, err)
 		}
-		s, err := Open(t.Context(), settings, nobody{})
+		s, err := Open(t.Context(), settings, noProducer{})
 		if err != nil {
 			t.Errorf("open %s: %v", kind, err)
 			continue
@@ -91,4 +91,4 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-var _ queue.Producer = nobody{}
+var _ queue.Producer = noProducer{}

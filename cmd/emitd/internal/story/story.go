@@ -75,12 +75,12 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 	})
 }
 
-// patience bounds every wait for something that should come much sooner.
-const patience = time.Minute
+// timeout bounds every wait for something that should come much sooner.
+const timeout = time.Minute
 
 // eventually repeats f until it returns nil; its error says what is still missing.
 func eventually(ts *testscript.TestScript, f func() error) {
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -92,7 +92,7 @@ func eventually(ts *testscript.TestScript, f func() error) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			ts.Fatalf("after %v still: %v", patience, err)
+			ts.Fatalf("after %v still: %v", timeout, err)
 		}
 	}
 }
@@ -189,8 +189,8 @@ func ended(ts *testscript.TestScript, neg bool, args []string) {
 	p := table(ts)[args[0]]
 	select {
 	case <-p.done:
-	case <-time.After(patience):
-		ts.Fatalf("%s still runs after %v", args[0], patience)
+	case <-time.After(timeout):
+		ts.Fatalf("%s still runs after %v", args[0], timeout)
 	}
 	code := strconv.Itoa(p.cmd.ProcessState.ExitCode())
 	if code == "-1" {
@@ -248,7 +248,7 @@ func says(ts *testscript.TestScript, neg bool, args []string) {
 func get(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, len(args) == 2 || len(args) == 3, "get URL CODE [REGEXP]")
 	eventually(ts, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, args[0], nil)
 		if err != nil {

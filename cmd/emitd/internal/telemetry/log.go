@@ -83,11 +83,11 @@ func unit(d time.Duration) string {
 	return d.String()
 }
 
-// spelled formats durations with units, for handlers that do not call units.
-type spelled struct{ slog.Handler }
+// unitHandler formats durations with units, for handlers that do not call units.
+type unitHandler struct{ slog.Handler }
 
 // Handle implements [slog.Handler].
-func (s spelled) Handle(ctx context.Context, r slog.Record) error {
+func (s unitHandler) Handle(ctx context.Context, r slog.Record) error {
 	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	r.Attrs(func(a slog.Attr) bool {
 		out.AddAttrs(spell(a))
@@ -97,16 +97,18 @@ func (s spelled) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements [slog.Handler].
-func (s spelled) WithAttrs(as []slog.Attr) slog.Handler {
+func (s unitHandler) WithAttrs(as []slog.Attr) slog.Handler {
 	out := make([]slog.Attr, len(as))
 	for i, a := range as {
 		out[i] = spell(a)
 	}
-	return spelled{s.Handler.WithAttrs(out)}
+	return unitHandler{s.Handler.WithAttrs(out)}
 }
 
 // WithGroup implements [slog.Handler].
-func (s spelled) WithGroup(name string) slog.Handler { return spelled{s.Handler.WithGroup(name)} }
+func (s unitHandler) WithGroup(name string) slog.Handler {
+	return unitHandler{s.Handler.WithGroup(name)}
+}
 
 // spell formats the durations of an attribute with units, including those of a group.
 func spell(a slog.Attr) slog.Attr {

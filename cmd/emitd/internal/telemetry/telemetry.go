@@ -92,8 +92,8 @@ func (t *Telemetry) resource(ctx context.Context) (*resource.Resource, error) {
 	return res, nil
 }
 
-// asked reports whether the export of a signal is requested.
-func asked(signal string) bool {
+// exportRequested reports whether the export of a signal is requested.
+func exportRequested(signal string) bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
 	}
@@ -107,7 +107,7 @@ func asked(signal string) bool {
 
 func (t *Telemetry) traces(ctx context.Context, res *resource.Resource) error {
 	t.Tracer = otel.GetTracerProvider()
-	if !asked("TRACES") {
+	if !exportRequested("TRACES") {
 		return nil
 	}
 	exporter, err := autoexport.NewSpanExporter(ctx)
@@ -124,7 +124,7 @@ func (t *Telemetry) traces(ctx context.Context, res *resource.Resource) error {
 }
 
 func (t *Telemetry) logs(ctx context.Context, res *resource.Resource) error {
-	if !asked("LOGS") {
+	if !exportRequested("LOGS") {
 		return nil
 	}
 	exporter, err := autoexport.NewLogExporter(ctx)
@@ -136,7 +136,7 @@ func (t *Telemetry) logs(ctx context.Context, res *resource.Resource) error {
 	}
 	p := sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewBatchProcessor(exporter)), sdklog.WithResource(res))
 	t.ends = append(t.ends, p.Shutdown)
-	t.Logger = slog.New(both{t.opts.Handler, spelled{otelslog.NewHandler("emitd", otelslog.WithLoggerProvider(p))}})
+	t.Logger = slog.New(both{t.opts.Handler, unitHandler{otelslog.NewHandler("emitd", otelslog.WithLoggerProvider(p))}})
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (t *Telemetry) meter(ctx context.Context, reg prometheus.Registerer, res *r
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	opts := []sdkmetric.Option{sdkmetric.WithReader(prom), sdkmetric.WithResource(res)}
-	if asked("METRICS") && os.Getenv("OTEL_METRICS_EXPORTER") != "prometheus" {
+	if exportRequested("METRICS") && os.Getenv("OTEL_METRICS_EXPORTER") != "prometheus" {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("OTEL_METRICS_EXPORTER: %w", err)

@@ -135,20 +135,20 @@ func unset(t *testing.T) {
 func TestNothingIsExportedUnlessAsked(t *testing.T) {
 	unset(t)
 	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
-		if asked(signal) {
+		if exportRequested(signal) {
 			t.Errorf("%s is exported although nobody asked", signal)
 		}
 	}
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1")
-	if !asked("TRACES") || asked("METRICS") {
+	if !exportRequested("TRACES") || exportRequested("METRICS") {
 		t.Error("an endpoint of one signal is another's")
 	}
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-	if !asked("METRICS") {
+	if !exportRequested("METRICS") {
 		t.Error("the common endpoint does not count")
 	}
 	t.Setenv("OTEL_SDK_DISABLED", "true")
-	if asked("TRACES") {
+	if exportRequested("TRACES") {
 		t.Error("a disabled SDK exports")
 	}
 }
@@ -196,7 +196,7 @@ func TestDurationsHaveUnits(t *testing.T) {
 func TestDurationsOfOtherHandlers(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	log := slog.New(spelled{slog.NewJSONHandler(&out, nil)}).With("every", 90*time.Second).WithGroup("w")
+	log := slog.New(unitHandler{slog.NewJSONHandler(&out, nil)}).With("every", 90*time.Second).WithGroup("w")
 	log.Info("x", "in", 100*time.Millisecond, slog.Group("g", "after", 3*time.Second), "n", 5)
 	for _, want := range []string{`"every":"1m30s"`, `"in":"100ms"`, `"after":"3s"`, `"n":5`} {
 		if !strings.Contains(out.String(), want) {

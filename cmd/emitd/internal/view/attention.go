@@ -17,7 +17,7 @@ import (
 func (v *viewer) attention(s Status) []Notice {
 	out := []Notice{}
 	add := func(sev severity, subject, do, format string, args ...any) {
-		out = append(out, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Do: do})
+		out = append(out, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Action: do})
 	}
 	v.aboutLeader(s, add)
 	v.aboutStore(add)
@@ -35,10 +35,10 @@ func (v *viewer) attention(s Status) []Notice {
 	return out
 }
 
-// attend adds the notices about a part of the status that was read later.
-func (s *Status) attend(tell func(add notify)) {
+// addNotices adds the notices about a part of the status that was read later.
+func (s *Status) addNotices(tell func(add notify)) {
 	tell(func(sev severity, subject, do, format string, args ...any) {
-		s.Attention = append(s.Attention, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Do: do})
+		s.Attention = append(s.Attention, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Action: do})
 	})
 	sortNotices(s.Attention)
 }
@@ -80,14 +80,14 @@ func (v *viewer) aboutLeader(s Status, add notify) {
 func (v *viewer) aboutStore(add notify) {
 	nodes, slowest := 0, node.Member{}
 	for _, m := range v.Nodes {
-		if !m.Present() || m.Witnessed || v.age(m.LastHeartbeatAt) >= v.Timing.NodeRegistrationTTL {
+		if !m.Present() || m.ExitProven || v.age(m.LastHeartbeatAt) >= v.Timing.NodeRegistrationTTL {
 			continue
 		}
 		if nodes++; m.ChangeTime > slowest.ChangeTime {
 			slowest = m
 		}
 	}
-	if slow := member.SlowStore(v.Timing, nodes, slowest.ChangeTime); slow != nil {
+	if slow := member.CheckStoreSpeed(v.Timing, nodes, slowest.ChangeTime); slow != nil {
 		add(warning, "store", "emitd doctor", "the store is too slow for the timings, measured by %s: %s", slowest.Name, slow)
 	}
 }

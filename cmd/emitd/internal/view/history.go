@@ -38,8 +38,8 @@ func EventOf(e daemon.Event) Event {
 	}
 }
 
-// Reign is one term, read from the history.
-type Reign struct {
+// Term is one term, read from the history.
+type Term struct {
 	Term        int64   `json:"term"`
 	TermOrdinal int64   `json:"term_ordinal"`
 	Node        string  `json:"node"`
@@ -54,9 +54,9 @@ type Reign struct {
 	GapSeconds  *float64 `json:"gap_seconds"`
 }
 
-// Reigns returns the terms in the history, newest first. now is the store's clock.
-func Reigns(events []daemon.Event, now time.Time) []Reign {
-	var out []Reign // oldest first
+// Terms returns the terms in the history, newest first. now is the store's clock.
+func Terms(events []daemon.Event, now time.Time) []Term {
+	var out []Term // oldest first
 	for _, e := range events {
 		switch e.Kind {
 		case daemon.LeaderElected:
@@ -67,7 +67,7 @@ func Reigns(events []daemon.Event, now time.Time) []Reign {
 					out[n-1].EndedAt, out[n-1].EndedBy = Time{e.At}, string(node.Replaced)
 				}
 			}
-			out = append(out, Reign{
+			out = append(out, Term{
 				Term: e.Term, TermOrdinal: e.TermOrdinal, Node: e.Node, NodeID: e.NodeID, ElectedAt: Time{e.At},
 			})
 		case daemon.LeaderLost:
@@ -92,7 +92,7 @@ func lostAt(e daemon.Event) time.Time {
 	return e.At
 }
 
-func end(r Reign, otherwise time.Time) time.Time {
+func end(r Term, otherwise time.Time) time.Time {
 	if r.EndedAt.IsZero() {
 		return otherwise
 	}

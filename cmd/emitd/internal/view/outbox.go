@@ -42,21 +42,21 @@ type OutboxCursor struct {
 	Generation int64  `json:"generation"`
 	Node       string `json:"node"`
 	UpdatedAt  Time   `json:"updated_at"`
-	Trouble    string `json:"trouble"` // why the sink is down; empty if it is not
+	Problem    string `json:"trouble"` // why the sink is down; empty if it is not
 }
 
 // OutboxStatsOf returns the view of the log's statistics.
 func OutboxStatsOf(s outbox.Stats) OutboxStats {
 	out := OutboxStats{
-		Subscription: s.Subscription, Paused: s.Paused, Pending: s.Pending, Exact: s.Exact, OldestAt: Time{s.OldestAt},
-		KeysWaiting: s.Lanes, KeysHeld: s.HeldLanes, Dead: s.Dead, Delayed: s.Delayed, NextAt: Time{s.NextAt}, Instances: s.Instances,
-		Retained: s.Retained, PartitionsAhead: s.Ahead, Cursors: []OutboxCursor{},
+		Subscription: s.Subscription, Paused: s.Paused, Pending: s.Pending, Exact: s.PendingExact, OldestAt: Time{s.OldestAt},
+		KeysWaiting: s.ParkedKeys, KeysHeld: s.HeldKeys, Dead: s.Dead, Delayed: s.Delayed, NextAt: Time{s.NextAt}, Instances: s.Instances,
+		Retained: s.Retained, PartitionsAhead: s.PartitionsAhead, Cursors: []OutboxCursor{},
 	}
 	if !s.OldestAt.IsZero() {
 		out.OldestAgeMS = max(s.Now.Sub(s.OldestAt).Milliseconds(), 0)
 	}
 	for _, c := range s.Cursors {
-		out.Cursors = append(out.Cursors, OutboxCursor{c.Range.String(), c.Epoch, c.Node, Time{c.UpdatedAt}, c.Trouble})
+		out.Cursors = append(out.Cursors, OutboxCursor{c.Range.String(), c.Epoch, c.Node, Time{c.UpdatedAt}, c.Problem})
 	}
 	return out
 }
@@ -144,7 +144,7 @@ func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
 	if o == nil {
 		return
 	}
-	s.attend(func(add notify) {
+	s.addNotices(func(add notify) {
 		if o.Problem != "" {
 			add(failing, "outbox", "emitd doctor", "the state of the outbox is not known: %s", o.Problem)
 		}
@@ -158,7 +158,7 @@ func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
 
 // sinkDown adds a notice about a sink that is down, with the first range of shards that reports it.
 func (s OutboxStats) sinkDown(add notify) {
-	i := slices.IndexFunc(s.Cursors, func(c OutboxCursor) bool { return c.Trouble != "" })
+	i := slices.IndexFunc(s.Cursors, func(c OutboxCursor) bool { return c.Problem != "" })
 	if i < 0 {
 		return
 	}
@@ -167,7 +167,7 @@ func (s OutboxStats) sinkDown(add notify) {
 		waits = fmt.Sprintf(", %s wait, the oldest for %s", atLeast(s.Pending, s.Exact), s.oldest())
 	}
 	add(failing, "outbox "+s.Subscription, "check the receiver; emitd outbox stats "+s.Subscription+" -o wide",
-		"outbox %s: the sink is down, says %s%s: %s", s.Subscription, s.Cursors[i].Node, waits, strings.TrimPrefix(firstLine(s.Cursors[i].Trouble), "sink is down: "))
+		"outbox %s: the sink is down, says %s%s: %s", s.Subscription, s.Cursors[i].Node, waits, strings.TrimPrefix(firstLine(s.Cursors[i].Problem), "sink is down: "))
 }
 
 // stuck adds notices about messages that no relay retries by itself.
@@ -218,7 +218,7 @@ func OutboxTable(all []OutboxStats, wide bool) *Table {
 			continue
 		}
 		for _, c := range s.Cursors {
-			t.Add(append(row[:len(row):len(row)], c.Shards, c.Node, fmt.Sprint(c.Generation), stamp(c.UpdatedAt.Time), c.Trouble)...)
+			t.Add(append(row[:len(row):len(row)], c.Shards, c.Node, fmt.Sprint(c.Generation), stamp(c.UpdatedAt.Time), c.Problem)...)
 		}
 	}
 	return t
@@ -226,7 +226,7 @@ func OutboxTable(all []OutboxStats, wide bool) *Table {
 
 // down reports whether the sink is down for a range of shards.
 func (s OutboxStats) down() bool {
-	return slices.ContainsFunc(s.Cursors, func(c OutboxCursor) bool { return c.Trouble != "" })
+	return slices.ContainsFunc(s.Cursors, func(c OutboxCursor) bool { return c.Problem != "" })
 }
 
 func (s OutboxStats) cells() []string {

@@ -16,15 +16,15 @@ func TestOutboxTable(t *testing.T) {
 	now := time.Date(2030, 1, 31, 9, 0, 0, 0, time.UTC)
 	all := []OutboxStats{
 		OutboxStatsOf(outbox.Stats{
-			Subscription: "busy", Pending: 10_000, OldestAt: now.Add(-90 * time.Second), Now: now, Lanes: 3, HeldLanes: 1, Dead: 2, Retained: 3 << 20, Ahead: -1,
+			Subscription: "busy", Pending: 10_000, OldestAt: now.Add(-90 * time.Second), Now: now, ParkedKeys: 3, HeldKeys: 1, Dead: 2, Retained: 3 << 20, PartitionsAhead: -1,
 			Delayed: 10_000, NextAt: now.Add(time.Hour),
 			Cursors: []outbox.CursorStats{{Range: outbox.Range{Lo: 0, Hi: 31}, Epoch: 7, Node: "a", UpdatedAt: now}, {Range: outbox.Range{Lo: 32, Hi: 63}, Epoch: 9, Node: "b", UpdatedAt: now}},
 		}),
 		OutboxStatsOf(outbox.Stats{
-			Subscription: "down", Pending: 1, Exact: true, OldestAt: now, Now: now,
-			Cursors: []outbox.CursorStats{{Range: outbox.Range{Lo: 0, Hi: 63}, Epoch: 3, Node: "a", UpdatedAt: now, Trouble: "connection\nrefused"}},
+			Subscription: "down", Pending: 1, PendingExact: true, OldestAt: now, Now: now,
+			Cursors: []outbox.CursorStats{{Range: outbox.Range{Lo: 0, Hi: 63}, Epoch: 3, Node: "a", UpdatedAt: now, Problem: "connection\nrefused"}},
 		}),
-		OutboxStatsOf(outbox.Stats{Subscription: "idle", Paused: true, Exact: true, Now: now, Retained: 1023}),
+		OutboxStatsOf(outbox.Stats{Subscription: "idle", Paused: true, PendingExact: true, Now: now, Retained: 1023}),
 	}
 	for wide, want := range map[bool]string{
 		false: `SUBSCRIPTION  STATE      PENDING  OLDEST  DELAYED  PARKED KEYS  HELD  DEAD  RETAINED
@@ -53,12 +53,12 @@ down          sink down  1        0.0s    0        0            0     0     0 B 
 func TestOutboxInStatus(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 31, 9, 0, 0, 0, time.UTC)
-	quiet := outbox.Stats{Subscription: "quiet", Exact: true, Now: now, Delayed: 4, NextAt: now}
-	behind := outbox.Stats{Subscription: "behind", Pending: 30, Exact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now, Lanes: 1, Dead: 1}
-	stuck := outbox.Stats{Subscription: "stuck", Paused: true, Pending: 7, OldestAt: now.Add(-3 * time.Minute), Now: now, Lanes: 3, HeldLanes: 1, Dead: 2}
+	quiet := outbox.Stats{Subscription: "quiet", PendingExact: true, Now: now, Delayed: 4, NextAt: now}
+	behind := outbox.Stats{Subscription: "behind", Pending: 30, PendingExact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now, ParkedKeys: 1, Dead: 1}
+	stuck := outbox.Stats{Subscription: "stuck", Paused: true, Pending: 7, OldestAt: now.Add(-3 * time.Minute), Now: now, ParkedKeys: 3, HeldKeys: 1, Dead: 2}
 	down := outbox.Stats{
-		Subscription: "down", Pending: 1, Exact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now,
-		Cursors: []outbox.CursorStats{{Trouble: "no route"}},
+		Subscription: "down", Pending: 1, PendingExact: true, OldestAt: now.Add(-400 * time.Millisecond), Now: now,
+		Cursors: []outbox.CursorStats{{Problem: "no route"}},
 	}
 	for _, c := range []struct {
 		box  *Outbox

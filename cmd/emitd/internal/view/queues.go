@@ -55,7 +55,7 @@ func (s *Status) AddQueues(q *Queues, limit time.Duration) {
 	if q == nil {
 		return
 	}
-	s.attend(func(add notify) {
+	s.addNotices(func(add notify) {
 		if q.Problem != "" && !q.Denied {
 			add(warning, "queues", "emitd queue ls", "the state of the queues is not known: %s", q.Problem)
 		}

@@ -23,7 +23,7 @@ func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
 		"no queue, no outbox": {},
 		"all is well": {
 			&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 4, Active: 1, OldestAgeMS: 1000, Broker: "a"}}},
-			OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Pending: 3, Exact: true, OldestAt: now.Add(-time.Second), Now: now}}), "",
+			OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Pending: 3, PendingExact: true, OldestAt: now.Add(-time.Second), Now: now}}), "",
 		},
 		"dead jobs":          {&Queues{Queues: []QueueStats{{Queue: "q", Dead: 2}}}, nil, "warning queue q has 2 dead jobs: all attempts were used -> emitd queue peek q --state dead"},
 		"nobody claims":      {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: no job is active; check that workers run -> emitd queue stats q"},
@@ -33,11 +33,11 @@ func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
 		"a token is missing": {&Queues{Problem: "want a token", Denied: true}, nil, ""},
 		"outbox unknown":     {nil, NoOutbox("E5101: unreachable"), "failing the state of the outbox is not known: E5101: unreachable -> emitd doctor"},
 		"sink down": {nil, OutboxOf("sqlite", []outbox.Stats{{
-			Subscription: "s", Pending: 3, Exact: true, OldestAt: now.Add(-12 * time.Minute), Now: now,
-			Cursors: []outbox.CursorStats{{Node: "a", Trouble: "sink is down: dial tcp: refused\nmore"}},
+			Subscription: "s", Pending: 3, PendingExact: true, OldestAt: now.Add(-12 * time.Minute), Now: now,
+			Cursors: []outbox.CursorStats{{Node: "a", Problem: "sink is down: dial tcp: refused\nmore"}},
 		}}), "failing outbox s: the sink is down, says a, 3 wait, the oldest for 12m00s: dial tcp: refused -> check the receiver; emitd outbox stats s -o wide"},
 		"dead messages": {
-			nil, OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", Exact: true, Now: now, Dead: 1, HeldLanes: 2}}),
+			nil, OutboxOf("sqlite", []outbox.Stats{{Subscription: "s", PendingExact: true, Now: now, Dead: 1, HeldKeys: 2}}),
 			"warning outbox s has 1 dead message: given up or skipped -> emitd outbox ls s --kind dead\n" +
 				"warning outbox s holds 2 keys: each key waits for an operator, because one of its messages cannot be delivered -> emitd outbox ls s --kind held",
 		},
@@ -51,7 +51,7 @@ func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
 		s.AddOutbox(c.box, limit)
 		var got []string
 		for _, n := range s.Attention {
-			got = append(got, string(n.Severity)+" "+n.Text+" -> "+n.Do)
+			got = append(got, string(n.Severity)+" "+n.Text+" -> "+n.Action)
 		}
 		if strings.Join(got, "\n") != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), c.want)

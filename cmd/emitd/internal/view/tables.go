@@ -24,8 +24,8 @@ func (s Status) Table(w io.Writer, wide bool) error {
 	line("NODES   %s       DAEMONS %s%s%s", s.countNodes(), s.countUnits(), s.Outbox.cell(), s.Queues.cell())
 	for _, n := range s.Attention {
 		text := "! " + Line(n.Text)
-		if n.Do != "" {
-			text += "    -> " + Line(n.Do)
+		if n.Action != "" {
+			text += "    -> " + Line(n.Action)
 		}
 		line("%s", text)
 	}
@@ -232,14 +232,14 @@ func (e Explained) next() string {
 		return "no node can run it: " + Line(e.Plan.Why.String())
 	case e.Plan.Decision != nil && e.Plan.Decision.Step == daemon.Assign:
 		return fmt.Sprintf("goes to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
-	case e.Unit.record.State.Free():
+	case e.Unit.record.State.IsFree():
 		return fmt.Sprintf("would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
 	}
 	return fmt.Sprintf("if it were free it would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
 }
 
 // ReignTable lists terms.
-func ReignTable(rs []Reign) *Table {
+func ReignTable(rs []Term) *Table {
 	t := &Table{Head: []string{"TERM", "NODE", "ELECTED", "HELD", "ENDED BY", "GAP TO NEXT"}}
 	for _, r := range rs {
 		gap := ""

@@ -134,7 +134,7 @@ type Notice struct {
 	Severity severity `json:"severity"`
 	Subject  string   `json:"subject"` // a node, a daemon, "leader", "cluster"
 	Text     string   `json:"text"`
-	Do       string   `json:"do"` // a command that shows more, or what to do
+	Action   string   `json:"do"` // a command that shows more, or what to do
 }
 
 // Time is a time of the store in JSON: RFC 3339 in UTC, null for none.
@@ -148,9 +148,9 @@ func (t Time) MarshalJSON() ([]byte, error) {
 	return t.UTC().MarshalJSON()
 }
 
-// told returns the reader with the name and timings of the cluster, as the leader's row states them, or
+// withCluster returns the reader with the name and timings of the cluster, as the leader's row states them, or
 // the row with the newest heartbeat if there is no leader.
-func (r Reader) told(s *daemon.Snapshot) Reader {
+func (r Reader) withCluster(s *daemon.Snapshot) Reader {
 	var by *node.Member
 	for i := range s.Nodes {
 		m := &s.Nodes[i]
@@ -171,7 +171,7 @@ func (r Reader) told(s *daemon.Snapshot) Reader {
 
 // Of returns the view of a snapshot.
 func Of(s *daemon.Snapshot, r Reader) Status {
-	v := &viewer{Snapshot: s, Reader: r.told(s)}
+	v := &viewer{Snapshot: s, Reader: r.withCluster(s)}
 	in := v.planInput()
 	v.plan = plan.Make(in)
 	out := Status{
@@ -187,7 +187,7 @@ func Of(s *daemon.Snapshot, r Reader) Status {
 
 // Explain recomputes where a unit is placed, and why.
 func Explain(s *daemon.Snapshot, r Reader, u daemon.Unit) plan.Explanation {
-	v := &viewer{Snapshot: s, Reader: r.told(s)}
+	v := &viewer{Snapshot: s, Reader: r.withCluster(s)}
 	return plan.Explain(v.planInput(), u)
 }
 
@@ -214,8 +214,8 @@ func (v *viewer) state(m node.Member) node.State {
 		return node.Removed
 	case m.State != node.Live:
 		return m.State
-	case m.Judged != "":
-		return m.Judged
+	case m.LeaderState != "":
+		return m.LeaderState
 	case v.age(m.LastHeartbeatAt) > v.Timing.Late():
 		return node.Late
 	}
@@ -286,7 +286,7 @@ func (v *viewer) units(leader *Leader) []Unit {
 	listed := map[daemon.Unit]bool{}
 	add := func(rec daemon.Record) {
 		listed[rec.Unit] = true
-		if rec.Retired && rec.State.Free() && !v.All {
+		if rec.Retired && rec.State.IsFree() && !v.All {
 			return
 		}
 		u := Unit{
@@ -297,7 +297,7 @@ func (v *viewer) units(leader *Leader) []Unit {
 			record: rec,
 		}
 		switch {
-		case !rec.State.Free():
+		case !rec.State.IsFree():
 			u.Node, u.NodeID = rec.Holder.Name, rec.Holder.ID
 		case !rec.Retired:
 			u.State = daemon.Unassigned

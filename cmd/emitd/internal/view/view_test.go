@@ -43,7 +43,7 @@ func healthy() *daemon.Snapshot {
 		s.Nodes = append(s.Nodes, node.Member{
 			Identity: who(name), State: node.Live, Advert: "a",
 			Traits:       node.Traits{Version: "0.4.1", Capacity: 1, Address: "10.0.0.1:7070", Labels: map[string]string{"zone": "eu-1" + string(rune('a'+i))}},
-			RegisteredAt: ago(52 * time.Hour), LastHeartbeatAt: ago(time.Duration(6+4*i) * time.Second), HeardAt: ago(time.Second),
+			RegisteredAt: ago(52 * time.Hour), LastHeartbeatAt: ago(time.Duration(6+4*i) * time.Second), ConfirmedAt: ago(time.Second),
 		})
 	}
 	s.Units = []daemon.Record{
@@ -74,11 +74,11 @@ var scenes = map[string]func(*daemon.Snapshot){
 	},
 	"late_node": func(s *daemon.Snapshot) {
 		s.Nodes[2].LastHeartbeatAt = ago(41200 * time.Millisecond)
-		s.Nodes[2].Judged = node.Late
+		s.Nodes[2].LeaderState = node.Late
 	},
 	"late_by_own_judgement": func(s *daemon.Snapshot) { s.Nodes[0].LastHeartbeatAt = ago(91 * time.Second) },
 	"deaf_and_draining": func(s *daemon.Snapshot) {
-		s.Nodes[0].Judged = node.Deaf
+		s.Nodes[0].LeaderState = node.Deaf
 		s.Nodes[2].State = node.Draining
 		s.Units[2] = held("emit:sweeper", 0, "emitd-2", daemon.Revoking)
 		s.Units[2].Since = ago(41 * time.Second)
@@ -327,7 +327,7 @@ func TestReigns(t *testing.T) {
 	}
 	expired := func(at time.Time, ordinal int64, end time.Time) daemon.Event {
 		e := lost(at, ordinal, node.Expired)
-		e.Detail = storage.Lost(node.Lease{ExpiresAt: end}, at)
+		e.Detail = storage.NewLostDetail(node.Lease{ExpiresAt: end}, at)
 		return e
 	}
 	events := []daemon.Event{
@@ -338,7 +338,7 @@ func TestReigns(t *testing.T) {
 		lost(at(14, 2), 41, node.Resigned), elected(at(14, 3), 42, "emitd-1"),
 	}
 	var b bytes.Buffer
-	if err := ReignTable(Reigns(events, at(25, 5))).Write(&b); err != nil {
+	if err := ReignTable(Terms(events, at(25, 5))).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "history.txt", b.Bytes())
@@ -350,7 +350,7 @@ func TestNobodyServesQueues(t *testing.T) {
 	t.Parallel()
 	told := func(s *daemon.Snapshot, r Reader) bool {
 		return slices.ContainsFunc(Of(s, r).Attention, func(n Notice) bool {
-			return n.Subject == "queues" && n.Severity == failing && n.Do == "emitd doctor"
+			return n.Subject == "queues" && n.Severity == failing && n.Action == "emitd doctor"
 		})
 	}
 	wants := reader

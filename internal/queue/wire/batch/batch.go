@@ -88,11 +88,11 @@ func EnqueueRequest(name string, jobs []queue.Job) *queuev1.EnqueueRequest {
 	for i := range jobs {
 		j, p := &jobs[i], &block[i]
 		p.Id, p.Key, p.Type, p.Group, p.Payload = j.ID, j.Key, j.Type, j.Group, j.Payload
-		p.Priority, p.DelayMs, p.TtlMs = int32(j.Priority), limits.InMillis(j.Delay), limits.InMillis(j.TTL) // checked to fit
+		p.Priority, p.DelayMs, p.TtlMs = int32(j.Priority), limits.ToMillis(j.Delay), limits.ToMillis(j.TTL) // checked to fit
 		p.RunAtMs = unixMilli(j.RunAt)
 		if r := j.Retry; r != (queue.Retry{}) {
 			p.Retry = &queuev1.Retry{
-				MaxAttempts: int32(r.MaxAttempts), BackoffMs: limits.InMillis(r.Backoff), MaxBackoffMs: limits.InMillis(r.MaxBackoff), // checked to fit
+				MaxAttempts: int32(r.MaxAttempts), BackoffMs: limits.ToMillis(r.Backoff), MaxBackoffMs: limits.ToMillis(r.MaxBackoff), // checked to fit
 				Factor: r.Factor, Jitter: r.Jitter, Back: r.Back,
 			}
 		}
@@ -134,8 +134,8 @@ func Claim(r *queuev1.ClaimRequest) (queue.ClaimRequest, error) {
 // ClaimRequest is the inverse of Claim.
 func ClaimRequest(name string, r queue.ClaimRequest) *queuev1.ClaimRequest {
 	return &queuev1.ClaimRequest{
-		Queue: name, Worker: r.Worker, Types: r.Types, Max: int32(r.Max), WaitMs: limits.InMillis(r.Wait), // checked to fit
-		VisibilityMs: limits.InMillis(r.Visibility), RequestId: r.RequestID, Tokenless: r.Tokenless,
+		Queue: name, Worker: r.Worker, Types: r.Types, Max: int32(r.Max), WaitMs: limits.ToMillis(r.Wait), // checked to fit
+		VisibilityMs: limits.ToMillis(r.Visibility), RequestId: r.RequestID, Tokenless: r.Tokenless,
 	}
 }
 
@@ -148,7 +148,7 @@ func ClaimResponse(cs []queue.Claimed) *queuev1.ClaimResponse {
 		p.Id, p.Type, p.Group, p.Payload, p.Token = c.Job.ID, c.Job.Type, c.Job.Group, c.Payload, c.Token
 		p.Priority, p.Attempts, p.Deliveries = int32(c.Job.Priority), int32(c.Job.Attempts), int32(c.Job.Deliveries) // small counts
 		p.MaxAttempts = int32(c.Job.MaxAttempts)                                                                     // checked to fit
-		p.CreatedAtMs, p.UntilMs, p.VisibilityMs = unixMilli(c.Job.CreatedAt), unixMilli(c.Until), limits.InMillis(c.For)
+		p.CreatedAtMs, p.UntilMs, p.VisibilityMs = unixMilli(c.Job.CreatedAt), unixMilli(c.Until), limits.ToMillis(c.For)
 		p.ExpiresAtMs, p.Cause = unixMilli(c.Job.ExpiresAt), c.Job.Cause
 		out.Jobs[i] = p
 	}
@@ -215,9 +215,9 @@ func SettleRequest(name string, ss []queue.Settlement) *queuev1.SettleRequest {
 	for i := range ss {
 		s, p := &ss[i], &block[i]
 		p.Verb, p.Id, p.Token, p.Worker = protoVerb(s.Verb), s.ID, s.Token, s.Worker
-		p.VisibilityMs, p.Result, p.Cause, p.Dead = limits.InMillis(s.Visibility), s.Result, s.Cause, s.Dead
+		p.VisibilityMs, p.Result, p.Cause, p.Dead = limits.ToMillis(s.Visibility), s.Result, s.Cause, s.Dead
 		if s.RetryAfter != nil {
-			after := limits.InMillis(*s.RetryAfter)
+			after := limits.ToMillis(*s.RetryAfter)
 			p.RetryAfterMs = &after
 		}
 		out.Settlements[i] = p
@@ -231,7 +231,7 @@ func SettleResponse(os []queue.Outcome) *queuev1.SettleResponse {
 	block := make([]queuev1.Outcome, len(os))
 	for i := range os {
 		p := &block[i]
-		p.Id, p.State, p.VisibilityMs = os[i].ID, protoState(os[i].State), limits.InMillis(os[i].For)
+		p.Id, p.State, p.VisibilityMs = os[i].ID, protoState(os[i].State), limits.ToMillis(os[i].For)
 		if os[i].Err != nil {
 			p.Error = Refusal(os[i].Err)
 		}
@@ -256,7 +256,7 @@ func Outcomes(r *queuev1.SettleResponse) []queue.Outcome {
 
 // Refusal converts a refusal.
 func Refusal(e *queue.Error) *queuev1.Refusal {
-	p := refusal.Of(e)
+	p := refusal.ProblemOf(e)
 	return &queuev1.Refusal{Tag: string(p.Tag), Message: p.Message, Hint: p.Hint, RetryAfterMs: p.RetryAfterMS, Holder: p.Holder}
 }
 

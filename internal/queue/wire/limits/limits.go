@@ -244,8 +244,8 @@ func Millis(field string, ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// InMillis is the inverse of Millis. It rounds up, so that a positive duration never becomes 0.
-func InMillis(d time.Duration) int64 {
+// ToMillis is the inverse of Millis. It rounds up, so that a positive duration never becomes 0.
+func ToMillis(d time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}

@@ -15,11 +15,11 @@ func FuzzParse(f *testing.F) {
 	f.Add(502, []byte("<html>"))
 	f.Add(404, []byte(`{"message":"of somebody else"}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		e := refusal.Parse(status, body)
+		e := refusal.ParseProblem(status, body)
 		if e.Tag == "" {
 			t.Fatalf("%d %q: no tag", status, body)
 		}
-		p := refusal.Of(e)
+		p := refusal.ProblemOf(e)
 		if p.Status < 400 || p.Status > 599 {
 			t.Fatalf("%d %q: %+v", status, body, p)
 		}
@@ -27,7 +27,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again := refusal.Parse(p.Status, text); again.Tag != e.Tag || again.Message != e.Message || again.Holder != e.Holder {
+		if again := refusal.ParseProblem(p.Status, text); again.Tag != e.Tag || again.Message != e.Message || again.Holder != e.Holder {
 			t.Fatalf("%+v came back as %+v", e, again)
 		}
 	})

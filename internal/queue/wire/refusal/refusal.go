@@ -59,8 +59,8 @@ var statuses = map[queue.Tag]int{
 // Tags lists all tags, sorted.
 func Tags() []queue.Tag { return slices.Sorted(maps.Keys(statuses)) }
 
-// Status returns the HTTP status of a tag.
-func Status(t queue.Tag) int {
+// HTTPStatus returns the HTTP status of a tag.
+func HTTPStatus(t queue.Tag) int {
 	if s, ok := statuses[t]; ok {
 		return s
 	}
@@ -105,20 +105,20 @@ var hints = map[queue.Tag]string{
 	Internal:              "the log of the server tells more",
 }
 
-// Of converts a refusal. It always has a hint: the refusal's own, or that of its tag.
-func Of(e *queue.Error) *Problem {
-	status := Status(e.Tag)
+// ProblemOf converts a refusal. It always has a hint: the refusal's own, or that of its tag.
+func ProblemOf(e *queue.Error) *Problem {
+	status := HTTPStatus(e.Tag)
 	p := &Problem{
 		Type: "urn:emitd:queue:" + string(e.Tag), Title: http.StatusText(status), Status: status,
 		Tag: e.Tag, Message: e.Message, Detail: e.Message, Hint: cmp.Or(e.Hint, hints[e.Tag]), Holder: e.Holder,
 	}
 	if wait, ok := Retryable(e); ok {
-		p.RetryAfterMS = limits.InMillis(wait)
+		p.RetryAfterMS = limits.ToMillis(wait)
 	}
 	return p
 }
 
-// Refusal is the inverse of Of. It drops a hint that is only the tag's default.
+// Refusal is the inverse of ProblemOf. It drops a hint that is only the tag's default.
 func (p *Problem) Refusal() *queue.Error {
 	message := p.Message
 	if message == "" {
@@ -132,10 +132,10 @@ func (p *Problem) Refusal() *queue.Error {
 	return e
 }
 
-// Parse decodes a refusal from the body of an answer. If the body is not a refusal, for example a
+// ParseProblem decodes a refusal from the body of an answer. If the body is not a refusal, for example a
 // proxy's page, the status decides: Unavailable if it says so, otherwise another fitting tag or
 // Internal.
-func Parse(status int, body []byte) *queue.Error {
+func ParseProblem(status int, body []byte) *queue.Error {
 	var p Problem
 	if err := json.Unmarshal(body, &p); err == nil && p.Tag != "" {
 		return p.Refusal()

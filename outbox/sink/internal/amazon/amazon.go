@@ -58,7 +58,7 @@ func (l Login) Load(ctx context.Context) (aws.Config, error) {
 	if (l.AccessKey == "") != (l.SecretKey == "") {
 		return aws.Config{}, errors.New("access_key and secret_key go together")
 	}
-	opts := []func(*config.LoadOptions) error{config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(keep))}
+	opts := []func(*config.LoadOptions) error{config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(keepConnections))}
 	if l.Region != "" {
 		opts = append(opts, config.WithRegion(l.Region))
 	}
@@ -78,9 +78,9 @@ func (l Login) Load(ctx context.Context) (aws.Config, error) {
 	return cfg, nil
 }
 
-// keep keeps the connections of all calls that a relay has in flight open; by default all but ten are
+// keepConnections keeps the connections of all calls that a relay has in flight open; by default all but ten are
 // closed after each call. The larger write buffer sends a batch of small messages with one write.
-func keep(t *http.Transport) {
+func keepConnections(t *http.Transport) {
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 1000, 256
 	t.WriteBufferSize = 16 << 10
 }
@@ -99,9 +99,9 @@ type Message struct {
 // can; otherwise they become one attribute, the JSON object emitd-headers.
 func NewMessage(d outbox.Delivery, row outbox.Row, limit int) Message {
 	m := Message{Body: string(row.Payload)}
-	own := sink.Own(row)
+	own := sink.MessageHeaders(row)
 	const more = 2 // topic and encoding
-	m.Attributes = append(sink.Facts(d, row, more+len(own)), sink.Header{Name: sink.Topic, Value: row.Topic})
+	m.Attributes = append(sink.StandardHeaders(d, row, more+len(own)), sink.Header{Name: sink.Topic, Value: row.Topic})
 	switch {
 	case len(row.Payload) == 0:
 		m.Body = " "
@@ -238,14 +238,14 @@ func Classify(ctx context.Context, what string, fixed bool, err error) error {
 	case api == nil && ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	case api == nil:
-		return sink.Down(what, bare(err))
+		return sink.SinkDown(what, bare(err))
 	case has(missing, api.ErrorCode()) && !fixed:
 		return sink.Permanent("%s: %s: %s", what, api.ErrorCode(), api.ErrorMessage())
 	case has(login, api.ErrorCode()), has(busy, api.ErrorCode()), status(err) >= 500:
-		return sink.Down(what, short(api))
+		return sink.SinkDown(what, short(api))
 	case has(missing, api.ErrorCode()), local(api.ErrorCode()), status(err) == 401, status(err) == 403:
 		if fixed {
-			return sink.Down(what, short(api))
+			return sink.SinkDown(what, short(api))
 		}
 		return fmt.Errorf("%s: %w", what, short(api))
 	case status(err) >= 400:

@@ -47,7 +47,7 @@ func bare(err error) error {
 		return fmt.Errorf("cannot understand the answer with status %d", r.HTTPStatusCode())
 	}
 	if s, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
-		return sink.Bare(s.Err)
+		return sink.WithoutURL(s.Err)
 	}
-	return sink.Bare(err)
+	return sink.WithoutURL(err)
 }

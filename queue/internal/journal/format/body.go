@@ -108,7 +108,7 @@ func parseBody(raw []byte) (at int64, batches []Batch, records uint32, err error
 			return 0, nil, 0, fmt.Errorf("%w: a batch is cut off", ErrCorrupt)
 		}
 		rest = rest[n+m:]
-		after, count, err := scanBatch(msg)
+		after, count, err := checkBatch(msg)
 		if err != nil {
 			return 0, nil, 0, err
 		}
@@ -119,7 +119,7 @@ func parseBody(raw []byte) (at int64, batches []Batch, records uint32, err error
 	return at, batches, records, nil
 }
 
-func scanBatch(msg []byte) (after uint64, records uint32, err error) {
+func checkBatch(msg []byte) (after uint64, records uint32, err error) {
 	for len(msg) > 0 {
 		num, typ, n := protowire.ConsumeTag(msg)
 		if n < 0 {

@@ -69,7 +69,7 @@ const MaxWindow = 1 << 16
 
 // The versions of a header, and the length of a header of the first one.
 const (
-	firstVersion    = 1
+	version1        = 1
 	version         = 2
 	firstHeaderSize = 48
 )
@@ -100,8 +100,8 @@ type Header struct {
 	Fence   bool
 	Part    bool
 	// Previous is the put ID of the segment or fence before it in the log; 0: not known. Every
-	// segment up to the slot Known existed when this one was written.
-	Previous, Known uint64
+	// segment up to the slot AckedUpTo existed when this one was written.
+	Previous, AckedUpTo uint64
 
 	zstd bool
 	size int // size of the header in bytes
@@ -134,14 +134,14 @@ func (h Header) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[40:], h.CRC)
 	binary.LittleEndian.PutUint32(b[44:], h.Jump)
 	binary.LittleEndian.PutUint64(b[48:], h.Previous)
-	binary.LittleEndian.PutUint64(b[56:], h.Known)
+	binary.LittleEndian.PutUint64(b[56:], h.AckedUpTo)
 }
 
 // DecodeHeader decodes the header of an object. b is at least the first [HeaderSize] bytes, or the
 // whole object if it is shorter. The checksum covers the body too and is not checked.
 func DecodeHeader(b []byte) (Header, error) {
 	size := HeaderSize
-	if len(b) > 4 && b[4] == firstVersion {
+	if len(b) > 4 && b[4] == version1 {
 		size = firstHeaderSize
 	}
 	switch {
@@ -149,7 +149,7 @@ func DecodeHeader(b []byte) (Header, error) {
 		return Header{}, fmt.Errorf("%w: it has %d bytes, a header has %d", ErrCorrupt, len(b), size)
 	case [4]byte(b) != magicSegment:
 		return Header{}, fmt.Errorf("%w: it does not begin with %q", ErrCorrupt, magicSegment)
-	case b[4] != version && b[4] != firstVersion:
+	case b[4] != version && b[4] != version1:
 		return Header{}, fmt.Errorf("%w: segment version %d, this program reads %d", ErrNewer, b[4], version)
 	case b[5]&^allFlags != 0 || b[6] != 0 || b[7] != 0:
 		return Header{}, fmt.Errorf("%w: segment flags % x", ErrNewer, b[5:8])
@@ -168,7 +168,7 @@ func DecodeHeader(b []byte) (Header, error) {
 		size:    size,
 	}
 	if size == HeaderSize {
-		h.Previous, h.Known = binary.LittleEndian.Uint64(b[48:]), binary.LittleEndian.Uint64(b[56:])
+		h.Previous, h.AckedUpTo = binary.LittleEndian.Uint64(b[48:]), binary.LittleEndian.Uint64(b[56:])
 	}
 	return h, h.check()
 }
@@ -188,9 +188,9 @@ func (h Header) check() error {
 	return nil
 }
 
-// Follows reports whether the object can come after the one with this put ID in the log. It can if
+// CanFollow reports whether the object can come after the one with this put ID in the log. It can if
 // one of the two is not known.
-func (h Header) Follows(putID uint64) bool {
+func (h Header) CanFollow(putID uint64) bool {
 	return h.Previous == 0 || putID == 0 || h.Previous == putID
 }
 

@@ -120,8 +120,8 @@ func TestBadSegmentsAreRefusedByKind(t *testing.T) {
 	fence := codec.Encode(&f, &body)
 	idle := format.NewBody(5)
 	idle.Add(5)
-	mark := codec.Encode(&format.Header{Slot: 2, Epoch: 1, Previous: 9, Known: 1}, &idle)
-	if s, err := codec.Decode(mark); err != nil || len(mark) <= format.FenceSize || s.Header.Previous != 9 || s.Header.Known != 1 || s.Header.Records != 0 {
+	mark := codec.Encode(&format.Header{Slot: 2, Epoch: 1, Previous: 9, AckedUpTo: 1}, &idle)
+	if s, err := codec.Decode(mark); err != nil || len(mark) <= format.FenceSize || s.Header.Previous != 9 || s.Header.AckedUpTo != 1 || s.Header.Records != 0 {
 		t.Errorf("a mark of %d bytes: %+v, %v", len(mark), s, err)
 	}
 	set := func(raw []byte, at int, v byte) []byte {
@@ -333,12 +333,12 @@ func TestKeptSlots(t *testing.T) {
 // read.
 func TestTheFirstVersionIsRead(t *testing.T) {
 	t.Parallel()
-	old := format.Header{Slot: 7, Epoch: 3, PutID: 99, Previous: 5, Known: 6}
+	old := format.Header{Slot: 7, Epoch: 3, PutID: 99, Previous: 5, AckedUpTo: 6}
 	raw := encode(&old, batch{1, []string{"a"}})
 	raw = slices.Delete(raw, 48, 64)
 	raw[4] = 1
 	s, got := decode(t, seal(raw))
-	if h := s.Header; h.Slot != 7 || h.PutID != 99 || h.Previous != 0 || h.Known != 0 || !h.Follows(12345) || len(got) != 1 || got[0].records[0] != "a" {
+	if h := s.Header; h.Slot != 7 || h.PutID != 99 || h.Previous != 0 || h.AckedUpTo != 0 || !h.CanFollow(12345) || len(got) != 1 || got[0].records[0] != "a" {
 		t.Errorf("%+v, %v", s, got)
 	}
 }

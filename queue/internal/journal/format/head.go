@@ -28,9 +28,9 @@ type Head struct {
 	Checkpoint, Previous Checkpoint
 	// Closed is the first slot that was not written when the owner closed; 0: it did not close.
 	Closed uint64
-	// Known is the slot below which every segment was acknowledged. Unlike Closed, it is never
+	// AckedBelow is the slot below which every segment was acknowledged. Unlike Closed, it is never
 	// reset.
-	Known uint64
+	AckedBelow uint64
 	// Serial is the number of changes of HEAD. A copy with a higher number proves that HEAD is
 	// an older one. 0: written by a version that did not count.
 	Serial uint64
@@ -41,22 +41,22 @@ type Head struct {
 	Repair string
 }
 
-// Root returns the value that a journal's first segment has in place of the previous put ID. It is
+// FirstLink returns the value that a journal's first segment has in place of the previous put ID. It is
 // derived from the secret, so it differs between journals.
-func (h *Head) Root() uint64 {
+func (h *Head) FirstLink() uint64 {
 	sum := sha256.Sum256(h.Secret)
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
 // Checkpoint identifies a stored state. The zero Checkpoint is the empty state before slot 1.
 type Checkpoint struct {
-	Slot  uint64 // the first slot that the state does not cover
-	ID    uint64 // random
-	Parts int
-	Bytes int64
-	Kept  int    // number of slots below Slot to which the state refers; an object of its own lists them
-	Time  int64  // the newest time in the journal at that point, µs since 1970
-	Last  uint64 // put ID of the last segment or fence that the state covers; 0: not known
+	Slot      uint64 // the first slot that the state does not cover
+	ID        uint64 // random
+	Parts     int
+	Bytes     int64
+	Kept      int    // number of slots below Slot to which the state refers; an object of its own lists them
+	Time      int64  // the newest time in the journal at that point, µs since 1970
+	LastPutID uint64 // put ID of the last segment or fence that the state covers; 0: not known
 	// Runs are the parts with which the state begins, in this order. They belong to this
 	// checkpoint or to earlier ones.
 	Runs []Run
@@ -167,7 +167,7 @@ func EncodeHead(h Head) []byte {
 	b = appendBytes(b, headCheckpoint, h.Checkpoint.encode())
 	b = appendBytes(b, headPrevious, h.Previous.encode())
 	b = appendNumber(b, headClosed, h.Closed)
-	b = appendNumber(b, headKnown, h.Known)
+	b = appendNumber(b, headKnown, h.AckedBelow)
 	b = appendNumber(b, headSerial, h.Serial)
 	b = appendBytes(b, headName, []byte(h.Name))
 	b = appendBytes(b, headRepair, []byte(h.Repair))
@@ -190,8 +190,8 @@ func (c Checkpoint) encode() []byte {
 		run = appendNumber(run, runPart, uint64(r.Part))
 		b = protowire.AppendBytes(protowire.AppendTag(b, ckptRun, protowire.BytesType), run)
 	}
-	if c.Last != 0 {
-		b = protowire.AppendFixed64(protowire.AppendTag(b, ckptLast, protowire.Fixed64Type), c.Last)
+	if c.LastPutID != 0 {
+		b = protowire.AppendFixed64(protowire.AppendTag(b, ckptLast, protowire.Fixed64Type), c.LastPutID)
 	}
 	return b
 }
@@ -267,7 +267,7 @@ func (h *Head) set(num protowire.Number, v uint64, s []byte) {
 	case headClosed:
 		h.Closed = v
 	case headKnown:
-		h.Known = v
+		h.AckedBelow = v
 	case headSerial:
 		h.Serial = v
 	case headName:
@@ -309,7 +309,7 @@ func decodeCheckpoint(b []byte) (Checkpoint, error) {
 			c.Runs = append(c.Runs, r)
 			return err
 		case ckptLast:
-			c.Last = v
+			c.LastPutID = v
 		}
 		return nil
 	})

@@ -30,13 +30,13 @@ func (s *Segment) Last() int64 {
 type Codec struct {
 	encoders sync.Pool // of *zstd.Encoder
 	decoders sync.Pool // of *zstd.Decoder
-	rooms    sync.Pool // of *[]byte, as destination of the compressor: the size is not known before
+	buffers  sync.Pool // of *[]byte, as destination of the compressor: the size is not known before
 }
 
 // NewCodec returns a codec. It has no goroutines and needs no closing. It allocates its tables at
 // the first compression or decompression; an idle journal does neither.
 func NewCodec() *Codec {
-	return &Codec{encoders: sync.Pool{New: newEncoder}, decoders: sync.Pool{New: newDecoder}, rooms: sync.Pool{New: newRoom}}
+	return &Codec{encoders: sync.Pool{New: newEncoder}, decoders: sync.Pool{New: newDecoder}, buffers: sync.Pool{New: newRoom}}
 }
 
 func newRoom() any { return new(make([]byte, HeaderSize, 64<<10)) }
@@ -63,7 +63,7 @@ func (c *Codec) Encode(h *Header, body *Body) []byte {
 	h.Records, h.Raw, h.zstd, h.size = body.records, uint32(len(body.raw)), false, HeaderSize
 	var out []byte
 	if len(body.raw) > compressAbove {
-		room := c.rooms.Get().(*[]byte)
+		room := c.buffers.Get().(*[]byte)
 		encoder := c.encoders.Get().(*zstd.Encoder)
 		*room = encoder.EncodeAll(body.raw, (*room)[:HeaderSize])
 		c.encoders.Put(encoder)
@@ -72,7 +72,7 @@ func (c *Codec) Encode(h *Header, body *Body) []byte {
 		if h.zstd = len(*room) < HeaderSize+len(body.raw) && len(*room) > FenceSize; h.zstd {
 			out = bytes.Clone(*room)
 		}
-		c.rooms.Put(room)
+		c.buffers.Put(room)
 	}
 	if !h.zstd {
 		out = append(make([]byte, HeaderSize, HeaderSize+len(body.raw)), body.raw...)

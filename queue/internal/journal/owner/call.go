@@ -14,8 +14,8 @@ const (
 	lastPause  = 2 * time.Second
 )
 
-// believesAfter is how often an object is read again before it counts as corrupt.
-const believesAfter = 2
+// maxBrokenReads is how often an object is read again before it counts as corrupt.
+const maxBrokenReads = 2
 
 // call emits a call and records it as in flight.
 func (m *Machine) call(c *Call) {
@@ -25,18 +25,18 @@ func (m *Machine) call(c *Call) {
 	m.emit(c)
 }
 
-// again repeats a call with the same bytes.
-func (m *Machine) again(c *Call, least time.Duration) {
+// repeat repeats a call with the same bytes.
+func (m *Machine) repeat(c *Call, least time.Duration) {
 	next := *c
 	next.Attempt++
-	next.After = max(m.pause(c.Attempt), least)
+	next.After = max(m.backoff(c.Attempt), least)
 	m.stats.Repeated++
 	m.call(&next)
 }
 
-// pause returns the pause before an attempt. Half of it is random, so that owners do not retry in
+// backoff returns the pause before an attempt. Half of it is random, so that owners do not retry in
 // step.
-func (m *Machine) pause(attempt int) time.Duration {
+func (m *Machine) backoff(attempt int) time.Duration {
 	p := min(firstPause<<min(attempt, 10), lastPause)
 	return p/2 + time.Duration(m.cfg.Rand()%uint64(p/2))
 }
@@ -50,57 +50,57 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 	delete(m.calls, r.ID)
 	if c.Op == ReadHead && r.Answer == Done {
 		if r.head, r.Err = format.DecodeHead(r.Data); r.Err != nil {
-			r.Answer = Broken
+			r.Answer = Undecodable
 		}
 	}
 	switch {
-	case r.Answer == Broken && (c.broken >= believesAfter || errors.Is(r.Err, format.ErrNewer)):
+	case r.Answer == Undecodable && (c.undecodable >= maxBrokenReads || errors.Is(r.Err, format.ErrNewer)):
 		if c.Op == ReadSlot {
 			m.unreadable(c, r)
 		} else {
 			m.end(broken(c.Key, r.Err))
 		}
-	case r.Answer == Broken: // a read may be torn although the object is whole
-		c.broken++
-		m.again(c, r.Retry)
+	case r.Answer == Undecodable: // a read may be torn although the object is whole
+		c.undecodable++
+		m.repeat(c, r.Retry)
 	case c.Op == List || c.Op == Delete:
 		m.collected(c, r)
-	case c.Op == CopyHead && c.Attempt >= givesUpAfter:
+	case c.Op == CopyHead && c.Attempt >= maxAttempts:
 	case r.Answer == Failed, r.Answer == Unknown:
-		m.again(c, r.Retry)
+		m.repeat(c, r.Retry)
 	case m.phase == taking:
-		m.taken(c, r)
+		m.takeoverAnswered(c, r)
 	default:
-		m.owned(now, c, r)
+		m.ownerAnswered(now, c, r)
 	}
 	return m.effects()
 }
 
-// taken handles answers during the takeover.
-func (m *Machine) taken(c *Call, r Result) {
+// takeoverAnswered handles answers during the takeover.
+func (m *Machine) takeoverAnswered(c *Call, r Result) {
 	switch c.Op {
 	case ReadHead:
 		m.readHead(r)
 	case CreateHead, ReplaceHead:
-		m.claimed(r)
+		m.headAnswered(r)
 	case ReadPart:
 		m.readPart(c, r)
 	case ReadSlot:
 		m.readSlot(c, r)
 	case CreateSlot:
-		m.fenced(c, r)
+		m.fenceAnswered(c, r)
 	}
 }
 
-// owned handles answers while the machine owns the journal.
-func (m *Machine) owned(now time.Duration, c *Call, r Result) {
+// ownerAnswered handles answers while the machine owns the journal.
+func (m *Machine) ownerAnswered(now time.Duration, c *Call, r Result) {
 	switch c.Op {
 	case CreateSlot, CreatePart:
-		m.wrote(now, c, r)
+		m.writeAnswered(now, c, r)
 	case ReadHeader:
-		m.compare(now, c, r)
+		m.headerAnswered(now, c, r)
 	case ReplaceHead, ReadHead:
-		m.changed(now, c, r)
+		m.headChangeAnswered(now, c, r)
 	}
 }
 

@@ -40,7 +40,7 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 		return 0, nil, ErrBusy
 	}
 	m.seal()
-	upTo := m.newest()
+	upTo := m.newestSlot()
 	m.ckpt = &checkpoint{
 		ref: format.Checkpoint{
 			Slot: upTo + 1, ID: m.cfg.Rand(), Time: max(m.time, 0), Runs: slices.Clone(m.head.Checkpoint.Runs),
@@ -49,19 +49,19 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 		slots: m.stats.Slots + len(m.log.sealed), bytes: m.stats.Bytes,
 	}
 	if upTo < m.log.next {
-		m.ckpt.ref.Last = m.log.last // otherwise it is set when the slot is cut
+		m.ckpt.ref.LastPutID = m.log.lastPutID // otherwise it is set when the slot is cut
 	}
 	for _, o := range m.log.window {
-		if !o.landed { // Stats counts it when it is written
+		if !o.written { // Stats counts it when it is written
 			m.ckpt.slots++
 		}
 	}
-	m.pump(now)
+	m.cutSegments(now)
 	return upTo, m.effects(), nil
 }
 
-// writable returns why nothing can be added to the checkpoint; nil: it can.
-func (m *Machine) writable(size int) error {
+// checkWritable returns why nothing can be added to the checkpoint; nil: it can.
+func (m *Machine) checkWritable(size int) error {
 	switch {
 	case m.ckpt == nil || m.ckpt.committed || m.phase != owning:
 		return ErrClosed
@@ -73,7 +73,7 @@ func (m *Machine) writable(size int) error {
 
 // DropRuns excludes the first n of the previous checkpoint's runs; this checkpoint has the others.
 func (m *Machine) DropRuns(n int) error {
-	if err := m.writable(0); err != nil {
+	if err := m.checkWritable(0); err != nil {
 		return err
 	}
 	c := m.ckpt
@@ -84,10 +84,10 @@ func (m *Machine) DropRuns(n int) error {
 	return nil
 }
 
-// Run writes a run as one part. This checkpoint names it behind the runs that it has, and later
+// WriteRun writes a run as one part. This checkpoint names it behind the runs that it has, and later
 // checkpoints do until they drop it.
-func (m *Machine) Run(run []byte) ([]Effect, error) {
-	if err := m.writable(len(run)); err != nil {
+func (m *Machine) WriteRun(run []byte) ([]Effect, error) {
+	if err := m.checkWritable(len(run)); err != nil {
 		return nil, err
 	}
 	c := m.ckpt
@@ -100,9 +100,9 @@ func (m *Machine) Run(run []byte) ([]Effect, error) {
 	return m.effects(), nil
 }
 
-// Chunk adds a chunk of the state to the checkpoint.
-func (m *Machine) Chunk(chunk []byte) ([]Effect, error) {
-	if err := m.writable(len(chunk)); err != nil {
+// WriteChunk adds a chunk of the state to the checkpoint.
+func (m *Machine) WriteChunk(chunk []byte) ([]Effect, error) {
+	if err := m.checkWritable(len(chunk)); err != nil {
 		return nil, err
 	}
 	c := m.ckpt
@@ -159,7 +159,7 @@ func (m *Machine) Commit(kept []uint64) ([]Effect, error) {
 		m.storeObject(-1, body)
 	}
 	c.committed = true
-	m.progress()
+	m.updateHead()
 	return m.effects(), nil
 }
 
@@ -173,8 +173,8 @@ func (m *Machine) Abort() bool {
 	return true
 }
 
-// stored continues once a part is stored.
-func (m *Machine) stored(call *Call) {
+// partStored continues once a part is stored.
+func (m *Machine) partStored(call *Call) {
 	c := m.ckpt
 	if c == nil || call.Write.Header.PutID != c.ref.ID {
 		return // of an aborted checkpoint
@@ -187,12 +187,12 @@ func (m *Machine) stored(call *Call) {
 		c.backlog = max(c.backlog-int(call.Write.Header.Raw), 0)
 	}
 	m.emit(Progress{Moved: true})
-	m.progress()
+	m.updateHead()
 }
 
-// progress changes HEAD when there is something to record: a complete checkpoint, or the clean
+// updateHead changes HEAD when there is something to record: a complete checkpoint, or the clean
 // close. There is one change at a time.
-func (m *Machine) progress() {
+func (m *Machine) updateHead() {
 	if !m.owns() || m.change != nil {
 		return
 	}
@@ -207,38 +207,38 @@ func (m *Machine) progress() {
 			return
 		}
 		head.Previous, head.Checkpoint = head.Checkpoint, c.ref
-		head.Known = max(head.Known, m.log.durable+1)
-	case m.phase == closing && m.quiet():
-		head.Closed, head.Known = m.log.next, m.log.next
+		head.AckedBelow = max(head.AckedBelow, m.log.durable+1)
+	case m.phase == closing && m.nothingOutstanding():
+		head.Closed, head.AckedBelow = m.log.next, m.log.next
 		head.Repair = "" // only a repair closes the log while a repair is named
 	default:
 		return
 	}
 	head.Nonce, head.Serial = m.cfg.Rand(), head.Serial+1
-	m.put(head, m.version, 0)
+	m.sendHead(head, m.version, 0)
 }
 
-// quiet reports whether nothing is outstanding.
-func (m *Machine) quiet() bool {
-	return len(m.log.window) == 0 && len(m.log.sealed) == 0 && m.log.gather == nil
+// nothingOutstanding reports whether nothing is outstanding.
+func (m *Machine) nothingOutstanding() bool {
+	return len(m.log.window) == 0 && len(m.log.sealed) == 0 && m.log.gathering == nil
 }
 
-// put replaces HEAD. Every attempt at a change has the same bytes, because one that timed out may
+// sendHead replaces HEAD. Every attempt at a change has the same bytes, because one that timed out may
 // still arrive as the last one.
-func (m *Machine) put(head format.Head, version string, refused int) {
+func (m *Machine) sendHead(head format.Head, version string, refused int) {
 	m.change = &change{head: head, refused: refused}
 	c := &Call{Op: ReplaceHead, Key: format.HeadKey, Data: format.EncodeHead(head), Old: version}
 	if refused > 0 {
-		c.After = m.pause(refused - 1)
+		c.After = m.backoff(refused - 1)
 	}
 	m.call(c)
 }
 
-// changed handles the answer to a change of HEAD, or the content of HEAD after a refusal.
-func (m *Machine) changed(_ time.Duration, c *Call, r Result) {
+// headChangeAnswered handles the answer to a change of HEAD, or the content of HEAD after a refusal.
+func (m *Machine) headChangeAnswered(_ time.Duration, c *Call, r Result) {
 	if c.Op == ReplaceHead {
 		if r.Answer == Done {
-			m.settled(r.Version)
+			m.headChanged(r.Version)
 			return
 		}
 		m.call(&Call{Op: ReadHead, Key: format.HeadKey})
@@ -253,16 +253,16 @@ func (m *Machine) changed(_ time.Duration, c *Call, r Result) {
 	case head.Epoch != m.head.Epoch:
 		m.end(fmt.Errorf("HEAD: %w: epoch %d, ours is %d", ErrFenced, head.Epoch, m.head.Epoch))
 	case head.Nonce == m.change.head.Nonce:
-		m.settled(r.Version)
+		m.headChanged(r.Version)
 	case head.Nonce == m.head.Nonce: // refused although HEAD is unchanged: some stores do that
-		m.put(m.change.head, r.Version, m.change.refused+1)
+		m.sendHead(m.change.head, r.Version, m.change.refused+1)
 	default:
 		m.end(corrupt(format.HeadKey, "nobody else writes in epoch %d", head.Epoch))
 	}
 }
 
-// settled continues once HEAD is what it was changed to.
-func (m *Machine) settled(version string) {
+// headChanged continues once HEAD is what it was changed to.
+func (m *Machine) headChanged(version string) {
 	m.head, m.version = m.change.head, version
 	m.change = nil
 	if m.head.Closed != 0 {
@@ -276,7 +276,7 @@ func (m *Machine) settled(version string) {
 	m.emit(Progress{Checkpointed: true, UpTo: c.upTo, Bytes: c.ref.Bytes})
 	m.copyHead()
 	m.collect(c.kept)
-	m.progress()
+	m.updateHead()
 }
 
 // copyHead stores a copy of HEAD in an object that is never replaced. HEAD can be restored from it.

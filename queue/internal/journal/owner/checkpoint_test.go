@@ -22,7 +22,7 @@ func (r *rig) checkpoint(state []string, kept ...uint64) uint64 {
 	}
 	r.do(effects)
 	for _, chunk := range state {
-		effects, err := r.m.Chunk([]byte(chunk))
+		effects, err := r.m.WriteChunk([]byte(chunk))
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestOneCheckpointAtATime(t *testing.T) {
 	if !r.m.Abort() || r.m.Abort() {
 		t.Error("it was not given up, or twice")
 	}
-	if _, err := r.m.Chunk(nil); !errors.Is(err, owner.ErrClosed) {
+	if _, err := r.m.WriteChunk(nil); !errors.Is(err, owner.ErrClosed) {
 		t.Errorf("a chunk after the end: %v", err)
 	}
 	r.checkpoint(nil)
@@ -232,7 +232,7 @@ func TestAmbiguousChangesOfHead(t *testing.T) {
 		b.Inject(mem.Replace, "q/HEAD", mem.Fault{Kind: kind})
 		r.checkpoint([]string{"one"})
 		r.run()
-		b.Land()
+		b.DeliverLate()
 		r.do(r.m.Close(r.now))
 		r.run()
 		if r.err != nil || !r.ended || r.head().Checkpoint.Slot != 2 || r.head().Closed != 2 {

@@ -13,24 +13,24 @@ import (
 // its size, nor anything a later owner may have written, because that has higher slots. So it does
 // no harm if it runs late, even when its owner has been replaced.
 type collector struct {
-	kept    []uint64        // slots to which the newest checkpoint refers
-	before  []uint64        // slots to which the previous checkpoint refers
-	spared  []uint64        // slots below swept that were not deleted
-	named   map[string]bool // keys of both checkpoints' runs, when the collection began
-	swept   uint64          // slots below it were examined
-	bound   uint64          // slots below it are being examined; 0: no collection runs
-	again   bool            // another checkpoint came into force meanwhile
-	prefix  string          // the prefix that is being listed
-	more    bool            // there is another page, behind cursor
-	cursor  string
-	queue   []string // keys to delete
-	under   int      // calls in flight
-	deleted int
+	kept          []uint64        // slots to which the newest checkpoint refers
+	before        []uint64        // slots to which the previous checkpoint refers
+	retained      []uint64        // slots below swept that were not deleted
+	named         map[string]bool // keys of both checkpoints' runs, when the collection began
+	examinedBelow uint64          // slots below it were examined
+	bound         uint64          // slots below it are being examined; 0: no collection runs
+	newCheckpoint bool            // another checkpoint came into force meanwhile
+	prefix        string          // the prefix that is being listed
+	more          bool            // there is another page, behind cursor
+	cursor        string
+	queue         []string // keys to delete
+	inFlight      int      // calls in flight
+	deleted       int
 }
 
 const (
 	deletesAtOnce = 16
-	givesUpAfter  = 5
+	maxAttempts   = 5
 	// copiesKept is how many copies of HEAD are kept besides the newest.
 	copiesKept = 2
 )
@@ -38,39 +38,39 @@ const (
 // collect begins a collection after a checkpoint came into force; kept are the slots to which it
 // refers.
 func (m *Machine) collect(kept []uint64) {
-	g := &m.gc
+	g := &m.collector
 	g.before, g.kept = g.kept, kept
 	if g.bound != 0 {
-		g.again = true
+		g.newCheckpoint = true
 		return
 	}
-	m.sweep()
+	m.beginCollection()
 }
 
-func (m *Machine) sweep() {
-	g := &m.gc
-	g.bound, g.again, g.deleted, g.named = m.head.Previous.Slot, false, 0, m.named()
+func (m *Machine) beginCollection() {
+	g := &m.collector
+	g.bound, g.newCheckpoint, g.deleted, g.named = m.head.Previous.Slot, false, 0, m.namedRuns()
 	if g.bound == 0 {
 		return
 	}
 	var spared []uint64
-	for _, slot := range g.spared {
-		if m.needs(slot) {
+	for _, slot := range g.retained {
+		if m.isReferenced(slot) {
 			spared = append(spared, slot)
 		} else {
 			g.queue = append(g.queue, format.SlotKey(slot))
 		}
 	}
-	g.spared = spared
+	g.retained = spared
 	g.prefix, g.more, g.cursor = format.LogPrefix, true, ""
-	if g.swept > 0 {
-		g.cursor = format.SlotKey(g.swept - 1)
+	if g.examinedBelow > 0 {
+		g.cursor = format.SlotKey(g.examinedBelow - 1)
 	}
 	m.collectNext()
 }
 
-// named returns the keys of both checkpoints' runs.
-func (m *Machine) named() map[string]bool {
+// namedRuns returns the keys of both checkpoints' runs.
+func (m *Machine) namedRuns() map[string]bool {
 	keys := map[string]bool{}
 	for _, c := range []format.Checkpoint{m.head.Checkpoint, m.head.Previous} {
 		for _, r := range c.Runs {
@@ -80,28 +80,28 @@ func (m *Machine) named() map[string]bool {
 	return keys
 }
 
-// needs reports whether one of the two checkpoints refers to a slot.
-func (m *Machine) needs(slot uint64) bool {
-	_, now := slices.BinarySearch(m.gc.kept, slot)
-	_, before := slices.BinarySearch(m.gc.before, slot)
+// isReferenced reports whether one of the two checkpoints refers to a slot.
+func (m *Machine) isReferenced(slot uint64) bool {
+	_, now := slices.BinarySearch(m.collector.kept, slot)
+	_, before := slices.BinarySearch(m.collector.before, slot)
 	return now || before
 }
 
 // collectNext sends the next requests: deletions first, then the next page of the listing.
 func (m *Machine) collectNext() {
-	g := &m.gc
-	for len(g.queue) > 0 && g.under < deletesAtOnce {
+	g := &m.collector
+	for len(g.queue) > 0 && g.inFlight < deletesAtOnce {
 		m.call(&Call{Op: Delete, Key: g.queue[0]})
 		g.queue = g.queue[1:]
-		g.under++
+		g.inFlight++
 	}
 	switch {
-	case g.under > 0:
+	case g.inFlight > 0:
 	case g.more:
-		g.under++
+		g.inFlight++
 		m.call(&Call{Op: List, Key: g.prefix, Cursor: g.cursor})
 	case g.prefix == format.LogPrefix:
-		g.swept = g.bound
+		g.examinedBelow = g.bound
 		g.prefix, g.more, g.cursor = format.CkptPrefix, true, ""
 		m.collectNext()
 	case g.prefix == format.CkptPrefix:
@@ -113,12 +113,12 @@ func (m *Machine) collectNext() {
 }
 
 func (m *Machine) collectEnd(err error) {
-	g := &m.gc
+	g := &m.collector
 	m.emit(Progress{Collected: true, Deleted: g.deleted, Err: err})
-	g.bound, g.queue, g.more, g.under = 0, nil, false, 0
+	g.bound, g.queue, g.more, g.inFlight = 0, nil, false, 0
 	maps.DeleteFunc(m.calls, func(_ uint64, c *Call) bool { return c.Op == List || c.Op == Delete })
-	if g.again && err == nil && m.owns() {
-		m.sweep()
+	if g.newCheckpoint && err == nil && m.owns() {
+		m.beginCollection()
 	}
 }
 
@@ -126,37 +126,37 @@ func (m *Machine) collectEnd(err error) {
 func (m *Machine) collected(c *Call, r Result) {
 	if m.phase == taking {
 		if r.Answer != Done {
-			m.again(c, r.Retry)
+			m.repeat(c, r.Retry)
 			return
 		}
 		if c.Key == format.LogPrefix {
-			m.listedLog(r)
+			m.logListed(r)
 		} else {
-			m.listed(r)
+			m.createIfEmpty(r)
 		}
 		return
 	}
-	g := &m.gc
+	g := &m.collector
 	if r.Answer == Failed || r.Answer == Unknown {
-		if c.Attempt < givesUpAfter {
-			m.again(c, r.Retry)
+		if c.Attempt < maxAttempts {
+			m.repeat(c, r.Retry)
 		} else {
 			m.collectEnd(r.Err)
 		}
 		return
 	}
-	g.under--
+	g.inFlight--
 	if c.Op == Delete {
 		g.deleted++
 	} else {
-		m.page(r)
+		m.sortPage(r)
 	}
 	m.collectNext()
 }
 
-// page decides which keys of a listing to delete.
-func (m *Machine) page(r Result) {
-	g := &m.gc
+// sortPage decides which keys of a listing to delete.
+func (m *Machine) sortPage(r Result) {
+	g := &m.collector
 	g.more = r.More
 	for _, e := range r.Entries {
 		g.cursor = e.Key
@@ -179,8 +179,8 @@ func (m *Machine) page(r Result) {
 			g.more = false
 			return
 		case e.Size <= format.FenceSize: // for ever; see the package comment of journal
-		case m.needs(slot):
-			g.spared = append(g.spared, slot)
+		case m.isReferenced(slot):
+			g.retained = append(g.retained, slot)
 		default:
 			g.queue = append(g.queue, e.Key)
 		}

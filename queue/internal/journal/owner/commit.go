@@ -18,52 +18,52 @@ const minTime = math.MinInt64
 // Slots are numbered in this order without gaps, so the slot of a record is known when it is
 // appended.
 type commits struct {
-	gather  *format.Body // records of the next segment; nil if there are none
-	sealed  []format.Body
-	window  []outstanding // slots durable+1 … next-1
-	next    uint64        // the slot of the next segment to be cut
-	durable uint64
-	pending int // bytes in gather, sealed and window
-	lastCut time.Duration
-	latency time.Duration // latency of a write, smoothed
-	last    uint64        // put ID of the newest segment or fence; 0: not known
+	gathering *format.Body // records of the next segment; nil if there are none
+	sealed    []format.Body
+	window    []outstanding // slots durable+1 … next-1
+	next      uint64        // the slot of the next segment to be cut
+	durable   uint64
+	pending   int // bytes in gather, sealed and window
+	lastCutAt time.Duration
+	latency   time.Duration // latency of a write, smoothed
+	lastPutID uint64        // put ID of the newest segment or fence; 0: not known
 
 	// Only the newest segment proves that its records exist, until the next one is written. If
 	// none follows, a mark is written: a segment without records.
 	unmarked bool          // no mark or segment follows the newest records
 	ackedAt  time.Duration // when durable last grew
 	markedAt time.Duration // when the newest mark was cut
-	wake     time.Duration // when Tick is requested
+	wakeAt   time.Duration // when Tick is requested
 }
 
 type outstanding struct {
-	write  *Write
-	bytes  int
-	cut    time.Duration // when it was cut
-	landed bool
+	write   *Write
+	bytes   int
+	cutAt   time.Duration // when it was cut
+	written bool
 }
 
 // overhead is the most bytes that a record takes in a body in addition to its own.
 const overhead = 16
 
-// own begins the ownership; first is the first slot for records (R5).
-func (m *Machine) own(first uint64) {
-	t := m.take
-	m.phase, m.head, m.version = owning, t.mine, t.version
+// beginOwnership begins the ownership; first is the first slot for records (R5).
+func (m *Machine) beginOwnership(first uint64) {
+	t := m.takeover
+	m.phase, m.head, m.version = owning, t.newHead, t.version
 	m.log.next, m.log.durable = first, first-1
 	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write was measured
-	m.log.last = t.link
-	m.gc.kept = t.kept
-	m.take = nil
+	m.log.lastPutID = t.previousPutID
+	m.collector.kept = t.kept
+	m.takeover = nil
 	clear(m.calls)
-	m.emit(Own{})
+	m.emit(Owned{})
 	m.copyHead()
 }
 
-// newest returns the highest slot that has a record.
-func (m *Machine) newest() uint64 {
+// newestSlot returns the highest slot that has a record.
+func (m *Machine) newestSlot() uint64 {
 	slot := m.log.next + uint64(len(m.log.sealed))
-	if m.log.gather == nil {
+	if m.log.gathering == nil {
 		slot--
 	}
 	return slot
@@ -82,160 +82,160 @@ func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64,
 	case m.phase != owning:
 		return 0, nil, ErrClosed
 	case len(records) == 0:
-		return m.newest(), nil, nil
+		return m.newestSlot(), nil, nil
 	case size > m.cfg.MaxCall:
 		return 0, nil, fmt.Errorf("%w: about %d bytes, at most %d are allowed", ErrTooLarge, size, m.cfg.MaxCall)
 	case m.log.pending > 0 && m.log.pending+size > m.cfg.MaxPending:
 		return 0, nil, ErrFull
 	}
 	l := &m.log
-	if l.gather != nil && l.gather.Len()+size > m.cfg.MaxSegment {
+	if l.gathering != nil && l.gathering.Len()+size > m.cfg.MaxSegment {
 		m.seal()
 	}
 	m.time = max(m.time, at)
-	fresh := l.gather == nil
+	fresh := l.gathering == nil
 	if fresh {
 		b := format.NewBody(m.time)
-		l.gather = &b
+		l.gathering = &b
 	}
-	before := l.gather.Len()
+	before := l.gathering.Len()
 	if fresh {
 		before = 0
 	}
-	l.gather.Add(m.time, records...)
-	l.pending += l.gather.Len() - before
-	slot := m.newest()
-	if l.gather.Len() >= m.cfg.MaxSegment {
+	l.gathering.Add(m.time, records...)
+	l.pending += l.gathering.Len() - before
+	slot := m.newestSlot()
+	if l.gathering.Len() >= m.cfg.MaxSegment {
 		m.seal()
 	}
-	m.pump(now)
+	m.cutSegments(now)
 	return slot, m.effects(), nil
 }
 
 // seal ends the segment that is being gathered, if there is one. It is cut as soon as the window
 // allows.
 func (m *Machine) seal() {
-	if m.log.gather != nil {
-		m.log.sealed = append(m.log.sealed, *m.log.gather)
-		m.log.gather = nil
+	if m.log.gathering != nil {
+		m.log.sealed = append(m.log.sealed, *m.log.gathering)
+		m.log.gathering = nil
 	}
 }
 
 // Tick tells the machine the time.
 func (m *Machine) Tick(now time.Duration) []Effect {
-	m.log.wake = never
+	m.log.wakeAt = never
 	if m.owns() {
-		m.pump(now)
+		m.cutSegments(now)
 	}
 	return m.effects()
 }
 
-// pump cuts segments while the window has room.
-func (m *Machine) pump(now time.Duration) {
-	for l := &m.log; m.room(); {
-		switch due := l.lastCut + m.gap(); {
+// cutSegments cuts segments while the window has room.
+func (m *Machine) cutSegments(now time.Duration) {
+	for l := &m.log; m.windowHasRoom(); {
+		switch due := l.lastCutAt + m.cutInterval(); {
 		case len(l.sealed) > 0:
 			body := l.sealed[0]
 			l.sealed[0] = format.Body{}
 			l.sealed = l.sealed[1:]
-			m.cut(now, body)
-		case l.gather == nil:
-			m.mark(now)
+			m.cutSegment(now, body)
+		case l.gathering == nil:
+			m.cutMark(now)
 			return
 		case now >= due || m.phase == closing:
-			body := *l.gather
-			l.gather = nil
-			m.cut(now, body)
+			body := *l.gathering
+			l.gathering = nil
+			m.cutSegment(now, body)
 		default:
-			if l.wake != due {
-				l.wake = due
-				m.emit(Wake{At: due})
+			if l.wakeAt != due {
+				l.wakeAt = due
+				m.emit(SetTimer{At: due})
 			}
 			return
 		}
 	}
 }
 
-// mark cuts a segment without records if the journal has been idle for long enough.
-func (m *Machine) mark(now time.Duration) {
+// cutMark cuts a segment without records if the journal has been idle for long enough.
+func (m *Machine) cutMark(now time.Duration) {
 	l := &m.log
-	if !l.unmarked || m.cfg.MarkAfter == 0 || m.phase != owning || len(l.window) > 0 || m.head.Known > l.durable {
+	if !l.unmarked || m.cfg.MarkAfter == 0 || m.phase != owning || len(l.window) > 0 || m.head.AckedBelow > l.durable {
 		return
 	}
 	if due := max(l.ackedAt+m.cfg.MarkAfter, l.markedAt+m.cfg.MarkEvery); now < due {
-		if l.wake != due {
-			l.wake = due
-			m.emit(Wake{At: due})
+		if l.wakeAt != due {
+			l.wakeAt = due
+			m.emit(SetTimer{At: due})
 		}
 		return
 	}
 	body := format.NewBody(m.time)
 	body.Add(m.time)
 	l.pending += body.Len()
-	m.cut(now, body)
+	m.cutSegment(now, body)
 	l.unmarked, l.markedAt = false, now
 }
 
-// gap returns the time between two segments under load.
-func (m *Machine) gap() time.Duration {
+// cutInterval returns the time between two segments under load.
+func (m *Machine) cutInterval() time.Duration {
 	return max(m.cfg.MinGap, min(m.cfg.MaxGap, m.log.latency/time.Duration(m.cfg.Window)))
 }
 
-// room reports whether another slot may be outstanding. The window counts from the lowest slot that
+// windowHasRoom reports whether another slot may be outstanding. The window counts from the lowest slot that
 // is not acknowledged, even if higher ones are written already, because the next owner's fence
 // voids exactly that many slots.
-func (m *Machine) room() bool {
+func (m *Machine) windowHasRoom() bool {
 	return len(m.log.window) < m.cfg.Window
 }
 
-// cut gives the next slot to a body and writes it as a segment.
-func (m *Machine) cut(now time.Duration, body format.Body) {
+// cutSegment gives the next slot to a body and writes it as a segment.
+func (m *Machine) cutSegment(now time.Duration, body format.Body) {
 	l := &m.log
 	w := &Write{
-		Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand(), Previous: l.last, Known: l.durable},
+		Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand(), Previous: l.lastPutID, AckedUpTo: l.durable},
 		Body:   body,
 	}
-	l.last, l.unmarked = w.Header.PutID, true
+	l.lastPutID, l.unmarked = w.Header.PutID, true
 	if c := m.ckpt; c != nil && c.upTo == l.next {
-		c.ref.Last = l.last
+		c.ref.LastPutID = l.lastPutID
 	}
-	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), cut: now})
+	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), cutAt: now})
 	m.stats.Segments++
 	m.stats.Records += int64(body.Records())
 	c := slotCall(CreateSlot, l.next)
 	c.Write = w
 	l.next++
-	l.lastCut = now
+	l.lastCutAt = now
 	m.call(c)
 }
 
-// wrote handles the answer to the write of a segment or of a part of a checkpoint.
-func (m *Machine) wrote(now time.Duration, c *Call, r Result) {
+// writeAnswered handles the answer to the write of a segment or of a part of a checkpoint.
+func (m *Machine) writeAnswered(now time.Duration, c *Call, r Result) {
 	if r.Answer == Done {
-		m.done(now, c)
+		m.written(now, c)
 		return
 	}
 	// The key is taken, by an earlier attempt of ours or by another process. The header tells.
-	m.call(&Call{Op: ReadHeader, Key: c.Key, write: c})
+	m.call(&Call{Op: ReadHeader, Key: c.Key, refusedWrite: c})
 }
 
-func (m *Machine) done(now time.Duration, c *Call) {
+func (m *Machine) written(now time.Duration, c *Call) {
 	if c.Op == CreatePart {
-		m.stored(c)
+		m.partStored(c)
 	} else {
-		m.landed(now, c.slot)
+		m.slotWritten(now, c.slot)
 	}
 }
 
-// compare handles the header of an object that existed already.
-func (m *Machine) compare(now time.Duration, c *Call, r Result) {
-	h, w := r.Header, c.write
+// headerAnswered handles the header of an object that existed already.
+func (m *Machine) headerAnswered(now time.Duration, c *Call, r Result) {
+	h, w := r.Header, c.refusedWrite
 	switch {
 	case r.Answer == NotFound: // refused although the key does not exist: some stores do that
-		m.again(w, 0)
+		m.repeat(w, 0)
 	case h.SamePut(w.Write.Header):
 		m.stats.Recognised++
-		m.done(now, w)
+		m.written(now, w)
 	case h.Epoch > m.head.Epoch && w.Op == CreateSlot:
 		m.end(fmt.Errorf("slot %d: %w: epoch %d, ours is %d", w.slot, ErrFenced, h.Epoch, m.head.Epoch))
 	default:
@@ -243,21 +243,21 @@ func (m *Machine) compare(now time.Duration, c *Call, r Result) {
 	}
 }
 
-// landed marks a slot as written, and acknowledges slots strictly in order.
-func (m *Machine) landed(now time.Duration, slot uint64) {
+// slotWritten marks a slot as written, and acknowledges slots strictly in order.
+func (m *Machine) slotWritten(now time.Duration, slot uint64) {
 	l := &m.log
 	o := &l.window[slot-l.durable-1]
-	if o.landed {
+	if o.written {
 		return
 	}
-	o.landed = true
-	l.latency += (now - o.cut - l.latency) / 8
+	o.written = true
+	l.latency += (now - o.cutAt - l.latency) / 8
 	size := int64(o.write.Size())
 	m.stats.Slots++
 	m.stats.Bytes += size
 	m.stats.SegmentBytes += size
 	before := l.durable
-	for len(l.window) > 0 && l.window[0].landed {
+	for len(l.window) > 0 && l.window[0].written {
 		l.pending -= l.window[0].bytes
 		l.window[0] = outstanding{}
 		l.window = l.window[1:]
@@ -267,8 +267,8 @@ func (m *Machine) landed(now time.Duration, slot uint64) {
 		l.ackedAt = now
 		m.emit(Ack{Slot: l.durable})
 	}
-	m.pump(now)
-	m.progress()
+	m.cutSegments(now)
+	m.updateHead()
 }
 
 // Close accepts no more records, writes what is left, and then marks HEAD as closed.
@@ -280,8 +280,8 @@ func (m *Machine) Close(now time.Duration) []Effect {
 			m.ckpt = nil
 		}
 		m.seal()
-		m.pump(now)
-		m.progress()
+		m.cutSegments(now)
+		m.updateHead()
 	case idle, taking:
 		m.end(ErrClosed)
 	}

@@ -168,7 +168,7 @@ func TestWhoseWriteIsIt(t *testing.T) {
 		b.Inject(mem.Create, "", faults...)
 		r.add("x")
 		r.run()
-		b.Land()
+		b.DeliverLate()
 		r.add("y")
 		r.run()
 		if !slices.Equal(r.acks, []uint64{1, 2}) || r.ended {

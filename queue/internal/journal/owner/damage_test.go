@@ -163,7 +163,7 @@ func TestAnOlderHead(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.do(effects)
-			effects, err = r.m.Chunk([]byte(strings.Join(want, " ")))
+			effects, err = r.m.WriteChunk([]byte(strings.Join(want, " ")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -269,7 +269,7 @@ func TestSalvage(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.do(effects)
-		effects, err = r.m.Chunk([]byte(strings.Join(r.state, " ")))
+		effects, err = r.m.WriteChunk([]byte(strings.Join(r.state, " ")))
 		r.do(effects)
 		effects2, err2 := r.m.Commit(nil)
 		if r.do(effects2); err != nil || err2 != nil {
@@ -374,7 +374,7 @@ func TestSalvagedBelowWhatHeadKnows(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.do(effects)
-		effects, err = r.m.Chunk([]byte("checkpoint"))
+		effects, err = r.m.WriteChunk([]byte("checkpoint"))
 		r.do(effects)
 		effects2, err2 := r.m.Commit(nil)
 		if r.do(effects2); err != nil || err2 != nil {

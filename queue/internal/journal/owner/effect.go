@@ -6,8 +6,8 @@ import (
 	"github.com/emitd/emitd/queue/internal/journal/format"
 )
 
-// Effect is an instruction of the machine to its driver: a Call, Reset, Restore, Replay, Lost, Own,
-// Ack, Wake, Progress or End.
+// Effect is an instruction of the machine to its driver: a Call, Reset, Restore, Replay, Skipped, Owned,
+// Ack, SetTimer, Progress or End.
 type Effect interface{ effect() }
 
 // Op is the operation of a call.
@@ -58,10 +58,10 @@ type Call struct {
 	Write  *Write
 	Cursor string
 
-	slot   uint64
-	part   int
-	write  *Call // the write whose key was taken; ReadHeader finds out by whom
-	broken int   // answers that could not be decoded
+	slot         uint64
+	part         int
+	refusedWrite *Call // the write whose key was taken; ReadHeader finds out by whom
+	undecodable  int   // answers that could not be decoded
 }
 
 // Write is an object to write. The driver encodes it once, so that every attempt has the same
@@ -84,23 +84,23 @@ func (w *Write) Bytes(codec *format.Codec) []byte {
 // Size returns the size of the object in bytes; 0 before Bytes was called.
 func (w *Write) Size() int { return len(w.encoded) }
 
-// Answer is the outcome of a call.
-type Answer int
+// Outcome is the outcome of a call.
+type Outcome int
 
 // The answers.
 const (
-	Done     Answer = iota
-	Refused         // a condition did not hold: the key exists, or has changed
-	NotFound        // the object does not exist
-	Failed          // certainly not done; or a read that failed
-	Unknown         // a write that may be done, now or later
-	Broken          // read, but could not be decoded: Err is of package format
+	Done            Outcome = iota
+	ConditionFailed         // a condition did not hold: the key exists, or has changed
+	NotFound                // the object does not exist
+	Failed                  // certainly not done; or a read that failed
+	Unknown                 // a write that may be done, now or later
+	Undecodable             // read, but could not be decoded: Err is of package format
 )
 
 // Result is the answer to a call.
 type Result struct {
 	ID      uint64
-	Answer  Answer
+	Answer  Outcome
 	Err     error
 	Retry   time.Duration // the least pause that the store asks for, if Failed
 	Version string        // version of HEAD
@@ -128,21 +128,21 @@ type Restore struct{ Part *format.Segment }
 // Replay adds the records of a slot to the state.
 type Replay struct{ Segment *format.Segment }
 
-// Lost means that the takeover continues without the slots from Slot up to, but not including,
+// Skipped means that the takeover continues without the slots from Slot up to, but not including,
 // Next, because of Err; see Config.Salvage.
-type Lost struct {
+type Skipped struct {
 	Slot, Next uint64
 	Err        error
 }
 
-// Own means that the takeover is complete.
-type Own struct{}
+// Owned means that the takeover is complete.
+type Owned struct{}
 
 // Ack means that all slots up to Slot are durable.
 type Ack struct{ Slot uint64 }
 
-// Wake requests a call of Machine.Tick at a time. It replaces the request before.
-type Wake struct{ At time.Duration }
+// SetTimer requests a call of Machine.Tick at a time. It replaces the request before.
+type SetTimer struct{ At time.Duration }
 
 // Progress reports on checkpoints and garbage collection.
 type Progress struct {
@@ -162,9 +162,9 @@ func (*Call) effect()    {}
 func (Reset) effect()    {}
 func (Restore) effect()  {}
 func (Replay) effect()   {}
-func (Lost) effect()     {}
-func (Own) effect()      {}
+func (Skipped) effect()  {}
+func (Owned) effect()    {}
 func (Ack) effect()      {}
-func (Wake) effect()     {}
+func (SetTimer) effect() {}
 func (Progress) effect() {}
 func (End) effect()      {}

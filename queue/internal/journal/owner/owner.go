@@ -35,7 +35,7 @@ type Config struct {
 	// Name identifies the journal; the HEAD of another one is refused. Empty: not checked.
 	Name string
 	// Salvage takes over what is left of a damaged journal: missing and damaged segments are
-	// skipped, each with a Lost effect.
+	// skipped, each with a Skipped effect.
 	Salvage bool
 
 	Window int
@@ -74,26 +74,26 @@ const never = time.Duration(math.MinInt64 / 2)
 
 // Machine is one owner. Its methods must not be called concurrently; now must never go back.
 type Machine struct {
-	cfg   Config
-	phase phase
-	err   error // why it ended; nil after a clean close
-	out   []Effect
+	cfg     Config
+	phase   phase
+	err     error // why it ended; nil after a clean close
+	pending []Effect
 
 	calls  map[uint64]*Call // in flight, by ID
 	lastID uint64
 
-	take  *takeover       // nil once it owns the journal, to free the memory of the takeover
-	began map[uint64]bool // nonces of all our attempts at R1
+	takeover      *takeover       // nil once it owns the journal, to free the memory of the takeover
+	attemptNonces map[uint64]bool // nonces of all our attempts at R1
 
 	// Valid in the phases owning and closing.
 	head    format.Head // HEAD as it is stored, written by this owner
 	version string      // version of HEAD
 	change  *change     // the change of HEAD that is in flight; nil: none
 
-	log  commits
-	ckpt *checkpoint
-	gc   collector
-	time int64 // the newest time in the journal, µs
+	log       commits
+	ckpt      *checkpoint
+	collector collector
+	time      int64 // the newest time in the journal, µs
 
 	stats Stats
 }
@@ -109,7 +109,7 @@ type Stats struct {
 // New returns a machine that waits for Start.
 func New(cfg Config) *Machine {
 	return &Machine{
-		cfg: cfg, take: &takeover{}, calls: map[uint64]*Call{}, began: map[uint64]bool{}, time: minTime, log: commits{lastCut: never, markedAt: never, wake: never},
+		cfg: cfg, takeover: &takeover{}, calls: map[uint64]*Call{}, attemptNonces: map[uint64]bool{}, time: minTime, log: commits{lastCutAt: never, markedAt: never, wakeAt: never},
 	}
 }
 
@@ -145,7 +145,7 @@ type View struct {
 // View returns the current state.
 func (m *Machine) View() View {
 	v := View{
-		Err: m.err, Epoch: m.head.Epoch, Secret: m.head.Secret, Time: m.time, Durable: m.log.durable, Barrier: m.newest(),
+		Err: m.err, Epoch: m.head.Epoch, Secret: m.head.Secret, Time: m.time, Durable: m.log.durable, Barrier: m.newestSlot(),
 		Pending: m.log.pending, Outstanding: len(m.log.window), Full: m.log.pending >= m.cfg.MaxPending, Stats: m.stats,
 	}
 	if m.ckpt != nil {
@@ -155,12 +155,12 @@ func (m *Machine) View() View {
 }
 
 func (m *Machine) effects() []Effect {
-	out := m.out
-	m.out = nil
+	out := m.pending
+	m.pending = nil
 	return out
 }
 
-func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
+func (m *Machine) emit(e Effect) { m.pending = append(m.pending, e) }
 
 func (m *Machine) end(err error) {
 	if m.phase == ended {

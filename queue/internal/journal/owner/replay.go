@@ -9,48 +9,48 @@ import (
 
 // readAhead reads parts and slots ahead, as far as memory allows.
 func (m *Machine) readAhead() {
-	t := m.take
-	for t.askPart < len(t.objects) && t.askPart < t.nextPart+partsAhead {
-		m.call(&Call{Op: ReadPart, Key: t.objects[t.askPart].Key(), part: t.askPart})
-		t.askPart++
+	t := m.takeover
+	for t.nextRead < len(t.objects) && t.nextRead < t.nextPart+partsAhead {
+		m.call(&Call{Op: ReadPart, Key: t.objects[t.nextRead].Key(), part: t.nextRead})
+		t.nextRead++
 	}
 	end := t.closed
 	if end == 0 {
 		end = math.MaxUint64
 	}
-	if t.got[t.At] == nil && t.At < end {
-		m.askSlot(t.At)
+	if t.readAhead[t.At] == nil && t.At < end {
+		m.sendReadSlot(t.At)
 	}
-	for t.ask = max(t.ask, t.At); len(t.asking)+len(t.got) < m.ahead() && t.ask < end; {
-		if t.got[t.ask] == nil {
-			m.askSlot(t.ask)
+	for t.nextAhead = max(t.nextAhead, t.At); len(t.reading)+len(t.readAhead) < m.maxReadAhead() && t.nextAhead < end; {
+		if t.readAhead[t.nextAhead] == nil {
+			m.sendReadSlot(t.nextAhead)
 		}
-		t.ask++
+		t.nextAhead++
 	}
 }
 
-// ahead returns how many slots may be in flight or wait.
-func (m *Machine) ahead() int {
-	t := m.take
+// maxReadAhead returns how many slots may be in flight or wait.
+func (m *Machine) maxReadAhead() int {
+	t := m.takeover
 	return max(1, min(t.budget, m.cfg.Readahead, m.cfg.ReadBytes/max(t.size, 1)))
 }
 
-func (m *Machine) askSlot(slot uint64) {
-	if !m.take.asking[slot] {
-		m.take.asking[slot] = true
+func (m *Machine) sendReadSlot(slot uint64) {
+	if !m.takeover.reading[slot] {
+		m.takeover.reading[slot] = true
 		m.call(slotCall(ReadSlot, slot))
 	}
 }
 
 func (m *Machine) readPart(c *Call, r Result) {
-	t := m.take
+	t := m.takeover
 	want := format.Run{ID: t.replaced.Checkpoint.ID} // for the list of kept slots
 	if c.part >= 0 {
 		want = t.objects[c.part]
 	}
 	switch {
 	case r.Answer == NotFound:
-		m.doubt(missing(c.Key))
+		m.suspect(missing(c.Key))
 		return
 	case r.Segment.Header.PutID != want.ID || !r.Segment.Header.Part || int(r.Segment.Header.Jump) != want.Part:
 		m.end(corrupt(c.Key, "it is another part of the checkpoint"))
@@ -64,7 +64,7 @@ func (m *Machine) readPart(c *Call, r Result) {
 }
 
 func (m *Machine) readKept(c *Call, s *format.Segment) {
-	t := m.take
+	t := m.takeover
 	for _, b := range s.Batches {
 		for record := range b.Records() {
 			slots, err := format.DecodeKept(record)
@@ -81,21 +81,21 @@ func (m *Machine) readKept(c *Call, s *format.Segment) {
 }
 
 func (m *Machine) readSlot(c *Call, r Result) {
-	t := m.take
-	delete(t.asking, c.slot)
-	if t.pending != nil && c.slot == t.At {
-		m.reread(r)
+	t := m.takeover
+	delete(t.reading, c.slot)
+	if t.refusedFence != nil && c.slot == t.At {
+		m.fenceSlotRead(r)
 		return
 	}
-	if t.gap != nil && c.slot == t.gap.at {
-		m.missed(r)
+	if t.suspectSlot != nil && c.slot == t.suspectSlot.at {
+		m.suspectReread(r)
 		return
 	}
 	if r.Answer == Done {
 		t.budget += 2
 	}
 	if c.slot >= t.At {
-		t.got[c.slot] = &found{segment: r.Segment}
+		t.readAhead[c.slot] = &found{segment: r.Segment}
 	}
 	if r.Segment != nil {
 		t.size = max(r.Segment.Size, t.size-t.size/16)
@@ -106,9 +106,9 @@ func (m *Machine) readSlot(c *Call, r Result) {
 // advance restores and replays everything that was read and whose turn it is, and continues with R3
 // at the end of the log.
 func (m *Machine) advance() {
-	t := m.take
+	t := m.takeover
 	if t.created {
-		m.own(1)
+		m.beginOwnership(1)
 		return
 	}
 	for m.phase == taking && t.parts[t.nextPart] != nil {
@@ -121,25 +121,25 @@ func (m *Machine) advance() {
 			m.ownClosed()
 			return
 		}
-		f, ok := t.got[t.At]
+		f, ok := t.readAhead[t.At]
 		if !ok {
 			break
 		}
 		switch {
 		case f.err != nil:
-			if !m.unfit(t.At+1, f.err) {
+			if !m.skipOrFail(t.At+1, f.err) {
 				return
 			}
 			continue
 		case f.segment == nil:
-			m.firstEmpty()
+			m.createFence()
 			return
 		}
 		if !m.replay(f.segment) {
 			return
 		}
 	}
-	if m.phase == taking && t.pending == nil {
+	if m.phase == taking && t.refusedFence == nil {
 		m.readAhead()
 	}
 }
@@ -147,19 +147,19 @@ func (m *Machine) advance() {
 // replay emits the segment of slot t.At, or continues behind a fence. It reports whether the
 // takeover goes on with the next slot.
 func (m *Machine) replay(s *format.Segment) bool {
-	t, h := m.take, s.Header
+	t, h := m.takeover, s.Header
 	if w := t.barriers[t.At]; w != nil && h.SamePut(w.Header) {
 		t.fence = w
-		m.verify() // R4
+		m.rereadHead() // R4
 		return false
 	}
 	// Another process took over after us, or R1 will be refused; HEAD tells.
-	if later := t.Later(h); later != nil {
-		m.doubt(later)
+	if later := t.CheckHead(h); later != nil {
+		m.suspect(later)
 		return false
 	}
-	if why := t.Fits(h); why != nil {
-		return m.unfit(t.At+1, why)
+	if why := t.CheckSegment(h); why != nil {
+		return m.skipOrFail(t.At+1, why)
 	}
 	m.time = max(m.time, s.Last())
 	if !h.Fence {
@@ -170,8 +170,8 @@ func (m *Machine) replay(s *format.Segment) bool {
 		}
 	}
 	from := t.At
-	for t.Take(h); from < t.At; from++ {
-		delete(t.got, from)
+	for t.Advance(h); from < t.At; from++ {
+		delete(t.readAhead, from)
 	}
 	return true
 }
@@ -179,50 +179,50 @@ func (m *Machine) replay(s *format.Segment) bool {
 // ownClosed ends the takeover after a clean close: nothing can be outstanding, so no fence is
 // needed.
 func (m *Machine) ownClosed() {
-	t := m.take
-	if !t.confirmed || t.listing {
+	t := m.takeover
+	if !t.headReplaced || t.listing {
 		return
 	}
 	if _, older := t.Closed(); older != nil {
-		m.doubt(older)
+		m.suspect(older)
 		return
 	}
-	m.own(t.At)
+	m.beginOwnership(t.At)
 }
 
-// firstEmpty sends R3: slot t.At was empty when it was read, and only the creation of the fence
+// createFence sends R3: slot t.At was empty when it was read, and only the creation of the fence
 // proves that it still is.
-func (m *Machine) firstEmpty() {
-	t := m.take
-	if t.confirmed && t.pending == nil && !t.verifying && m.ends() {
+func (m *Machine) createFence() {
+	t := m.takeover
+	if t.headReplaced && t.refusedFence == nil && !t.verifying && m.isLogEnd() {
 		t.fence = m.newFence(t.At)
 		c := slotCall(CreateSlot, t.At)
 		c.Write = t.fence
-		t.pending = c
+		t.refusedFence = c
 		m.call(c)
 	}
 }
 
 // newFence makes a fence. It is linked to the segment before it only if it is where the log ends.
 func (m *Machine) newFence(slot uint64) *Write {
-	t := m.take
-	link := t.link
+	t := m.takeover
+	link := t.previousPutID
 	if slot != t.At {
 		link = 0
 	}
-	jump := t.mine.Window // at least the window of the HEAD that R1 replaced
+	jump := t.newHead.Window // at least the window of the HEAD that R1 replaced
 	return &Write{
-		Header: format.Header{Slot: slot, Epoch: t.mine.Epoch, PutID: m.cfg.Rand(), Jump: uint32(jump), Fence: true, Previous: link, Known: t.At - 1},
+		Header: format.Header{Slot: slot, Epoch: t.newHead.Epoch, PutID: m.cfg.Rand(), Jump: uint32(jump), Fence: true, Previous: link, AckedUpTo: t.At - 1},
 		Body:   format.NewBody(max(m.time, 0)),
 	}
 }
 
-// barrier stops an owner that writes so fast that our fence finds slot after slot taken. It creates
+// createBarrier stops an owner that writes so fast that our fence finds slot after slot taken. It creates
 // a fence as far ahead as the next owner's fence would void, so that it is void if we are
 // interrupted. The slots before it are read, or fenced, as before.
-func (m *Machine) barrier() {
-	t := m.take
-	slot := t.At + uint64(t.mine.Window) - 1
+func (m *Machine) createBarrier() {
+	t := m.takeover
+	slot := t.At + uint64(t.newHead.Window) - 1
 	for s := range t.barriers {
 		if s >= t.At { // the last barrier is still ahead
 			return
@@ -234,38 +234,38 @@ func (m *Machine) barrier() {
 	m.call(c)
 }
 
-// fenced handles the answer to R3.
-func (m *Machine) fenced(c *Call, r Result) {
-	t := m.take
+// fenceAnswered handles the answer to R3.
+func (m *Machine) fenceAnswered(c *Call, r Result) {
+	t := m.takeover
 	switch {
 	case c.Write != t.fence:
 		return // a barrier: its outcome shows when its slot is read
 	case r.Answer == Done:
-		m.verify() // R4
+		m.rereadHead() // R4
 		return
 	}
 	// The slot has a late write of an older owner, the fence of an interrupted takeover, or our
 	// own fence. The earlier read proves nothing.
-	t.pending = c
-	m.askSlot(t.At)
+	t.refusedFence = c
+	m.sendReadSlot(t.At)
 }
 
-// reread handles the content of the slot in which the fence could not be created.
-func (m *Machine) reread(r Result) {
-	t := m.take
+// fenceSlotRead handles the content of the slot in which the fence could not be created.
+func (m *Machine) fenceSlotRead(r Result) {
+	t := m.takeover
 	if r.Answer == NotFound { // refused although the slot is empty: some stores do that
-		m.again(t.pending, 0)
+		m.repeat(t.refusedFence, 0)
 		return
 	}
-	t.pending = nil
+	t.refusedFence = nil
 	if r.Segment.Header.SamePut(t.fence.Header) {
-		m.verify()
+		m.rereadHead()
 		return
 	}
 	// The log continues: read further, and forget which slots were empty.
-	maps.DeleteFunc(t.got, func(_ uint64, f *found) bool { return f.segment == nil })
-	t.ask = t.At
-	t.got[t.At] = &found{segment: r.Segment}
-	m.barrier()
+	maps.DeleteFunc(t.readAhead, func(_ uint64, f *found) bool { return f.segment == nil })
+	t.nextAhead = t.At
+	t.readAhead[t.At] = &found{segment: r.Segment}
+	m.createBarrier()
 	m.advance()
 }

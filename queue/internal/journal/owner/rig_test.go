@@ -35,7 +35,7 @@ type rig struct {
 	ended    bool
 	err      error
 	progress []owner.Progress
-	lost     []owner.Lost
+	lost     []owner.Skipped
 }
 
 var (
@@ -80,13 +80,13 @@ func (r *rig) do(effects []owner.Effect) {
 			r.fold(e.Part)
 		case owner.Replay:
 			r.fold(e.Segment)
-		case owner.Lost:
+		case owner.Skipped:
 			r.lost = append(r.lost, e)
-		case owner.Own:
+		case owner.Owned:
 			r.owns = true
 		case owner.Ack:
 			r.acks = append(r.acks, e.Slot)
-		case owner.Wake:
+		case owner.SetTimer:
 			r.wake = e.At
 		case owner.Progress:
 			r.progress = append(r.progress, e)

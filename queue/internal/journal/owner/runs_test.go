@@ -24,14 +24,14 @@ func (r *rig) checkpointRuns(drop int, made []string, state ...string) {
 	}
 	r.do(effects)
 	for _, run := range made {
-		effects, err := r.m.Run([]byte(run))
+		effects, err := r.m.WriteRun([]byte(run))
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		r.do(effects)
 	}
 	for _, chunk := range state {
-		effects, err := r.m.Chunk([]byte(chunk))
+		effects, err := r.m.WriteChunk([]byte(chunk))
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -240,17 +240,17 @@ func TestADeposedOwnerCollects(t *testing.T) {
 func TestWhatRunsRefuse(t *testing.T) {
 	t.Parallel()
 	r := started(t, empty(), config("a", 1))
-	if _, err := r.m.Run(nil); !errors.Is(err, owner.ErrClosed) {
+	if _, err := r.m.WriteRun(nil); !errors.Is(err, owner.ErrClosed) {
 		t.Errorf("a run of no checkpoint: %v", err)
 	}
 	r.checkpointRuns(0, []string{"r1"}, "one")
 	if _, _, err := r.m.Checkpoint(r.now); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.m.Run(make([]byte, format.MaxRaw)); !errors.Is(err, owner.ErrTooLarge) {
+	if _, err := r.m.WriteRun(make([]byte, format.MaxRaw)); !errors.Is(err, owner.ErrTooLarge) {
 		t.Errorf("a huge run: %v", err)
 	}
-	if _, err := r.m.Run([]byte("mine")); err != nil {
+	if _, err := r.m.WriteRun([]byte("mine")); err != nil {
 		t.Fatal(err)
 	}
 	if r.m.DropRuns(2) == nil || r.m.DropRuns(-1) == nil { // its own runs cannot be dropped

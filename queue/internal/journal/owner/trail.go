@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/queue/internal/journal/format"
 )
 
-// Trail follows a log from a checkpoint to its end, and checks that each segment belongs behind the
+// LogWalk follows a log from a checkpoint to its end, and checks that each segment belongs behind the
 // one before it. Takeovers, verification and repairs use the same rules.
 //
 // The log ends at the first empty slot. But a slot whose segment was deleted is empty, too. So
@@ -21,49 +21,49 @@ import (
 //   - A segment behind it says so.
 //
 // Slots behind the end are void.
-type Trail struct {
+type LogWalk struct {
 	At uint64 // the next slot
-	// Known is from HEAD: every slot below it was acknowledged.
-	Known uint64
+	// AckedBelow is from HEAD: every slot below it was acknowledged.
+	AckedBelow uint64
 	// Window is how far from an empty slot, in slots, segments may be that were never
 	// acknowledged.
 	Window uint64
 	// Slots are the listed slots of the log, in order.
 	Slots []uint64
 
-	last   int64  // the highest epoch that the log may have, from HEAD
-	closed uint64 // the first slot that was not written when the owner closed; 0: it did not close
-	epoch  int64
-	link   uint64 // put ID of the segment before At; 0: not known
+	last          int64  // the highest epoch that the log may have, from HEAD
+	closed        uint64 // the first slot that was not written when the owner closed; 0: it did not close
+	epoch         int64
+	previousPutID uint64 // put ID of the segment before At; 0: not known
 }
 
 // NewTrail returns a trail that begins behind a checkpoint of the journal.
-func NewTrail(h *format.Head, c format.Checkpoint) Trail {
-	t := Trail{
-		At: c.Start(), Known: max(h.Known, h.Closed, h.Checkpoint.Slot), Window: uint64(max(h.Window, 1)),
-		last: h.Epoch, closed: h.Closed, link: c.Last,
+func NewTrail(h *format.Head, c format.Checkpoint) LogWalk {
+	t := LogWalk{
+		At: c.Start(), AckedBelow: max(h.AckedBelow, h.Closed, h.Checkpoint.Slot), Window: uint64(max(h.Window, 1)),
+		last: h.Epoch, closed: h.Closed, previousPutID: c.LastPutID,
 	}
 	if c.Slot == 0 {
-		t.link = h.Root()
+		t.previousPutID = h.FirstLink()
 	}
 	return t
 }
 
-// Later returns an error if the segment or fence in slot At proves that HEAD is an older one.
-func (t *Trail) Later(h format.Header) error {
+// CheckHead returns an error if the segment or fence in slot At proves that HEAD is an older one.
+func (t *LogWalk) CheckHead(h format.Header) error {
 	if h.Epoch <= t.last {
 		return nil
 	}
 	return corrupt(format.HeadKey, "%s is of epoch %d, HEAD of epoch %d", format.SlotKey(t.At), h.Epoch, t.last)
 }
 
-// Fits returns why a segment or fence does not belong into slot At; nil: it does.
-func (t *Trail) Fits(h format.Header) error {
+// CheckSegment returns why a segment or fence does not belong into slot At; nil: it does.
+func (t *LogWalk) CheckSegment(h format.Header) error {
 	key := format.SlotKey(t.At)
 	switch {
 	case h.Slot != t.At || h.Part:
 		return corrupt(key, "it says slot %d, part %t", h.Slot, h.Part)
-	case !h.Follows(t.link):
+	case !h.CanFollow(t.previousPutID):
 		return corrupt(key, "it does not follow what is before it: one of the two is not what was written there")
 	case h.Epoch < t.epoch:
 		// Or the slots between were collected, and the fence of an interrupted takeover
@@ -73,9 +73,9 @@ func (t *Trail) Fits(h format.Header) error {
 	return nil
 }
 
-// Take moves behind a segment or fence that fits.
-func (t *Trail) Take(h format.Header) {
-	t.epoch, t.link = h.Epoch, h.PutID
+// Advance moves behind a segment or fence that fits.
+func (t *LogWalk) Advance(h format.Header) {
+	t.epoch, t.previousPutID = h.Epoch, h.PutID
 	if h.Fence {
 		t.At += uint64(h.Jump)
 	} else {
@@ -83,20 +83,20 @@ func (t *Trail) Take(h format.Header) {
 	}
 }
 
-// Pass moves behind slot At although its segment is missing or does not fit. Empty slots are passed
+// Skip moves behind slot At although its segment is missing or does not fit. Empty slots are passed
 // only if they were acknowledged, so that nobody can fill them any more; until is the result of
 // Acknowledged.
-func (t *Trail) Pass(until uint64) {
+func (t *LogWalk) Skip(until uint64) {
 	next := max(until, t.At+1)
 	if listed := t.behind(); len(listed) > 0 {
 		next = min(next, listed[0])
 	}
-	t.At, t.link = next, 0
+	t.At, t.previousPutID = next, 0
 }
 
 // Closed reports whether the log ends at slot At because its owner closed it. The error is set if a
 // later slot exists, which proves that HEAD is an older copy.
-func (t *Trail) Closed() (bool, error) {
+func (t *LogWalk) Closed() (bool, error) {
 	if t.closed == 0 || t.At < t.closed {
 		return false, nil
 	}
@@ -111,24 +111,24 @@ func (t *Trail) Closed() (bool, error) {
 }
 
 // behind returns the listed slots behind At.
-func (t *Trail) behind() []uint64 {
+func (t *LogWalk) behind() []uint64 {
 	i, _ := slices.BinarySearch(t.Slots, t.At+1)
 	return t.Slots[i:]
 }
 
-// Acknowledged decides whether the empty slot At was acknowledged. It returns the slot below which
+// ProveAcked decides whether the empty slot At was acknowledged. It returns the slot below which
 // everything was acknowledged, and, if At is below it, an error that says how this is known. header
 // returns the header of a listed slot, or nothing if the slot is empty now. If a segment that
 // cannot be read might say that At was acknowledged, until is At, and the error is that segment's.
-func (t *Trail) Acknowledged(header func(slot uint64) (format.Header, error)) (until uint64, why error) {
+func (t *LogWalk) ProveAcked(header func(slot uint64) (format.Header, error)) (until uint64, why error) {
 	until = t.At
-	if t.Known > until {
-		until, why = t.Known, fmt.Errorf("HEAD says that every slot below %d was written", t.Known)
+	if t.AckedBelow > until {
+		until, why = t.AckedBelow, fmt.Errorf("HEAD says that every slot below %d was written", t.AckedBelow)
 	}
 	var unread error
 	listed := t.behind()
 	for _, slot := range listed {
-		if until >= listed[0] { // one Pass cannot go further
+		if until >= listed[0] { // one Skip cannot go further
 			break
 		}
 		if slot >= until+t.Window {
@@ -139,10 +139,10 @@ func (t *Trail) Acknowledged(header func(slot uint64) (format.Header, error)) (u
 			continue
 		}
 		h, err := header(slot)
-		if h.Known >= until {
-			until = h.Known + 1
+		if h.AckedUpTo >= until {
+			until = h.AckedUpTo + 1
 			if why == nil {
-				why = fmt.Errorf("slot %d says that every slot up to %d was there when it was written", slot, h.Known)
+				why = fmt.Errorf("slot %d says that every slot up to %d was there when it was written", slot, h.AckedUpTo)
 			}
 		}
 		if err != nil && (unread == nil || errors.Is(err, ErrNewer)) {

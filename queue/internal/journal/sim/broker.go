@@ -82,11 +82,11 @@ func (b *broker) perform(effects []owner.Effect) {
 					b.state.add(op{id: binary.LittleEndian.Uint64(r), slot: e.Segment.Header.Slot})
 				}
 			}
-		case owner.Own:
+		case owner.Owned:
 			b.owned()
 		case owner.Ack:
 			b.ack(e.Slot)
-		case owner.Wake:
+		case owner.SetTimer:
 			b.at(max(e.At-b.w.now, 0), func() { b.perform(b.m.Tick(b.w.now)) })
 		case owner.Progress:
 			b.progress(e)
@@ -96,8 +96,8 @@ func (b *broker) perform(effects []owner.Effect) {
 	}
 }
 
-// patience is how long a process waits for an answer.
-const patience = time.Second
+// answerTimeout is how long a process waits for an answer.
+const answerTimeout = time.Second
 
 // send simulates a call: it waits, travels, arrives and is answered. A request that has left the
 // process arrives even if the process crashes or has stopped waiting.
@@ -105,9 +105,9 @@ func (b *broker) send(c *owner.Call) {
 	w := b.w
 	leave := func() {
 		there, back := w.latency(), w.latency()
-		if there+back > patience {
+		if there+back > answerTimeout {
 			w.after(there, func() { w.executor.Execute(context.Background(), c) })
-			b.at(patience, func() { b.perform(b.m.Result(w.now, gaveUp(c))) })
+			b.at(answerTimeout, func() { b.perform(b.m.Result(w.now, gaveUp(c))) })
 			return
 		}
 		w.after(there, func() {
@@ -150,7 +150,7 @@ func (b *broker) owned() {
 // work appends records in bursts, as long as the process owns the journal.
 func (b *broker) work() {
 	w := b.w
-	if w.quiet {
+	if w.noAppends {
 		return
 	}
 	records := make([][]byte, 1+w.rng.IntN(4))
@@ -195,7 +195,7 @@ func (b *broker) ack(slot uint64) {
 func (b *broker) checkpoint() {
 	w := b.w
 	b.at(w.between(50*time.Millisecond, time.Second), b.checkpoint)
-	if b.writing || w.keeps {
+	if b.writing || w.noCheckpoints {
 		return
 	}
 	upTo, effects, err := b.m.Checkpoint(w.now)
@@ -209,11 +209,11 @@ func (b *broker) checkpoint() {
 		w.violate("S5", "checkpoint up to %d: %v", upTo, err)
 	}
 	for _, run := range parts.made {
-		effects, _ := b.m.Run(run)
+		effects, _ := b.m.WriteRun(run)
 		b.perform(effects)
 	}
 	for _, chunk := range parts.chunks {
-		effects, _ := b.m.Chunk(chunk)
+		effects, _ := b.m.WriteChunk(chunk)
 		b.perform(effects)
 	}
 	w.totals.Runs += len(parts.made)
@@ -223,7 +223,7 @@ func (b *broker) checkpoint() {
 		return
 	}
 	var kept []uint64
-	for _, o := range b.state.refers() {
+	for _, o := range b.state.referencedOps() {
 		kept = append(kept, o.slot)
 	}
 	effects, err = b.m.Commit(kept)
@@ -253,7 +253,7 @@ func (b *broker) end(err error) {
 	case err == nil:
 		b.w.check.closed = max(b.w.check.closed, b.m.View().Epoch)
 	case errors.Is(err, owner.ErrClosed):
-	case errors.Is(err, owner.ErrMissing) && b.w.robbed != "":
+	case errors.Is(err, owner.ErrMissing) && b.w.deletedKey != "":
 	case errors.Is(err, owner.ErrFenced):
 		b.w.totals.Fenced++
 		if b.w.check.head(b.w).Epoch <= b.m.View().Epoch {

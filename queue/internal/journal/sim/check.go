@@ -28,8 +28,8 @@ func newCheck() check {
 // owned checks S1 and S4 at the beginning of an ownership.
 func (c *check) owned(w *world, b *broker) {
 	e := b.m.View().Epoch
-	if b.name == robbed && w.robbed != "" {
-		w.violate("S8", "epoch %d owns the journal without %s", e, w.robbed)
+	if b.name == victimOwner && w.deletedKey != "" {
+		w.violate("S8", "epoch %d owns the journal without %s", e, w.deletedKey)
 		return
 	}
 	if c.byEpoch[e] {
@@ -112,7 +112,7 @@ func (c *check) acked(w *world, b *broker, slot uint64, ops []appended) {
 // payloads checks S3: every durable slot to which the latest owner's state refers can be read.
 func (c *check) payloads(w *world) {
 	b := c.latest
-	for _, o := range b.state.refers() {
+	for _, o := range b.state.referencedOps() {
 		if o.slot > b.durable {
 			continue
 		}
@@ -135,7 +135,7 @@ func (c *check) objects(w *world) {
 	h := c.head(w)
 	for _, checkpoint := range []format.Checkpoint{h.Checkpoint, h.Previous} {
 		for _, o := range checkpoint.Objects() {
-			if _, ok := w.bucket.Peek(prefix + "/" + o.Key()); !ok && o.Key() != w.robbed {
+			if _, ok := w.bucket.Peek(prefix + "/" + o.Key()); !ok && o.Key() != w.deletedKey {
 				w.violate("S7", "%s of checkpoint %d is gone", o.Key(), checkpoint.Slot)
 				return
 			}

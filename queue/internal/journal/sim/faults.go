@@ -10,7 +10,7 @@ import (
 
 // fault decides what goes wrong with a request that arrives at the bucket.
 func (w *world) fault(c mem.Call) mem.Fault {
-	if w.healed {
+	if w.faultsEnded {
 		return mem.Fault{}
 	}
 	switch n := w.rng.IntN(1000); {
@@ -37,7 +37,7 @@ func (w *world) fault(c mem.Call) mem.Fault {
 
 // latency returns the latency of a request or a reply: 5 to 60 ms, and sometimes very long.
 func (w *world) latency() time.Duration {
-	if !w.healed && w.chance(5) {
+	if !w.faultsEnded && w.chance(5) {
 		return w.between(time.Second, 90*time.Second)
 	}
 	return w.between(5*time.Millisecond, 60*time.Millisecond)
@@ -46,7 +46,7 @@ func (w *world) latency() time.Duration {
 // appoint plays the leader: it starts a new owner, in one of the ways in which that happens, and
 // schedules itself again.
 func (w *world) appoint() {
-	if w.healed {
+	if w.faultsEnded {
 		return
 	}
 	old := w.current
@@ -84,7 +84,7 @@ func (w *world) appoint() {
 // replace appoints an owner with the next generation. A faulty leader sometimes uses a generation
 // twice.
 func (w *world) replace() {
-	if w.healed {
+	if w.faultsEnded {
 		return
 	}
 	if w.generation == 0 || !w.chance(30) {

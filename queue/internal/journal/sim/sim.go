@@ -87,18 +87,18 @@ func (v *Violation) Error() string { return fmt.Sprintf("%s at %v: %s", v.Rule, 
 
 // world is the state of one run.
 type world struct {
-	cfg      Config
-	rng      *rand.Rand
-	now      time.Duration
-	events   events
-	order    int
-	bucket   *mem.Bucket
-	executor journal.Executor
-	healed   bool
-	keeps    bool   // no more checkpoints are written
-	quiet    bool   // no more records are appended
-	robbed   string // the key of the object that was deleted
-	stop     error
+	cfg           Config
+	rng           *rand.Rand
+	now           time.Duration
+	events        events
+	order         int
+	bucket        *mem.Bucket
+	executor      journal.Executor
+	faultsEnded   bool
+	noCheckpoints bool   // no more checkpoints are written
+	noAppends     bool   // no more records are appended
+	deletedKey    string // the key of the object that was deleted
+	stop          error
 
 	brokers    []*broker // brokers that may still act
 	current    *broker   // the broker that the leader appointed last
@@ -123,7 +123,7 @@ func Run(cfg Config) (Totals, error) {
 		w.next()
 	}
 	if w.stop == nil {
-		w.heal()
+		w.endFaults()
 	}
 	w.totals.VirtualHours = w.now.Hours()
 	return w.totals, w.stop
@@ -168,14 +168,14 @@ func (w *world) between(a, b time.Duration) time.Duration {
 	return a + time.Duration(f*f*float64(b-a))
 }
 
-// heal ends all faults and pauses, appoints a last owner, and requires that it commits within a
+// endFaults ends all faults and pauses, appoints a last owner, and requires that it commits within a
 // minute.
-func (w *world) heal() {
-	w.healed = true
+func (w *world) endFaults() {
+	w.faultsEnded = true
 	for _, b := range w.brokers {
 		b.until = min(b.until, w.now)
 	}
-	w.bucket.Land()
+	w.bucket.DeliverLate()
 	w.current = w.start(w.generation+1, "healer")
 	w.generation++
 	last := w.current
@@ -183,7 +183,7 @@ func (w *world) heal() {
 		if last.owns && last.acked >= 3 {
 			w.check.payloads(w)
 			w.check.objects(w)
-			w.rob(last)
+			w.deleteNeeded(last)
 			return
 		}
 		if last.ended { // the generation floor was higher: the leader uses it
@@ -196,48 +196,48 @@ func (w *world) heal() {
 	w.violate("L1", "after a minute without faults nobody commits (owns: %t)", last.owns)
 }
 
-// robbed is the owner name of the broker that takes over after an object was deleted. Others may
+// victimOwner is the owner name of the broker that takes over after an object was deleted. Others may
 // have read the object before.
-const robbed = "robbed"
+const victimOwner = "robbed"
 
-// rob deletes a run that HEAD names, or an acknowledged segment, and crashes the owner. The next
+// deleteNeeded deletes a run that HEAD names, or an acknowledged segment, and crashes the owner. The next
 // owner must not begin without the object.
-func (w *world) rob(last *broker) {
+func (w *world) deleteNeeded(last *broker) {
 	for _, b := range w.brokers { // no other broker may name another checkpoint meanwhile
 		if w.stop == nil && b != last {
 			b.crash()
 		}
 	}
-	w.keeps = true // it continues to write, and then becomes idle
-	w.pass(last, time.Second)
-	w.quiet = true
-	w.pass(last, 5*time.Second)
+	w.noCheckpoints = true // it continues to write, and then becomes idle
+	w.runFor(last, time.Second)
+	w.noAppends = true
+	w.runFor(last, 5*time.Second)
 	if w.stop != nil || last.ended || !last.owns {
 		return
 	}
-	if w.robbed = w.loot(last); w.robbed == "" {
+	if w.deletedKey = w.chooseNeeded(last); w.deletedKey == "" {
 		return
 	}
 	last.crash()
-	if err := w.bucket.Delete(context.Background(), prefix+"/"+w.robbed); err != nil {
+	if err := w.bucket.Delete(context.Background(), prefix+"/"+w.deletedKey); err != nil {
 		w.violate("S8", "%v", err)
 	}
 	w.generation++
-	next := w.start(w.generation, robbed)
+	next := w.start(w.generation, victimOwner)
 	for deadline := w.now + time.Minute; w.stop == nil && w.now < deadline && !next.owns && !next.ended; {
 		w.next()
 	}
 }
 
-// pass runs the events of the next d.
-func (w *world) pass(b *broker, d time.Duration) {
+// runFor runs the events of the next d.
+func (w *world) runFor(b *broker, d time.Duration) {
 	for deadline := w.now + d; w.stop == nil && len(w.events) > 0 && w.events[0].at < deadline && !b.ended; {
 		w.next()
 	}
 }
 
-// loot chooses the object to delete.
-func (w *world) loot(last *broker) string {
+// chooseNeeded chooses the object to delete.
+func (w *world) chooseNeeded(last *broker) string {
 	head := w.check.head(w)
 	runs := head.Checkpoint.Runs
 	from, upTo := max(head.Checkpoint.Slot, 1), last.m.View().Durable

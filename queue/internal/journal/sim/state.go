@@ -11,8 +11,8 @@ type op struct {
 	slot uint64
 }
 
-// heavy reports whether the state refers to the record's slot as long as it remembers the record.
-func (o op) heavy() bool { return o.id%8 == 0 }
+// isReferenced reports whether the state refers to the record's slot as long as it remembers the record.
+func (o op) isReferenced() bool { return o.id%8 == 0 }
 
 // state is the state that the records make: the newest records, and a hash of all older ones in
 // their order.
@@ -46,11 +46,11 @@ func (s *state) add(o op) {
 	}
 }
 
-// refers returns the records whose slots the state needs.
-func (s *state) refers() []op {
+// referencedOps returns the records whose slots the state needs.
+func (s *state) referencedOps() []op {
 	var refs []op
 	for _, o := range s.tail {
-		if o.heavy() {
+		if o.isReferenced() {
 			refs = append(refs, o)
 		}
 	}

@@ -17,14 +17,14 @@ import (
 )
 
 // Status returns what an HTTP status says about the effect of its request.
-func Status(code int) (Verdict, error) {
+func Status(code int) (Effect, error) {
 	switch code {
 	case http.StatusPreconditionFailed:
 		return Refused, nil
 	case http.StatusConflict:
 		return Conflict, blob.ErrUnavailable
 	case http.StatusNotModified:
-		return Failed, blob.ErrUnchanged
+		return Failed, blob.ErrNotModified
 	case http.StatusNotFound:
 		return Failed, blob.ErrNotFound
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -36,12 +36,12 @@ func Status(code int) (Verdict, error) {
 	case http.StatusNotImplemented:
 		return Failed, blob.ErrUnfit
 	case http.StatusServiceUnavailable:
-		return Doubtful, blob.ErrThrottled
+		return Unknown, blob.ErrThrottled
 	case http.StatusRequestTimeout:
-		return Doubtful, blob.ErrUnavailable
+		return Unknown, blob.ErrUnavailable
 	}
 	if code >= 500 {
-		return Doubtful, blob.ErrUnavailable
+		return Unknown, blob.ErrUnavailable
 	}
 	return Failed, blob.ErrUnavailable
 }
@@ -62,7 +62,7 @@ func Transport(ctx context.Context, err error) Answer {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	answer := Answer{Verdict: Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
+	answer := Answer{Verdict: Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
 	if ctx.Err() != nil {
 		answer.Err.Err = with(ctx.Err(), err)
 	}

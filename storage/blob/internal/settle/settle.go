@@ -1,7 +1,7 @@
 // Package settle determines the outcome of a write to a store across a network.
 //
 // A conditional write (create if absent, replace if unchanged) is sent once at a time. The result
-// is a [Verdict]. Timeouts and broken connections give verdicts that leave the outcome unknown.
+// is a [Effect]. Timeouts and broken connections give verdicts that leave the outcome unknown.
 // Each write stores a nonce beside its data. If the outcome is unknown, the writer reads the object
 // back:
 //
@@ -34,28 +34,28 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// Verdict is what one request says about its effect.
-type Verdict int
+// Effect is what one request says about its effect.
+type Effect int
 
 // The verdicts.
 const (
-	Done     Verdict = iota // it has happened, or it is the requested answer
-	Refused                 // the condition does not hold (412); it has not happened
-	Conflict                // the store is busy with the key (409); it has not happened
-	Failed                  // it has not happened, and sending again does not help
-	NotSent                 // it has not happened; sending again may help
-	Doubtful                // the outcome is unknown
+	Done     Effect = iota // it has happened, or it is the requested answer
+	Refused                // the condition does not hold (412); it has not happened
+	Conflict               // the store is busy with the key (409); it has not happened
+	Failed                 // it has not happened, and sending again does not help
+	NotSent                // it has not happened; sending again may help
+	Unknown                // the outcome is unknown
 )
 
 // Answer is the result of one request.
 type Answer struct {
-	Verdict Verdict
+	Verdict Effect
 	Version blob.Version
 	Err     *blob.Error // of every verdict but Done
 }
 
-// Seen is what reading an object's metadata found.
-type Seen struct {
+// ObjectInfo is what reading an object's metadata found.
+type ObjectInfo struct {
 	Exists  bool
 	Nonce   string
 	Version blob.Version
@@ -131,22 +131,22 @@ type Call struct {
 	Kind    error        // the kind of a refusal: blob.ErrExists or blob.ErrChanged
 	Old     blob.Version // the version that the object must have; empty: there must be none
 	Send    func(context.Context) Answer
-	Look    func(context.Context) (Seen, Answer)
+	Stat    func(context.Context) (ObjectInfo, Answer)
 
-	// Twice is for stores that may answer a read of the metadata with the nonce of one write and
+	// LookTwice is for stores that may answer a read of the metadata with the nonce of one write and
 	// the version of the next. The caller's own nonce then counts only if a second read returns the
 	// same. What the first read returned was then the object at some moment in between, because a
 	// nonce does not come back.
-	Twice bool
+	LookTwice bool
 }
 
-// writing is a conditional write in progress.
-type writing struct {
+// conditionalWrite is a conditional write in progress.
+type conditionalWrite struct {
 	Policy
 	Call
-	pauses   int  // so far
-	refusals int  // so far
-	doubt    bool // an attempt may have happened
+	pauses         int  // so far
+	refusals       int  // so far
+	outcomeUnknown bool // an attempt may have happened
 }
 
 // Write carries out a conditional write.
@@ -156,53 +156,53 @@ func (p Policy) Write(ctx context.Context, call Call) (blob.Version, error) {
 	if err := ctx.Err(); err != nil {
 		return "", &blob.Error{Op: call.Op, Key: call.Key, Kind: blob.ErrUnavailable, Err: err}
 	}
-	w := &writing{Policy: p, Call: call}
+	w := &conditionalWrite{Policy: p, Call: call}
 	for {
 		answer := p.once(ctx, call.Size, call.Send)
 		switch answer.Verdict {
 		case Done:
 			return answer.Version, nil
 		case Failed:
-			return "", call.finish(answer.Err, w.doubt)
+			return "", call.finish(answer.Err, w.outcomeUnknown)
 		case Refused:
 			w.refusals++
-		case Doubtful:
-			w.doubt = true
+		case Unknown:
+			w.outcomeUnknown = true
 		case Conflict, NotSent:
 		}
-		version, again, err := w.look(ctx, answer)
+		version, again, err := w.readBack(ctx, answer)
 		if !again {
 			return version, err
 		}
 	}
 }
 
-// look reads the object back until it is clear what to do. again asks to send the write again.
-func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, again bool, err error) {
+// readBack reads the object back until it is clear what to do. again asks to send the write again.
+func (w *conditionalWrite) readBack(ctx context.Context, answer Answer) (v blob.Version, again bool, err error) {
 	refused := answer.Verdict == Refused
 	for last, first := answer.Err, true; ; first = false {
-		if stopped := w.rest(ctx, first && refused, last.RetryAfter); stopped != nil {
-			if refused && !w.doubt {
+		if stopped := w.pauseBeforeNext(ctx, first && refused, last.RetryAfter); stopped != nil {
+			if refused && !w.outcomeUnknown {
 				return "", false, w.finish(&blob.Error{Kind: w.Kind}, false) // rely on the store's refusal
 			}
-			return "", false, w.ended(last, stopped, w.doubt)
+			return "", false, w.ended(last, stopped, w.outcomeUnknown)
 		}
-		if answer.Verdict == NotSent && !w.doubt {
+		if answer.Verdict == NotSent && !w.outcomeUnknown {
 			return "", true, nil // this call has changed nothing
 		}
-		var seen Seen
-		looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { seen, a = w.Look(ctx); return a })
+		var seen ObjectInfo
+		looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { seen, a = w.Stat(ctx); return a })
 		switch {
-		case looked.Verdict == Failed && refused && !w.doubt:
+		case looked.Verdict == Failed && refused && !w.outcomeUnknown:
 			return "", false, w.finish(&blob.Error{Kind: w.Kind}, false)
 		case looked.Verdict == Failed:
-			return "", false, w.finish(looked.Err, w.doubt)
+			return "", false, w.finish(looked.Err, w.outcomeUnknown)
 		case looked.Verdict != Done:
 			last = looked.Err
 			continue
 		case seen.Exists && seen.Nonce == w.Nonce:
-			w.doubt = true // it has happened; from now on it can only have been replaced
-			if !w.Twice || w.same(ctx, seen) {
+			w.outcomeUnknown = true // it has happened; from now on it can only have been replaced
+			if !w.LookTwice || w.same(ctx, seen) {
 				return seen.Version, false, nil
 			}
 			last = &blob.Error{Kind: blob.ErrUnavailable, Err: errDiffer}
@@ -210,7 +210,7 @@ func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, agai
 		case w.holds(seen) && w.refusals < maxRefusals:
 			return "", true, nil
 		}
-		return "", false, w.finish(&blob.Error{Kind: w.Kind}, w.doubt)
+		return "", false, w.finish(&blob.Error{Kind: w.Kind}, w.outcomeUnknown)
 	}
 }
 
@@ -218,9 +218,9 @@ func (w *writing) look(ctx context.Context, answer Answer) (v blob.Version, agai
 var errDiffer = errors.New("the object changed between two reads")
 
 // same reads a second time, and reports whether the result is the same.
-func (w *writing) same(ctx context.Context, first Seen) bool {
-	var second Seen
-	looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { second, a = w.Look(ctx); return a })
+func (w *conditionalWrite) same(ctx context.Context, first ObjectInfo) bool {
+	var second ObjectInfo
+	looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { second, a = w.Stat(ctx); return a })
 	return looked.Verdict == Done && second == first
 }
 
@@ -228,12 +228,12 @@ func (w *writing) same(ctx context.Context, first Seen) bool {
 const maxRefusals = 4
 
 // holds reports whether the object is as the condition wants it.
-func (w *writing) holds(seen Seen) bool {
+func (w *conditionalWrite) holds(seen ObjectInfo) bool {
 	return seen.Exists == (w.Old != "") && seen.Version == w.Old
 }
 
-// rest pauses before the next request, unless the object should be read at once.
-func (w *writing) rest(ctx context.Context, atOnce bool, asked time.Duration) error {
+// pauseBeforeNext pauses before the next request, unless the object should be read at once.
+func (w *conditionalWrite) pauseBeforeNext(ctx context.Context, atOnce bool, asked time.Duration) error {
 	if atOnce && w.refusals == 1 {
 		return ctx.Err()
 	}
@@ -293,7 +293,7 @@ func (p Policy) Repeat(ctx context.Context, call Call, writes bool) (blob.Versio
 			return "", call.finish(answer.Err, doubt)
 		case Failed:
 			return "", call.finish(answer.Err, doubt)
-		case Doubtful:
+		case Unknown:
 			doubt = writes
 		case Conflict, NotSent:
 		}
@@ -309,7 +309,7 @@ func (p Policy) once(ctx context.Context, size int, send func(context.Context) A
 	defer cancel()
 	traced, conn := watch(attempt)
 	answer := send(traced)
-	if answer.Verdict == Doubtful && conn.never(p.traced) {
+	if answer.Verdict == Unknown && conn.never(p.traced) {
 		answer.Verdict = NotSent
 	}
 	if answer.Verdict != Done && answer.Err == nil {

@@ -18,10 +18,10 @@ import (
 
 // scene is a store for one key, and the network's effect on the requests of a call.
 type scene struct {
-	now    Seen
-	send   []Verdict // verdicts of the attempts, in order; the last one repeats
-	apply  []bool    // whether an attempt happens in spite of its verdict
-	look   []Verdict
+	now    ObjectInfo
+	send   []Effect // verdicts of the attempts, in order; the last one repeats
+	apply  []bool   // whether an attempt happens in spite of its verdict
+	look   []Effect
 	before func(n int) // runs before look n
 	sent   int
 	looked int
@@ -46,11 +46,11 @@ func (s *scene) call(old blob.Version) Call {
 		if holds := s.now.Version == old; verdict == Done && !holds {
 			verdict = Refused
 		} else if holds && (verdict == Done || happens) {
-			s.now = Seen{Exists: true, Nonce: "mine", Version: "v-mine"}
+			s.now = ObjectInfo{Exists: true, Nonce: "mine", Version: "v-mine"}
 		}
 		return Answer{Verdict: verdict, Version: "v-mine", Err: trouble(verdict)}
 	}
-	c.Look = func(context.Context) (Seen, Answer) {
+	c.Stat = func(context.Context) (ObjectInfo, Answer) {
 		if s.before != nil {
 			s.before(s.looked)
 		}
@@ -61,7 +61,7 @@ func (s *scene) call(old blob.Version) Call {
 	return c
 }
 
-func trouble(v Verdict) *blob.Error {
+func trouble(v Effect) *blob.Error {
 	switch v {
 	case Done, Refused:
 		return nil
@@ -72,8 +72,8 @@ func trouble(v Verdict) *blob.Error {
 }
 
 var (
-	other   = Seen{Exists: true, Nonce: "other", Version: "v-other"}
-	another = Seen{Exists: true, Nonce: "another", Version: "v-another"}
+	other   = ObjectInfo{Exists: true, Nonce: "other", Version: "v-other"}
+	another = ObjectInfo{Exists: true, Nonce: "another", Version: "v-another"}
 )
 
 // TestWrite is the table of the package comment.
@@ -87,27 +87,27 @@ func TestWrite(t *testing.T) {
 		unknown bool
 		sent    int
 	}{
-		{name: "plain", scene: scene{send: []Verdict{Done}}, sent: 1},
-		{name: "refused", scene: scene{now: other, send: []Verdict{Done}}, want: blob.ErrExists, sent: 1},
-		{name: "stale", scene: scene{now: other, send: []Verdict{Done}}, old: "v-old", want: blob.ErrChanged, sent: 1},
-		{name: "replaced", scene: scene{now: other, send: []Verdict{Done}}, old: "v-other", sent: 1},
-		{name: "lost reply", scene: scene{send: []Verdict{Doubtful}, apply: []bool{true}}, sent: 1},
-		{name: "lost request", scene: scene{send: []Verdict{Doubtful, Done}}, sent: 2},
-		{name: "lost request of a replacement", scene: scene{now: other, send: []Verdict{Doubtful, Done}}, old: "v-other", sent: 2},
-		{name: "lost, and another was first", scene: scene{now: other, send: []Verdict{Doubtful}}, want: blob.ErrExists, unknown: true, sent: 1},
-		{name: "lost many times", scene: scene{send: []Verdict{Doubtful, Doubtful, Doubtful, Done}}, sent: 4},
-		{name: "lost, cannot look at first", scene: scene{send: []Verdict{Doubtful}, apply: []bool{true}, look: []Verdict{Doubtful, NotSent, Done}}, sent: 1},
-		{name: "lost, may not look", scene: scene{send: []Verdict{Doubtful}, look: []Verdict{Failed}}, want: blob.ErrDenied, unknown: true, sent: 1},
-		{name: "conflict", scene: scene{send: []Verdict{Conflict, Done}}, sent: 2},
-		{name: "conflict, and another was first", scene: scene{now: other, send: []Verdict{Conflict}}, want: blob.ErrExists, sent: 1},
-		{name: "own write refused after a resend", scene: scene{send: []Verdict{Refused}, apply: []bool{true}}, sent: 1},
-		{name: "not sent", scene: scene{send: []Verdict{NotSent, NotSent, Done}}, sent: 3},
-		{name: "refused though nothing is there", scene: scene{send: []Verdict{Refused, Done}}, sent: 2},
-		{name: "always refused", scene: scene{send: []Verdict{Refused}}, want: blob.ErrExists, sent: maxRefusals},
-		{name: "refused, may not look", scene: scene{send: []Verdict{Refused}, look: []Verdict{Failed}}, want: blob.ErrExists, sent: 1},
-		{name: "denied", scene: scene{send: []Verdict{Failed}}, want: blob.ErrDenied, sent: 1},
-		{name: "doubt, then denied", scene: scene{send: []Verdict{Doubtful, Failed}}, want: blob.ErrDenied, unknown: true, sent: 2},
-		{name: "doubt, then not sent", scene: scene{send: []Verdict{Doubtful, NotSent, Done}}, sent: 3},
+		{name: "plain", scene: scene{send: []Effect{Done}}, sent: 1},
+		{name: "refused", scene: scene{now: other, send: []Effect{Done}}, want: blob.ErrExists, sent: 1},
+		{name: "stale", scene: scene{now: other, send: []Effect{Done}}, old: "v-old", want: blob.ErrChanged, sent: 1},
+		{name: "replaced", scene: scene{now: other, send: []Effect{Done}}, old: "v-other", sent: 1},
+		{name: "lost reply", scene: scene{send: []Effect{Unknown}, apply: []bool{true}}, sent: 1},
+		{name: "lost request", scene: scene{send: []Effect{Unknown, Done}}, sent: 2},
+		{name: "lost request of a replacement", scene: scene{now: other, send: []Effect{Unknown, Done}}, old: "v-other", sent: 2},
+		{name: "lost, and another was first", scene: scene{now: other, send: []Effect{Unknown}}, want: blob.ErrExists, unknown: true, sent: 1},
+		{name: "lost many times", scene: scene{send: []Effect{Unknown, Unknown, Unknown, Done}}, sent: 4},
+		{name: "lost, cannot look at first", scene: scene{send: []Effect{Unknown}, apply: []bool{true}, look: []Effect{Unknown, NotSent, Done}}, sent: 1},
+		{name: "lost, may not look", scene: scene{send: []Effect{Unknown}, look: []Effect{Failed}}, want: blob.ErrDenied, unknown: true, sent: 1},
+		{name: "conflict", scene: scene{send: []Effect{Conflict, Done}}, sent: 2},
+		{name: "conflict, and another was first", scene: scene{now: other, send: []Effect{Conflict}}, want: blob.ErrExists, sent: 1},
+		{name: "own write refused after a resend", scene: scene{send: []Effect{Refused}, apply: []bool{true}}, sent: 1},
+		{name: "not sent", scene: scene{send: []Effect{NotSent, NotSent, Done}}, sent: 3},
+		{name: "refused though nothing is there", scene: scene{send: []Effect{Refused, Done}}, sent: 2},
+		{name: "always refused", scene: scene{send: []Effect{Refused}}, want: blob.ErrExists, sent: maxRefusals},
+		{name: "refused, may not look", scene: scene{send: []Effect{Refused}, look: []Effect{Failed}}, want: blob.ErrExists, sent: 1},
+		{name: "denied", scene: scene{send: []Effect{Failed}}, want: blob.ErrDenied, sent: 1},
+		{name: "doubt, then denied", scene: scene{send: []Effect{Unknown, Failed}}, want: blob.ErrDenied, unknown: true, sent: 2},
+		{name: "doubt, then not sent", scene: scene{send: []Effect{Unknown, NotSent, Done}}, sent: 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +132,7 @@ func TestWrite(t *testing.T) {
 func TestReplacedBeforeTheLook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{now: other, send: []Verdict{Doubtful}, apply: []bool{true}}
+		s := scene{now: other, send: []Effect{Unknown}, apply: []bool{true}}
 		s.before = func(int) { s.now = another }
 		_, err := Policy{}.Write(t.Context(), s.call("v-other"))
 		if !errors.Is(err, blob.ErrChanged) || blob.NotApplied(err) {
@@ -146,21 +146,21 @@ func TestReplacedBeforeTheLook(t *testing.T) {
 func TestMetadataAndVersionOfDifferentMoments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{send: []Verdict{Doubtful}, apply: []bool{true}}
+		s := scene{send: []Effect{Unknown}, apply: []bool{true}}
 		s.before = func(n int) {
 			if s.now = another; n == 0 {
 				s.now.Nonce = "mine"
 			}
 		}
 		c := s.call("")
-		c.Twice = true
+		c.LookTwice = true
 		v, err := Policy{}.Write(t.Context(), c)
 		if !errors.Is(err, blob.ErrExists) || blob.NotApplied(err) {
 			t.Errorf("got %q, %v, want ErrExists of unknown outcome", v, err)
 		}
-		s = scene{send: []Verdict{Doubtful}, apply: []bool{true}}
+		s = scene{send: []Effect{Unknown}, apply: []bool{true}}
 		c = s.call("")
-		c.Twice = true
+		c.LookTwice = true
 		if v, err := (Policy{}).Write(t.Context(), c); err != nil || v != "v-mine" || s.looked != 2 {
 			t.Errorf("got %q, %v after %d looks, want success after 2", v, err, s.looked)
 		}
@@ -171,7 +171,7 @@ func TestMetadataAndVersionOfDifferentMoments(t *testing.T) {
 func TestDoubtIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{send: []Verdict{Doubtful, Done}}
+		s := scene{send: []Effect{Unknown, Done}}
 		s.before = func(n int) {
 			if n == 1 {
 				s.now = another
@@ -197,15 +197,15 @@ func TestDoubtIsKept(t *testing.T) {
 func TestItEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		verdict Verdict
+		verdict Effect
 		timeout time.Duration // 0 is none
 		within  time.Duration
 		unknown bool
 	}{
-		{Doubtful, 10 * time.Second, 10 * time.Second, true},
+		{Unknown, 10 * time.Second, 10 * time.Second, true},
 		{NotSent, 10 * time.Second, 10 * time.Second, false},
 		{Conflict, 10 * time.Second, 10 * time.Second, false},
-		{Doubtful, 0, time.Minute, true},
+		{Unknown, 0, time.Minute, true},
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			t.Parallel()
@@ -217,7 +217,7 @@ func TestItEnds(t *testing.T) {
 					defer cancel()
 				}
 				begin := time.Now()
-				s := scene{send: []Verdict{c.verdict}, look: []Verdict{Doubtful}}
+				s := scene{send: []Effect{c.verdict}, look: []Effect{Unknown}}
 				_, err := Policy{}.Write(ctx, s.call(""))
 				if took := time.Since(begin); took > c.within || took < c.within/2 {
 					t.Errorf("took %s, want up to %s", took, c.within)
@@ -236,7 +236,7 @@ func TestOneDeadConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		s := scene{send: []Verdict{Done}}
+		s := scene{send: []Effect{Done}}
 		c := s.call("")
 		plain, hangs := c.Send, true
 		c.Send = func(ctx context.Context) Answer {
@@ -286,7 +286,7 @@ func TestRepeatKeepsTheDoubtOfWritesOnly(t *testing.T) {
 		n := 0
 		send := func(context.Context) Answer {
 			if n++; n == 1 {
-				return Answer{Verdict: Doubtful, Err: &blob.Error{Kind: blob.ErrUnavailable}}
+				return Answer{Verdict: Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable}}
 			}
 			return Answer{Verdict: Failed, Err: &blob.Error{Kind: blob.ErrDenied}}
 		}
@@ -305,15 +305,15 @@ func TestTransport(t *testing.T) {
 	for _, c := range []struct {
 		ctx  context.Context
 		err  error
-		want Verdict
+		want Effect
 	}{
-		{t.Context(), errors.New("reset"), Doubtful},
-		{t.Context(), &net.OpError{Op: "read", Err: errors.New("reset")}, Doubtful},
+		{t.Context(), errors.New("reset"), Unknown},
+		{t.Context(), &net.OpError{Op: "read", Err: errors.New("reset")}, Unknown},
 		{t.Context(), dial, NotSent},
 		{t.Context(), &url.Error{URL: "https://h/?X-Amz-Signature=hunter2", Err: dial}, NotSent},
 		{t.Context(), &net.DNSError{Err: "no such host"}, NotSent},
 		{ended, dial, NotSent},
-		{ended, context.Canceled, Doubtful},
+		{ended, context.Canceled, Unknown},
 	} {
 		got := Transport(c.ctx, c.err)
 		if got.Verdict != c.want || strings.Contains(got.Err.Error(), "hunter2") {
@@ -332,16 +332,16 @@ func TestNoConnection(t *testing.T) {
 	for _, c := range []struct {
 		client      *http.Client
 		wanted, got bool
-		want        Verdict
+		want        Effect
 	}{
 		{&http.Client{Transport: strange{}}, true, false, NotSent},
-		{&http.Client{Transport: strange{}}, true, true, Doubtful},
-		{&http.Client{Transport: strange{}}, false, false, Doubtful},
-		{&http.Client{Transport: strange{}}, false, true, Doubtful},
+		{&http.Client{Transport: strange{}}, true, true, Unknown},
+		{&http.Client{Transport: strange{}}, false, false, Unknown},
+		{&http.Client{Transport: strange{}}, false, true, Unknown},
 		{&http.Client{Transport: &http.Transport{}}, false, false, NotSent},
 		{&http.Client{}, false, false, NotSent},
 		{nil, false, false, NotSent},
-		{nil, true, true, Doubtful},
+		{nil, true, true, Unknown},
 	} {
 		answer := Policy{}.Over(c.client).once(t.Context(), 0, func(ctx context.Context) Answer {
 			trace := httptrace.ContextClientTrace(ctx)
@@ -351,7 +351,7 @@ func TestNoConnection(t *testing.T) {
 			if c.got {
 				trace.GotConn(httptrace.GotConnInfo{})
 			}
-			return Answer{Verdict: Doubtful}
+			return Answer{Verdict: Unknown}
 		})
 		if answer.Verdict != c.want {
 			t.Errorf("%+v: got %v", c, answer.Verdict)
@@ -363,7 +363,7 @@ func TestStatusNeverClaimsTooMuch(t *testing.T) {
 	t.Parallel()
 	for code := 300; code < 600; code++ {
 		verdict, _ := Status(code)
-		if doubtful := verdict == Doubtful; doubtful != (code == 408 || code >= 500 && code != 501) {
+		if doubtful := verdict == Unknown; doubtful != (code == 408 || code >= 500 && code != 501) {
 			t.Errorf("status %d: verdict %v", code, verdict)
 		}
 	}
