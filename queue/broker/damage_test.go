@@ -2,6 +2,7 @@ package broker
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/mem"
 )
 
@@ -187,5 +189,41 @@ func TestNoListAndQueues(t *testing.T) {
 	}
 	if _, err := n.Queues().List(w.ctx); err != nil {
 		t.Errorf("the node that serves it: %v", err)
+	}
+}
+
+// overtaken is a bucket in which another process declares a queue between two reads: after the list
+// of queues was read and before its copy is.
+type overtaken struct {
+	blob.Bucket
+	declare func()
+}
+
+func (b *overtaken) Read(ctx context.Context, key string) (*blob.Object, error) {
+	if declare := b.declare; declare != nil && strings.HasSuffix(key, "queues.copy") {
+		b.declare = nil
+		declare()
+	}
+	return b.Bucket.Read(ctx, key)
+}
+
+// TestDeclaredMeanwhile: a list that others change while it is read is not damaged.
+func TestDeclaredMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.declare(queue.Settings{})
+	other := NewRegistry(w.bucket, "")
+	between := &overtaken{Bucket: w.bucket}
+	between.declare = func() {
+		if _, err := other.Declare(w.ctx, queue.Settings{Name: "mail"}); err != nil {
+			t.Error(err)
+		}
+	}
+	r := NewRegistry(between, "")
+	if _, err := r.Declare(w.ctx, queue.Settings{Name: "print"}); err != nil {
+		t.Error(err)
+	}
+	if between.declare != nil {
+		t.Error("nothing was declared meanwhile")
 	}
 }

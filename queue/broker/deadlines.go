@@ -19,13 +19,13 @@ func recordDue(g *commits) {
 	for _, n := range g.ledger.ExpiredClaims(g.clock.now, dueStep) {
 		j, _ := g.ledger.JobWithoutPayload(n)
 		if j.Exhausted(true) {
-			r := ledger.Record{Kind: ledger.DeadLetter, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim ended without a word of the worker "+j.Worker)}
+			r := ledger.Record{Kind: ledger.DeadLetter, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim expired without a report from the worker "+j.Worker)}
 			g.record(nil, &r)
 			continue
 		}
 		r := ledger.Record{
 			Kind: ledger.Expire, Numbers: []uint64{n}, Deliveries: []uint64{uint64(j.Deliveries)}, Epoch: j.Epoch,
-			Cause: "the claim of the worker " + j.Worker + " ended without a word",
+			Cause: "the claim of the worker " + j.Worker + " expired without a report",
 		}
 		if j.Policy.Back {
 			r.Places = []uint64{g.ledger.NextNumber()}

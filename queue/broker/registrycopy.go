@@ -59,6 +59,19 @@ func (r *Registry) take(ctx context.Context, o *blob.Object, cause error) error 
 	if err != nil {
 		return err
 	}
+	if second != nil && (main == nil || main.Serial < second.Serial) {
+		// The list is never older than its copy, but others may have written both after the list was
+		// read here. So it is read again, after the copy.
+		if o, cause = r.bucket.Read(ctx, r.key); cause != nil && !errors.Is(cause, blob.ErrNotFound) && !errors.Is(cause, blob.ErrCorrupt) {
+			return queue.Refuse(queue.Unavailable, "read the list of queues: %w", cause)
+		}
+		if main = nil; cause == nil {
+			main, cause = parseRegistry(o.Data)
+		}
+		if errors.Is(cause, errNewerList) {
+			return cause
+		}
+	}
 	best, known := second, r.version != "" || r.damage != nil
 	if known && (best == nil || best.Serial < r.list.Serial) {
 		best = &r.list // this process has read a newer one
