@@ -439,12 +439,12 @@ func TestKafkaConfig(t *testing.T) {
 	t.Parallel()
 	b := []string{"localhost:1"}
 	for want, cfg := range map[string]kafka.Config{
-		"brokers is empty":     {},
-		"compression \"rar\"":  {Brokers: b, Compression: "rar"},
-		"must not be negative": {Brokers: b, Timeout: -1},
-		"no mechanism":         {Brokers: b, SASL: kafka.SASL{User: "u"}},
-		"sasl.mechanism \"x\"": {Brokers: b, SASL: kafka.SASL{Mechanism: "x", Password: "hunter2"}},
-		"read tls.ca":          {Brokers: b, TLS: &sinkpkg.TLS{CA: "/does/not/exist"}},
+		"brokers is empty":        {},
+		"compression is \"rar\"":  {Brokers: b, Compression: "rar"},
+		"must not be negative":    {Brokers: b, Timeout: -1},
+		"no mechanism":            {Brokers: b, SASL: kafka.SASL{User: "u"}},
+		"sasl.mechanism is \"x\"": {Brokers: b, SASL: kafka.SASL{Mechanism: "x", Password: "hunter2"}},
+		"read tls.ca":             {Brokers: b, TLS: &sinkpkg.TLS{CA: "/does/not/exist"}},
 	} {
 		if _, err := kafka.New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v, want …%s…", err, want)

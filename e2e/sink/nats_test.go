@@ -210,7 +210,7 @@ func TestNATSErrors(t *testing.T) {
 		{name: "no subject", change: func(r *outbox.Row) { r.Topic = "a..b" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
 		{name: "wildcard", change: func(r *outbox.Row) { r.Topic = "orders.*" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
 		{name: "too large", opts: server.Options{MaxPayload: 4096}, change: func(r *outbox.Row) { r.Payload = make([]byte, 5000) }, kind: outbox.ErrPermanent, says: "maximum payload"},
-		{name: "other stream", cfg: nats.Config{Stream: "OTHER"}, kind: outbox.ErrPermanent, says: "not of the stream OTHER"},
+		{name: "other stream", cfg: nats.Config{Stream: "OTHER"}, kind: outbox.ErrPermanent, says: "does not belong to the stream OTHER"},
 		{name: "stream of the fence is missing", cfg: nats.Config{Stream: "OTHER", Fence: true}, kind: outbox.ErrSinkDown, says: "there is no stream OTHER"},
 		{name: "stream without markers", cfg: nats.Config{Stream: "ORDERS", Fence: true, FenceSubject: "elsewhere"}, kind: outbox.ErrSinkDown, says: "add elsewhere.>"},
 		{name: "nobody there", cfg: nats.Config{URL: "nats://u:hunter2@127.0.0.1:1", Timeout: time.Second}, kind: outbox.ErrSinkDown, says: "not connected"},

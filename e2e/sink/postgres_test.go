@@ -383,12 +383,12 @@ func TestPostgresSecretsAndConfig(t *testing.T) {
 		}
 	}
 	for want, cfg := range map[string]postgres.Config{
-		"url is empty":           {},
-		"url does not parse":     {URL: "postgres://u:hunter2@h:port/"},
-		"must be names":          {URL: "postgres://h", Table: "a;b"},
-		"must not be negative":   {URL: "postgres://h", Timeout: -time.Second},
-		"names @payloud, which":  {URL: "postgres://h", Statement: "select @payloud"},
-		"\"a.b.c\" must be name": {URL: "postgres://h", Table: "a.b.c"},
+		"url is empty":                {},
+		"url does not parse":          {URL: "postgres://u:hunter2@h:port/"},
+		"must be names":               {URL: "postgres://h", Table: "a;b"},
+		"must not be negative":        {URL: "postgres://h", Timeout: -time.Second},
+		"names @payloud, want one of": {URL: "postgres://h", Statement: "select @payloud"},
+		"\"a.b.c\" must be name":      {URL: "postgres://h", Table: "a.b.c"},
 	} {
 		if _, err := postgres.New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v, want …%s…", err, want)
