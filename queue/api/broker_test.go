@@ -59,11 +59,11 @@ func startBroker(t testing.TB, bucket mem.Config) *live {
 }
 
 // List implements api.Directory.
-func (l directory) List(ctx context.Context) ([]queue.Settings, error) { return l.Queues().List(ctx) }
+func (l directory) List(ctx context.Context) ([]queue.Settings, error) { return l.Registry().List(ctx) }
 
 // Amend implements api.Directory.
 func (l directory) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
-	set, err := l.Queues().Amend(ctx, name, revise)
+	set, err := l.Registry().Amend(ctx, name, revise)
 	if err != nil {
 		return set, err
 	}
@@ -104,7 +104,7 @@ func (l *live) serve(ctx context.Context, u daemon.Unit) (func(), error) {
 
 // Remove implements api.Directory.
 func (l directory) Remove(ctx context.Context, name string) error {
-	if err := l.Queues().Remove(ctx, name); err != nil {
+	if err := l.Registry().Remove(ctx, name); err != nil {
 		return err
 	}
 	l.mu.Lock()

@@ -62,13 +62,13 @@ func newBrokers(t *testing.T, nodes, shards int) *brokers {
 	for n := range nodes {
 		b.node(bucket, n)
 	}
-	if _, err := b.nodes[0].Queues().Declare(t.Context(), queue.Settings{Name: "q", Shards: shards}); err != nil {
+	if _, err := b.nodes[0].Registry().Declare(t.Context(), queue.Settings{Name: "q", Shards: shards}); err != nil {
 		t.Fatal(err)
 	}
 	for shard := range shards {
 		b.serve(shard, shard%nodes)
 	}
-	b.door = b.forwarder("door:1", nil, b.nodes[0].Queues())
+	b.door = b.forwarder("door:1", nil, b.nodes[0].Registry())
 	return b
 }
 
@@ -84,7 +84,7 @@ func (b *brokers) node(bucket *mem.Bucket, n int) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	h, err := api.New(b.forwarder(node.addr, node.Broker, node.Queues()), api.Options{Logger: quiet})
+	h, err := api.New(b.forwarder(node.addr, node.Broker, node.Registry()), api.Options{Logger: quiet})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func (b *brokers) fill(n int) (perShard map[int]int) {
 	perShard = map[int]int{}
 	for i := range jobs {
 		jobs[i] = queue.Job{ID: fmt.Sprintf("job-%03d", i), Type: []string{"even", "odd"}[i%2], Payload: fmt.Appendf(nil, "%d", i)}
-		perShard[b.nodes[0].Queues().ShardOfJob(&jobs[i], 6)]++
+		perShard[b.nodes[0].Registry().ShardOfJob(&jobs[i], 6)]++
 	}
 	if _, err := b.door.Enqueue(b.t.Context(), "q", jobs); err != nil {
 		b.t.Fatal(err)
@@ -175,7 +175,7 @@ func TestSeveralBrokers(t *testing.T) {
 	ctx := t.Context()
 	for name, f := range map[string]*api.Forwarder{
 		"a node without a broker": b.door,
-		"a broker":                b.forwarder(b.nodes[1].addr, b.nodes[1].Broker, b.nodes[1].Queues()),
+		"a broker":                b.forwarder(b.nodes[1].addr, b.nodes[1].Broker, b.nodes[1].Registry()),
 	} {
 		s, err := f.Stats(ctx, "q")
 		if err != nil || s.Waiting != jobs || s.Enqueued != jobs || s.Shards != 6 {

@@ -55,7 +55,7 @@ func TestHandOverIsADelay(t *testing.T) {
 			where := &asked{Locator: b}
 			patient := func(self string, local queue.Service) *api.Forwarder {
 				f, err := api.NewForwarder(api.ForwarderConfig{
-					Locator: where, Sharding: b.nodes[0].Queues(), Self: self, Local: local, HandoverWait: time.Minute,
+					Locator: where, Sharding: b.nodes[0].Registry(), Self: self, Local: local, HandoverWait: time.Minute,
 				})
 				if err != nil {
 					t.Fatal(err)

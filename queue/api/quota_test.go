@@ -14,8 +14,8 @@ import (
 func TestTooManyShards(t *testing.T) {
 	t.Parallel()
 	l := newLive(t, mem.Config{})
-	l.Queues().LimitShards(10)
-	h, err := api.New(l, api.Options{Logger: quiet, Queues: l.Queues()})
+	l.Registry().SetMaxShards(10)
+	h, err := api.New(l, api.Options{Logger: quiet, Queues: l.Registry()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func drive(b *testing.B, n *node, clients, jobs int, whole bool, during time.Dur
 
 func bench(b *testing.B, whole bool, clients, jobs, waiting int) {
 	n, bucket := filled(b, waiting)
-	index := float64(n.stat().IndexBytes)
+	index := float64(n.stats().IndexBytes)
 	before := bucket.Stats()[mem.Create]
 	var total float64
 	var took, used time.Duration
@@ -201,7 +201,7 @@ func BenchmarkTakeover(b *testing.B) {
 		}
 	}
 	fill(1_000_000)
-	if ids := n.stat().DedupIDs; ids != 1_000_000 {
+	if ids := n.stats().DedupIDs; ids != 1_000_000 {
 		b.Fatalf("%d IDs are in the dedup window", ids)
 	}
 	var kill, used, drain, gap []time.Duration
@@ -226,7 +226,7 @@ func BenchmarkTakeover(b *testing.B) {
 		b.ReportMetric(slices.Min(all).Seconds(), "s/"+name)
 		b.ReportMetric(slices.Max(all).Seconds(), "most-s/"+name)
 	}
-	if st := n.stat(); st.Waiting != int64(1_000_000+100_000*len(kill)) {
+	if st := n.stats(); st.Waiting != int64(1_000_000+100_000*len(kill)) {
 		b.Fatalf("%+v", st)
 	}
 }

@@ -51,29 +51,35 @@ type Config struct {
 // Broker serves the queue shards that are assigned to this node: it is their agent, and the Service
 // for their callers. It refuses a call for a shard of another node with QueueNotOwner.
 type Broker struct {
-	cfg         Config
-	registry    *Registry
-	instruments *instruments
-	codec       *journal.Codec // shared by all journals
-	turn        atomic.Uint32
-	hands       sync.Pool                                   // of *[]handed, which are large
-	due         func(l *journal.Log, stateBytes int64) bool // whether a checkpoint is worth its cost
+	cfg            Config
+	registry       *Registry
+	instruments    *instruments
+	codec          *journal.Codec // shared by all journals
+	nextFirstShard atomic.Uint32
+	claimedPool    sync.Pool                                   // of *[]handed, which are large
+	checkpointDue  func(l *journal.Log, stateBytes int64) bool // whether a checkpoint is worth its cost
 
-	mu       sync.RWMutex
-	queues   map[string]*served
-	arriving map[place]chan struct{} // shards that are being taken over; closed at the takeover's end
-	damaged  map[place]*queue.Error  // shards that are not served because stored objects are damaged
+	mu         sync.RWMutex
+	queues     map[string]*servedQueue
+	takingOver map[shardID]chan struct{} // shards that are being taken over; closed at the takeover's end
+	damaged    map[shardID]*queue.Error  // shards that are not served because stored objects are damaged
 
-	buried      atomic.Pointer[time.Time] // when bury was last started
-	watching    watching
-	damagedWait time.Duration
-	marks       time.Duration // journal.Config.MarkAfter and MarkEvery; 0: the journal's own
+	lastDeletion atomic.Pointer[time.Time] // when deleteRemoved was last started
+	watcher      registryWatcher
+	damagedWait  time.Duration
+	markPause    time.Duration // journal.Config.MarkAfter and MarkEvery; 0: the journal's own
 }
 
-// served is a queue of which this node serves shards.
-type served struct {
+// servedQueue is a queue of which this node serves shards.
+type servedQueue struct {
 	settings *queue.Settings
 	shards   []*shard // by index
+}
+
+// shardID identifies a shard: its queue's name and its index.
+type shardID struct {
+	queue string
+	index int
 }
 
 var (
@@ -97,81 +103,81 @@ func New(cfg Config) (*Broker, error) {
 		cfg.Logger = slog.Default()
 	}
 	b := &Broker{
-		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*served{}, arriving: map[place]chan struct{}{}, damaged: map[place]*queue.Error{},
-		due: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
+		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]*queue.Error{},
+		checkpointDue: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
 	}
 	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
-	b.registry.LimitShards(cmp.Or(cfg.MaxShards, DefaultMaxShards))
-	b.registry.onChange = b.changed
+	b.registry.SetMaxShards(cmp.Or(cfg.MaxShards, DefaultMaxShards))
+	b.registry.onChange = b.settingsChanged
 	var err error
 	b.instruments, err = newInstruments(b)
 	return b, err
 }
 
-// Queues returns the registry: the list of queues.
-func (b *Broker) Queues() *Registry { return b.registry }
+// Registry returns the registry: the list of queues.
+func (b *Broker) Registry() *Registry { return b.registry }
 
 // NewRegistry returns the registry below a root. It is for programs that declare queues and serve
 // none.
 func NewRegistry(bucket blob.Bucket, root string) *Registry {
 	return &Registry{
-		bucket: bucket, root: root, key: join(root, "v1/queues"), copyKey: join(root, "v1/queues.copy"), most: DefaultMaxShards,
-		turn: make(chan struct{}, 1),
+		bucket: bucket, root: root, key: joinKey(root, "v1/queues"), copyKey: joinKey(root, "v1/queues.copy"), maxShards: DefaultMaxShards,
+		mu: make(chan struct{}, 1),
 	}
 }
 
-func join(root, key string) string {
+func joinKey(root, key string) string {
 	if root = strings.Trim(root, "/"); root != "" {
 		return root + "/" + key
 	}
 	return key
 }
 
-// prefix returns the prefix of a shard's objects. Its hash spreads shards over a store that splits
+// shardPrefix returns the prefix of a shard's objects. Its hash spreads shards over a store that splits
 // load by prefix. Its incarnation gives a queue that is declared again objects of its own.
-func prefix(root string, set *queue.Settings, index int) string {
-	path := path(set, index)
+func shardPrefix(root string, set *queue.Settings, index int) string {
+	path := shardPath(set, index)
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(path))
-	return join(root, fmt.Sprintf("v1/%02x/%s", h.Sum32()&0xff, path))
+	return joinKey(root, fmt.Sprintf("v1/%02x/%s", h.Sum32()&0xff, path))
 }
 
-// path returns the name of a shard; it is never used for another one.
-func path(set *queue.Settings, index int) string {
+// shardPath returns the name of a shard; it is never used for another one.
+func shardPath(set *queue.Settings, index int) string {
 	return fmt.Sprintf("%s/%d/%d", set.Name, set.Incarnation, index)
 }
 
 // Run serves one shard, the one with the unit's index, until ctx ends, the assignment drains, or
 // the shard is lost.
 func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
-	s, err := b.enter(ctx, a)
+	s, err := b.startShard(ctx, a)
 	if err != nil {
 		return err
 	}
-	return b.left(ctx, a, s, s.runToEnd(a.Draining()))
+	return b.runError(ctx, a, s, s.runToEnd(a.Draining()))
 }
 
-// enter takes over the unit's shard and opens it to callers.
-func (b *Broker) enter(ctx context.Context, a *daemon.Assignment) (*shard, error) {
-	name, ok := strings.CutPrefix(string(a.Unit.Daemon), specPrefix)
+// startShard takes over the unit's shard and opens it to callers.
+func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, error) {
+	name, ok := strings.CutPrefix(string(a.Unit.Daemon), daemonPrefix)
 	if !ok {
 		return nil, fmt.Errorf("unit %s is not a shard of a queue", a.Unit)
 	}
-	arrived := b.arrive(place{name, a.Index})
-	defer arrived()
-	s, err := b.begin(ctx, a, name)
+	done := b.beginTakeover(shardID{name, a.Index})
+	defer done()
+	s, err := b.takeOverCurrent(ctx, a, name)
 	if isDamage(err) {
-		arrived()
-		b.refuse(ctx, a, place{name, a.Index}, err)
+		done()
+		b.holdDamaged(ctx, a, shardID{name, a.Index}, err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	set := s.settings
-	s.tell(&set) // the first round writes a Configure record if the log has other settings
+	s.replaceSettings(&set) // the first round writes a Configure record if the log has other settings
 	s.rubbish.begin(s.sweepLeft, s.sweep)
-	b.add(s)
-	arrived()
+	b.addShard(s)
+	done()
 	a.Ready()
 	return s, nil
 }
@@ -185,11 +191,11 @@ func (s *shard) runToEnd(draining <-chan struct{}) error {
 	return s.run(draining)
 }
 
-// left translates the end of a shard's run into the error that the supervisor acts on.
-func (b *Broker) left(ctx context.Context, a *daemon.Assignment, s *shard, err error) error {
+// runError translates the end of a shard's run into the error that the supervisor acts on.
+func (b *Broker) runError(ctx context.Context, a *daemon.Assignment, s *shard, err error) error {
 	if s.removed && ctx.Err() == nil {
 		b.DeleteRemoved(ctx)
-		return gone(a.Unit, noQueue(s.name))
+		return noQueueError(a.Unit, noQueue(s.name))
 	}
 	if errors.Is(err, journal.ErrFenced) {
 		b.instruments.conflict(s.name)
@@ -200,23 +206,23 @@ func (b *Broker) left(ctx context.Context, a *daemon.Assignment, s *shard, err e
 	return err
 }
 
-// gone returns the error of a run that has no queue to serve. If the queue was removed, the unit is
+// noQueueError returns the error of a run that has no queue to serve. If the queue was removed, the unit is
 // released at once (daemon.ErrRelease), because trying again would not bring it back.
-func gone(u daemon.Unit, err error) error {
+func noQueueError(u daemon.Unit, err error) error {
 	if queue.TagOf(err) == queue.QueueNotFound {
 		return fmt.Errorf("serve %s: %w (%w)", u, err, daemon.ErrRelease)
 	}
 	return fmt.Errorf("serve %s: %w", u, err)
 }
 
-// add puts a shard on the list that callers use, or replaces the one with the same index.
-func (b *Broker) add(s *shard) {
+// addShard puts a shard on the list that callers use, or replaces the one with the same index.
+func (b *Broker) addShard(s *shard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.damaged, place{s.name, s.index})
+	delete(b.damaged, shardID{s.name, s.index})
 	q := b.queues[s.name]
 	if q == nil {
-		q = &served{}
+		q = &servedQueue{}
 		b.queues[s.name] = q
 	}
 	set := s.settings
@@ -225,8 +231,8 @@ func (b *Broker) add(s *shard) {
 	slices.SortFunc(q.shards, func(x, y *shard) int { return cmp.Compare(x.index, y.index) })
 }
 
-// forget takes a shard off the list that callers use.
-func (b *Broker) forget(s *shard) {
+// removeShard takes a shard off the list that callers use.
+func (b *Broker) removeShard(s *shard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := b.queues[s.name]
@@ -239,8 +245,8 @@ func (b *Broker) forget(s *shard) {
 	}
 }
 
-// local returns the queue's shards that this node serves.
-func (b *Broker) local(name string) []*shard {
+// localShards returns the queue's shards that this node serves.
+func (b *Broker) localShards(name string) []*shard {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if q := b.queues[name]; q != nil {
@@ -263,14 +269,14 @@ func (b *Broker) shard(name string, index int) *shard {
 	return nil
 }
 
-// missAge is how old the list of queues may be when it decides between a queue that no node here
+// notFoundAge is how old the list of queues may be when it decides between a queue that no node here
 // serves (QueueNotOwner) and one that does not exist (QueueNotFound).
-const missAge = 2 * time.Second
+const notFoundAge = 2 * time.Second
 
-// open begins a call: it returns the queue's settings as the shards on this node have them. It
+// beginCall begins a call: it returns the queue's settings as the shards on this node have them. It
 // waits for a shard that is being taken over.
-func (b *Broker) open(ctx context.Context, name string) (*queue.Settings, error) {
-	if err := over(ctx); err != nil {
+func (b *Broker) beginCall(ctx context.Context, name string) (*queue.Settings, error) {
+	if err := contextError(ctx); err != nil {
 		return nil, err
 	}
 	if set := b.settings(name); set != nil {
@@ -279,12 +285,12 @@ func (b *Broker) open(ctx context.Context, name string) (*queue.Settings, error)
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	if b.await(ctx, name, -1) {
+	if b.awaitTakeover(ctx, name, -1) {
 		if set := b.settings(name); set != nil {
 			return set, nil
 		}
 	}
-	if _, err := b.registry.get(ctx, name, missAge); err != nil {
+	if _, err := b.registry.get(ctx, name, notFoundAge); err != nil {
 		return nil, err
 	}
 	return nil, b.notOwner(name, -1)

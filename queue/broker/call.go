@@ -22,38 +22,38 @@ type call struct {
 	err   *queue.Error
 
 	// Owned by the shard's goroutine.
-	next     int    // position of the next item to decide
-	number   uint64 // number of the next job to look at, for List and commands
-	limit    uint64 // bound of number: later jobs are not meant
-	decided  bool
-	over     bool // the answer was sent
-	wrote    bool // records of the call were made: after a failure its outcome is unknown
-	negative bool // the answer refuses at least one item
-	waits    int  // number of batches that must be durable before the answer
-	wait     bool // for a claim: wait until there are jobs (long poll)
-	retried  bool // for a claim: answer only if the same request ID was claimed before
+	next         int    // position of the next item to decide
+	number       uint64 // number of the next job to look at, for List and commands
+	limit        uint64 // bound of number: later jobs are not meant
+	complete     bool
+	answered     bool // the answer was sent
+	wrote        bool // records of the call were made: after a failure its outcome is unknown
+	negative     bool // the answer refuses at least one item
+	waits        int  // number of batches that must be durable before the answer
+	longPoll     bool // for a claim: wait until there are jobs (long poll)
+	onlyRepeated bool // for a claim: answer only if the same request ID was claimed before
 
-	jobs     []prepared
-	receipts []queue.Receipt
-	settle   []queue.Settlement
-	tokens   []token // parallel to settle; zero: not a token of this shard for the job
-	outcomes []queue.Outcome
-	claim    *queue.ClaimRequest
-	claims   []handed
-	back     []undelivered
-	gone     *call // for leaveStep: the claim call whose caller has gone
-	room     int   // bytes that the answer's payloads may still take
-	memory   *inflight.Call
-	command  *queue.Command
-	met      int
-	query    *queue.Query
-	page     *queue.Page
-	id       string
-	info     *queue.Info
-	payload  []byte
-	blob     string
-	keys     []string
-	stats    *queue.Stats
+	jobs          []validJob
+	receipts      []queue.Receipt
+	settle        []queue.Settlement
+	tokens        []token // parallel to settle; zero: not a token of this shard for the job
+	outcomes      []queue.Outcome
+	claim         *queue.ClaimRequest
+	claimed       []claimedJob
+	undelivered   []undelivered
+	abandoned     *call // for callerGoneStep: the claim call whose caller has gone
+	payloadBudget int   // bytes that the answer's payloads may still take
+	memory        *inflight.Call
+	command       *queue.Command
+	affected      int
+	query         *queue.Query
+	page          *queue.Page
+	id            string
+	info          *queue.Info
+	payload       []byte
+	blob          string
+	keys          []string
+	stats         *queue.Stats
 }
 
 // progress is the result of a step.
@@ -61,9 +61,9 @@ type progress int
 
 const (
 	decided progress = iota
-	busy             // parked until a batch is durable
+	waiting          // parked until a batch is durable
 	later            // not complete: decide the call again in the next round, after others
-	placed           // answered, refused, or added to the long polls
+	handled          // answered, refused, or added to the long polls
 )
 
 func newCall(step func(*shard, *call) progress) *call {
@@ -73,19 +73,19 @@ func newCall(step func(*shard, *call) progress) *call {
 // answer sends the answer to the caller, once. Only the shard for which take returned true may call
 // it.
 func (c *call) answer() {
-	if !c.over {
-		c.over = true
+	if !c.answered {
+		c.answered = true
 		c.done <- c
 	}
 }
 
-// take claims the right to answer the call. It returns false if another shard has answered, or the
+// claimAnswer claims the right to answer the call. It returns false if another shard has answered, or the
 // caller has given up.
-func (c *call) take() bool { return c.taken == nil || !c.taken.Swap(true) }
+func (c *call) claimAnswer() bool { return c.taken == nil || !c.taken.Swap(true) }
 
 // refuse answers the call with an error.
 func (c *call) refuse(err *queue.Error) {
-	if !c.over {
+	if !c.answered {
 		c.err = err
 		c.answer()
 	}
@@ -99,26 +99,26 @@ func (s *shard) do(ctx context.Context, c *call) error {
 	return s.wait(ctx, c)
 }
 
-// fullWait is how long a call waits for room in the shard's inbox.
-const fullWait = time.Second
+// inboxTimeout is how long a call waits for room in the shard's inbox.
+const inboxTimeout = time.Second
 
-// submit puts the call into the shard's inbox. If the inbox is full for fullWait, it returns
+// submit puts the call into the shard's inbox. If the inbox is full for inboxTimeout, it returns
 // QueueFull.
 func (s *shard) submit(ctx context.Context, c *call) error {
 	if s.calls.put(c) {
 		return nil
 	}
-	patience := time.NewTimer(fullWait)
+	patience := time.NewTimer(inboxTimeout)
 	defer patience.Stop()
 	for !s.calls.put(c) {
 		select {
-		case <-s.calls.room:
-		case <-s.gone:
+		case <-s.calls.freed:
+		case <-s.runEnded:
 			return s.notOwner()
 		case <-ctx.Done():
 			return canceled(ctx, queue.Unavailable)
 		case <-patience.C:
-			return full("the broker has more calls than it can handle")
+			return queueFull("the broker has more calls than it can handle")
 		}
 	}
 	return nil
@@ -129,8 +129,8 @@ func (s *shard) submit(ctx context.Context, c *call) error {
 func (s *shard) post(c *call) {
 	for !s.calls.put(c) {
 		select {
-		case <-s.calls.room:
-		case <-s.gone:
+		case <-s.calls.freed:
+		case <-s.runEnded:
 			return
 		}
 	}
@@ -140,7 +140,7 @@ func (s *shard) post(c *call) {
 func (s *shard) wait(ctx context.Context, c *call) error {
 	select {
 	case <-c.done:
-	case <-s.gone: // the shard answered every call that it had taken
+	case <-s.runEnded: // the shard answered every call that it had taken
 		select {
 		case <-c.done:
 		default:
@@ -159,16 +159,16 @@ func canceled(ctx context.Context, tag queue.Tag) *queue.Error {
 	return queue.Refuse(tag, "the caller cancelled: %w", context.Cause(ctx))
 }
 
-// full returns a QueueFull refusal with a hint to try again after a second.
-func full(why string) *queue.Error {
+// queueFull returns a QueueFull refusal with a hint to try again after a second.
+func queueFull(why string) *queue.Error {
 	e := queue.Refuse(queue.QueueFull, "%s", why).WithHint("try again later, or let workers catch up")
 	e.RetryAfter = time.Second
 	return e
 }
 
-// crowded refuses a call whose answer would exceed the memory that the process may hold for its
+// memoryFull refuses a call whose answer would exceed the memory that the process may hold for its
 // callers.
-func crowded() *queue.Error {
+func memoryFull() *queue.Error {
 	e := queue.Refuse(queue.QueueFull, "too many large payloads are in flight to clients").WithHint("try again later")
 	e.RetryAfter = time.Second
 	return e

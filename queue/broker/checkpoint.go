@@ -22,17 +22,17 @@ const (
 	checkpointBacklog = 16 << 20
 )
 
-// moved returns a channel that is signalled when there may be room to write more; nil without a
+// progressed returns a channel that is signalled when there may be room to write more; nil without a
 // checkpoint.
-func (c *checkpoint) moved() <-chan struct{} {
+func (c *checkpoint) progressed() <-chan struct{} {
 	if c.log == nil {
 		return nil
 	}
 	return c.log.Progressed()
 }
 
-// eager reports whether a step can be written now.
-func (c *checkpoint) eager() bool {
+// canWrite reports whether a step can be written now.
+func (c *checkpoint) canWrite() bool {
 	return c.log != nil && c.cut != nil && c.log.Backlog() < checkpointBacklog
 }
 
@@ -63,13 +63,13 @@ func (s *shard) checkpoint() {
 	switch {
 	case s.drained:
 	case c.log == nil:
-		if s.b.due(s.log, s.ledger.Bytes()) {
+		if s.b.checkpointDue(s.log, s.ledger.Bytes()) {
 			s.beginCheckpoint()
 		}
 	case c.log.Err() != nil:
 		s.b.cfg.Logger.Warn("a checkpoint was given up", "unit", s.unit.String(), "error", c.log.Err())
 		c.abort()
-	case c.eager():
+	case c.canWrite():
 		more, err := c.write()
 		switch {
 		case err != nil:

@@ -17,14 +17,14 @@ import (
 // Claim claims jobs of the shards that this node serves; see the package comment for its way.
 func (b *Broker) Claim(ctx context.Context, name string, req queue.ClaimRequest) (_ []queue.Claimed, err error) {
 	defer b.instruments.operation(ctx, name, "claim", "receive")(&err)
-	set, err := b.open(ctx, name)
+	set, err := b.beginCall(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if refusal := checkClaim(&req, set); refusal != nil {
 		return nil, refusal
 	}
-	shards := b.local(name)
+	shards := b.localShards(name)
 	if len(shards) == 0 {
 		return nil, b.notOwner(name, -1)
 	}
@@ -39,31 +39,31 @@ func (b *Broker) Claim(ctx context.Context, name string, req queue.ClaimRequest)
 	b.instruments.consumed(ctx, name, len(out))
 	if cap(got) > 0 {
 		clear(got)
-		b.hands.Put(&got)
+		b.claimedPool.Put(&got)
 	}
 	return out, err
 }
 
-// room returns an empty slice for this many claims, reused if possible: the elements are large.
-func (b *Broker) room(jobs int) []handed {
-	if kept, _ := b.hands.Get().(*[]handed); kept != nil && cap(*kept) >= jobs {
+// claimedSlice returns an empty slice for this many claims, reused if possible: the elements are large.
+func (b *Broker) claimedSlice(jobs int) []claimedJob {
+	if kept, _ := b.claimedPool.Get().(*[]claimedJob); kept != nil && cap(*kept) >= jobs {
 		return (*kept)[:0]
 	}
-	return make([]handed, 0, jobs)
+	return make([]claimedJob, 0, jobs)
 }
 
-// handed is a claimed job as the shard returns it. Token and payload object are left to the
+// claimedJob is a claimed job as the shard returns it. Token and payload object are left to the
 // caller's goroutine, because they take time.
-type handed struct {
+type claimedJob struct {
 	shard *shard
 	id    ledger.ID
 	job   ledger.Job    // without its ID's text
 	until time.Duration // visibility timeout from now
 }
 
-// take fills in the job with this number as it stands in the ledger, and reports whether there is
+// load fills in the job with this number as it stands in the ledger, and reports whether there is
 // one.
-func (h *handed) take(s *shard, number uint64) (ok bool) {
+func (h *claimedJob) load(s *shard, number uint64) (ok bool) {
 	h.shard = s
 	h.job, ok = s.ledger.JobWithoutPayload(number)
 	h.id, h.job.Payload = s.ledger.IDAndPayload(number)
@@ -72,28 +72,28 @@ func (h *handed) take(s *shard, number uint64) (ok bool) {
 
 // claimNow asks the shards one after the other until it has enough jobs, each time beginning with
 // another shard. It does not wait for jobs.
-func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]handed, error) {
+func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]claimedJob, error) {
 	if len(shards) == 1 && req.Wait > 0 {
 		return nil, nil // poll does the same in one call: it returns at once if there are jobs
 	}
-	var claims []handed
+	var claims []claimedJob
 	room := queue.MaxPayload
 	ask := func(again bool) error {
-		first := int(b.turn.Add(1)) % len(shards)
+		first := int(b.nextFirstShard.Add(1)) % len(shards)
 		for n := range shards {
 			part := req
 			part.Max -= len(claims)
 			c := claimCall(ctx, &part, new(atomic.Bool), make(chan *call, 1))
-			c.retried, c.room = again, room
+			c.onlyRepeated, c.payloadBudget = again, room
 			s := shards[(first+n)%len(shards)]
 			if err := s.do(ctx, c); err != nil {
 				if ctx.Err() != nil && c.taken.Swap(true) {
-					leave(s, c)
+					callerGone(s, c)
 				}
 				return err
 			}
-			room = c.room
-			if claims = append(claims, c.claims...); len(claims) >= req.Max || again && len(claims) > 0 {
+			room = c.payloadBudget
+			if claims = append(claims, c.claimed...); len(claims) >= req.Max || again && len(claims) > 0 {
 				return nil
 			}
 		}
@@ -108,15 +108,15 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 }
 
 // poll puts the call into all shards; the first one that has jobs answers it.
-func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]handed, error) {
+func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]claimedJob, error) {
 	taken, done := new(atomic.Bool), make(chan *call, 1)
 	calls := make([]*call, len(shards))
 	for i, s := range shards {
 		calls[i] = claimCall(ctx, &req, taken, done)
-		calls[i].wait = true
+		calls[i].longPoll = true
 		if err := s.submit(ctx, calls[i]); err != nil {
 			if taken.Swap(true) {
-				return handing(ctx, shards[:i], calls, done)
+				return awaitAnswer(ctx, shards[:i], calls, done)
 			}
 			return nil, err
 		}
@@ -127,14 +127,14 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimReque
 	select {
 	case c := <-done:
 		return answerOf(c)
-	case <-shards[0].gone:
+	case <-shards[0].runEnded:
 		why = shards[0].notOwner()
 	case <-timer.C:
 	case <-ctx.Done():
 		why = canceled(ctx, queue.Unavailable)
 	}
 	if taken.Swap(true) {
-		return handing(ctx, shards, calls, done)
+		return awaitAnswer(ctx, shards, calls, done)
 	}
 	for i, s := range shards {
 		s.withdraw(calls[i])
@@ -142,40 +142,40 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimReque
 	return nil, why
 }
 
-// handing waits for the shard that has taken the call already: its jobs are claimed and must reach
-// the caller. If the context ends first, leave makes the shards release them.
-func handing(ctx context.Context, shards []*shard, calls []*call, done chan *call) ([]handed, error) {
+// awaitAnswer waits for the shard that has taken the call already: its jobs are claimed and must reach
+// the caller. If the context ends first, callerGone makes the shards release them.
+func awaitAnswer(ctx context.Context, shards []*shard, calls []*call, done chan *call) ([]claimedJob, error) {
 	select {
 	case c := <-done:
 		return answerOf(c)
 	case <-ctx.Done():
 	}
 	for i, s := range shards {
-		leave(s, calls[i])
+		callerGone(s, calls[i])
 	}
 	return nil, canceled(ctx, queue.UnknownOutcome)
 }
 
 // answerOf returns the result of an answered claim call.
-func answerOf(c *call) ([]handed, error) {
+func answerOf(c *call) ([]claimedJob, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	return c.claims, nil
+	return c.claimed, nil
 }
 
 func claimCall(ctx context.Context, req *queue.ClaimRequest, taken *atomic.Bool, done chan *call) *call {
-	return &call{step: claimStep, claim: req, taken: taken, done: done, room: queue.MaxPayload, memory: inflight.FromContext(ctx)}
+	return &call{step: claimStep, claim: req, taken: taken, done: done, payloadBudget: queue.MaxPayload, memory: inflight.FromContext(ctx)}
 }
 
 // withdraw tells the shard that the caller of a long poll has stopped waiting.
 func (s *shard) withdraw(c *call) {
-	s.left.put(c) // if left is full, the shard notices by c.taken when it serves the poll
+	s.withdrawn.put(c) // if withdrawn is full, the shard notices by c.taken when it serves the poll
 }
 
 // claims makes the worker's view of claimed jobs: it adds tokens, and payloads that are objects of
-// their own; see deliver.
-func (b *Broker) claims(ctx context.Context, got []handed, req *queue.ClaimRequest) ([]queue.Claimed, error) {
+// their own; see addPayloads.
+func (b *Broker) claims(ctx context.Context, got []claimedJob, req *queue.ClaimRequest) ([]queue.Claimed, error) {
 	out := make([]queue.Claimed, len(got))
 	for i := range got {
 		h := &got[i]
@@ -184,44 +184,44 @@ func (b *Broker) claims(ctx context.Context, got []handed, req *queue.ClaimReque
 		out[i] = queue.Claimed{Job: h.shard.info(j), Payload: []byte(j.Payload), Until: time.UnixMilli(j.At), For: h.until}
 		if !j.Tokenless {
 			t := token{shard: h.shard.index, number: j.Number, epoch: j.Epoch, delivery: uint64(j.Deliveries), nonce: j.Nonce}
-			seal := h.shard.sealers.Get().(*sealer)
-			out[i].Token = seal.seal(t, j.ID)
-			h.shard.sealers.Put(seal)
+			seal := h.shard.tokenCodecs.Get().(*tokenCodec)
+			out[i].Token = seal.encode(t, j.ID)
+			h.shard.tokenCodecs.Put(seal)
 		}
 	}
-	return b.deliver(ctx, got, out, req)
+	return b.addPayloads(ctx, got, out, req)
 }
 
 // claimStep decides a claim call: it repeats an earlier answer, hands out jobs, adds the call to
 // the long polls, or answers that there is none.
 func claimStep(s *shard, c *call) progress {
-	if c.decided { // its durable claims were written; finish answers it
-		return placed
+	if c.complete { // its durable claims were written; finish answers it
+		return handled
 	}
-	if again := s.repeated(c); again != nil {
+	if again := s.repeatAnswer(c); again != nil {
 		return *again
 	}
-	if !c.retried && s.hand(c) {
-		return placed
+	if !c.onlyRepeated && s.claimFor(c) {
+		return handled
 	}
-	if c.wait && !s.commits.full() {
+	if c.longPoll && !s.commits.full() {
 		s.polls = append(s.polls, c)
-		return placed
+		return handled
 	}
-	if !c.take() {
-		return placed
+	if !c.claimAnswer() {
+		return handled
 	}
-	if s.commits.full() && !c.retried {
-		c.refuse(full("too much is being written at the moment"))
-		return placed
+	if s.commits.full() && !c.onlyRepeated {
+		c.refuse(queueFull("too much is being written at the moment"))
+		return handled
 	}
 	c.answer()
-	return placed
+	return handled
 }
 
-// repeated answers a call whose request ID was used before with the same claims. It returns nil if
+// repeatAnswer answers a call whose request ID was used before with the same claims. It returns nil if
 // there are none.
-func (s *shard) repeated(c *call) *progress {
+func (s *shard) repeatAnswer(c *call) *progress {
 	if c.claim.RequestID == "" {
 		return nil
 	}
@@ -229,11 +229,11 @@ func (s *shard) repeated(c *call) *progress {
 		p := s.commits.waitFor(c, w)
 		return &p
 	}
-	var claims []handed
+	var claims []claimedJob
 	fits := true
 	for _, n := range s.ledger.JobsOfRequest(c.claim.RequestID) {
-		var h handed
-		if h.take(s, n) && !h.job.Held {
+		var h claimedJob
+		if h.load(s, n) && !h.job.Held {
 			fits = fits && c.memory.Take(int64(h.job.Size))
 			h.until = millisecond(h.job.At - s.clock.now)
 			claims = append(claims, h)
@@ -242,21 +242,21 @@ func (s *shard) repeated(c *call) *progress {
 	if len(claims) == 0 {
 		return nil
 	}
-	p := placed
+	p := handled
 	switch {
-	case !c.take():
+	case !c.claimAnswer():
 	case !fits:
-		c.refuse(crowded())
+		c.refuse(memoryFull())
 	default:
-		c.claims = claims
+		c.claimed = claims
 		c.answer()
 	}
 	return &p
 }
 
-// serve gives jobs to the long polls, in the order in which they came.
-func (s *shard) serve() {
-	for c, ok := s.left.get(); ok; c, ok = s.left.get() {
+// servePolls gives jobs to the long polls, in the order in which they came.
+func (s *shard) servePolls() {
+	for c, ok := s.withdrawn.get(); ok; c, ok = s.withdrawn.get() {
 		s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
 	}
 	if len(s.polls) == 0 || s.commits.blocked {
@@ -268,7 +268,7 @@ func (s *shard) serve() {
 			kept = append(kept, s.polls[i:]...)
 			break
 		}
-		if c.taken.Load() || s.hand(c) {
+		if c.taken.Load() || s.claimFor(c) {
 			continue
 		}
 		kept = append(kept, c)
@@ -277,24 +277,24 @@ func (s *shard) serve() {
 	s.polls = kept
 }
 
-// hand claims the best jobs for a call. It returns false if there are none or they may not be
+// claimFor claims the best jobs for a call. It returns false if there are none or they may not be
 // handed out now, and true if the call needs nothing more: it was answered, refused, waits for its
 // durable claims, or its caller has gone.
-func (s *shard) hand(c *call) bool {
+func (s *shard) claimFor(c *call) bool {
 	req := c.claim
 	if s.ledger.Paused() || s.commits.full() {
 		return false
 	}
 	n, ok := s.ledger.Best(req.Types)
-	if !ok || s.ledger.Size(n) > c.room {
+	if !ok || s.ledger.Size(n) > c.payloadBudget {
 		return false
 	}
 	fits := c.memory.Take(int64(s.ledger.Size(n)))
-	if !c.take() {
+	if !c.claimAnswer() {
 		return true
 	}
 	if !fits {
-		c.refuse(crowded())
+		c.refuse(memoryFull())
 		return true
 	}
 	r := ledger.Record{
@@ -303,16 +303,16 @@ func (s *shard) hand(c *call) bool {
 	}
 	durable := req.Tokenless || s.settings.Claims == queue.DurableClaims
 	one := r
-	c.claims = s.b.room(min(req.Max, s.ledger.Waiting()))
-	for ; ok && len(c.claims) < req.Max; n, ok = s.ledger.Best(req.Types) {
+	c.claimed = s.b.claimedSlice(min(req.Max, s.ledger.Waiting()))
+	for ; ok && len(c.claimed) < req.Max; n, ok = s.ledger.Best(req.Types) {
 		size := s.ledger.Size(n)
-		if size > c.room || len(c.claims) > 0 && !c.memory.Take(int64(size)) {
+		if size > c.payloadBudget || len(c.claimed) > 0 && !c.memory.Take(int64(size)) {
 			break // it stays for another call
 		}
-		c.room -= size
-		c.claims = append(c.claims, handed{until: req.Visibility})
-		h := &c.claims[len(c.claims)-1]
-		h.take(s, n)
+		c.payloadBudget -= size
+		c.claimed = append(c.claimed, claimedJob{until: req.Visibility})
+		h := &c.claimed[len(c.claimed)-1]
+		h.load(s, n)
 		j := &h.job
 		r.Numbers = append(r.Numbers, n)
 		r.Deliveries = append(r.Deliveries, uint64(j.Deliveries)+1)
@@ -327,7 +327,7 @@ func (s *shard) hand(c *call) bool {
 		j.Visibility, j.Tokenless, j.Deliveries = r.Visibility, r.Tokenless, j.Deliveries+1
 	}
 	if durable {
-		s.durably(c, &r)
+		s.recordDurableClaim(c, &r)
 		return true
 	}
 	r.At = s.clock.now
@@ -336,16 +336,16 @@ func (s *shard) hand(c *call) bool {
 	return true
 }
 
-// durably writes the claims as a hard record; the call is answered when it is durable. A repeated
+// recordDurableClaim writes the claims as a hard record; the call is answered when it is durable. A repeated
 // call with the same request ID finds the batch in requests.
-func (s *shard) durably(c *call, r *ledger.Record) {
-	w := s.commits.gather()
+func (s *shard) recordDurableClaim(c *call, r *ledger.Record) {
+	w := s.commits.currentBatch()
 	if r.Request != "" {
 		s.requests[r.Request] = w
 		w.requests = append(w.requests, r.Request)
 	}
 	s.commits.recordPending(c, pending{other: r})
-	c.decided = true
+	c.complete = true
 }
 
 // nonce returns a number that distinguishes claims that are equal in everything else. For a claim

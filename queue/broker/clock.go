@@ -11,18 +11,18 @@ type queueClock struct {
 		Now(at time.Time) time.Time
 	}
 
-	now  int64     // queue time of this round, milliseconds
-	at   time.Time // the same in the journal's precision
-	wall time.Time // local time of this round, for durations only
+	now   int64     // queue time of this round, milliseconds
+	at    time.Time // the same in the journal's precision
+	local time.Time // local time of this round, for durations only
 }
 
-// slower is the divisor for the catch-up: queue time runs 1/slower slower than the local clock
+// catchUpDivisor is the divisor for the catch-up: queue time runs 1/catchUpDivisor slower than the local clock
 // while it is ahead of the estimate.
-const slower = 16
+const catchUpDivisor = 16
 
 // read begins a round.
 func (k *queueClock) read() {
-	k.wall, k.at = k.time()
+	k.local, k.at = k.time()
 	k.now = k.at.UnixMilli()
 }
 
@@ -30,11 +30,11 @@ func (k *queueClock) read() {
 // after an owner whose estimate was ahead. If it stood still until the estimate catches up, no
 // claim would expire meanwhile. So it goes on with the local clock, a little slower, until they
 // meet.
-func (k *queueClock) time() (wall, at time.Time) {
-	wall, at = time.Now(), k.estimate()
-	passed := wall.Sub(k.wall)
-	if on := k.at.Add(passed - passed/slower); on.After(at) {
+func (k *queueClock) time() (local, at time.Time) {
+	local, at = time.Now(), k.estimate()
+	passed := local.Sub(k.local)
+	if on := k.at.Add(passed - passed/catchUpDivisor); on.After(at) {
 		at = on
 	}
-	return wall, k.log.Now(at)
+	return local, k.log.Now(at)
 }

@@ -24,11 +24,11 @@ func TestQueueClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var ahead time.Duration // of the estimate, against the local clock
-		k := &queueClock{estimate: func() time.Time { return time.Now().Add(ahead) }, log: new(floor), at: start, wall: start}
+		k := &queueClock{estimate: func() time.Time { return time.Now().Add(ahead) }, log: new(floor), at: start, local: start}
 		want := func(what string, offset time.Duration) {
 			t.Helper()
 			k.read()
-			if got := k.at.Sub(start); got != offset || k.now != k.at.UnixMilli() || !k.wall.Equal(time.Now()) {
+			if got := k.at.Sub(start); got != offset || k.now != k.at.UnixMilli() || !k.local.Equal(time.Now()) {
 				t.Errorf("%s: queue time is %v after the start, want %v", what, got, offset)
 			}
 		}

@@ -21,12 +21,12 @@ type commits struct {
 	host   commitHost
 
 	// Records that were decided and are not appended yet.
-	buf       []byte
-	ends      []int    // end offset of each record in buf
-	cuts      [][]byte // the slices of buf that are passed to log.Append, reused
-	gathering *batch   // the hard records in buf and the calls that wait for them; nil: none
-	softSince time.Time
-	blocked   bool // the journal accepted no more (ErrFull, or it has ended); buf is kept
+	buf          []byte
+	recordEnds   []int    // end offset of each record in buf
+	recordSlices [][]byte // the slices of buf that are passed to log.Append, reused
+	gathering    *batch   // the hard records in buf and the calls that wait for them; nil: none
+	softSince    time.Time
+	blocked      bool // the journal accepted no more (ErrFull, or it has ended); buf is kept
 
 	inFlight  []*batch // appended and not durable yet, in the order of slots
 	spare     [][]pending
@@ -89,7 +89,7 @@ func (g *commits) waitForNewest(c *call) progress {
 // waitFor makes a call wait for a batch, to be decided anew when the batch is applied.
 func (g *commits) waitFor(c *call, b *batch) progress {
 	b.parked = append(b.parked, c)
-	return busy
+	return waiting
 }
 
 // pending is a record that is applied when it is durable. The frequent kinds are not stored as a
@@ -98,7 +98,7 @@ func (g *commits) waitFor(c *call, b *batch) progress {
 type pending struct {
 	at     int64
 	number uint64
-	job    *prepared      // an Enqueue record of this job
+	job    *validJob      // an Enqueue record of this job
 	other  *ledger.Record // any other record; if job is nil too: Complete number without a result
 }
 
@@ -122,9 +122,9 @@ func (g *commits) hold(numbers ...uint64) {
 // returns is valid until the next call.
 func (g *commits) recordPending(c *call, p pending) *ledger.Record {
 	p.at = g.clock.now
-	b := g.gather()
+	b := g.currentBatch()
 	g.add(b, p)
-	r := g.unfold(&p)
+	r := g.pendingRecord(&p)
 	g.encode(r)
 	if c != nil {
 		c.wrote = true
@@ -133,8 +133,8 @@ func (g *commits) recordPending(c *call, p pending) *ledger.Record {
 	return r
 }
 
-// unfold returns the ledger's record of a pending one. It is valid until the next call.
-func (g *commits) unfold(p *pending) *ledger.Record {
+// pendingRecord returns the ledger's record of a pending one. It is valid until the next call.
+func (g *commits) pendingRecord(p *pending) *ledger.Record {
 	r := p.other
 	if r == nil {
 		if g.scratch == nil {
@@ -156,12 +156,12 @@ const (
 )
 
 // recordEnqueue adds the record of a new job. The ledger keeps its ID as held until then.
-func (g *commits) recordEnqueue(c *call, j *prepared) *ledger.Record {
+func (g *commits) recordEnqueue(c *call, j *validJob) *ledger.Record {
 	number := g.ledger.NextNumber()
 	g.ledger.ReserveID(number, j.packed)
 	r := g.recordPending(c, pending{number: number, job: j})
 	g.unapplied.jobs++
-	g.unapplied.bytes += int64(len(j.text))
+	g.unapplied.bytes += int64(len(j.inline))
 	return r
 }
 
@@ -202,10 +202,10 @@ func (g *commits) reuse(b *batch) {
 	b.records = nil
 }
 
-// gather returns the batch that is being filled, and makes it if there is none.
-func (g *commits) gather() *batch {
+// currentBatch returns the batch that is being filled, and makes it if there is none.
+func (g *commits) currentBatch() *batch {
 	if g.gathering == nil {
-		g.gathering = &batch{begun: g.clock.wall}
+		g.gathering = &batch{begun: g.clock.local}
 	}
 	return g.gathering
 }
@@ -233,7 +233,7 @@ func (g *commits) waitForAll(c *call) {
 		return
 	}
 	if n := len(g.inFlight); n == 0 || g.inFlight[n-1].slot < slot {
-		g.inFlight = append(g.inFlight, &batch{slot: slot, begun: g.clock.wall})
+		g.inFlight = append(g.inFlight, &batch{slot: slot, begun: g.clock.local})
 	}
 	g.attach(c, g.inFlight[len(g.inFlight)-1])
 }
@@ -249,7 +249,7 @@ func (g *commits) applySoft(r ledger.Record) {
 func (g *commits) encodeSoft(r *ledger.Record) {
 	g.encode(r)
 	if g.softSince.IsZero() {
-		g.softSince = g.clock.wall
+		g.softSince = g.clock.local
 	}
 }
 
@@ -265,24 +265,24 @@ func (g *commits) mustApply(r *ledger.Record, now int64) {
 // encode appends the record's bytes to buf.
 func (g *commits) encode(r *ledger.Record) {
 	g.buf = r.Append(g.buf)
-	g.ends = append(g.ends, len(g.buf))
+	g.recordEnds = append(g.recordEnds, len(g.buf))
 }
 
 // appendBatch appends buf to the journal as one batch. Unless all is set, it does nothing as long as
 // there are only soft records that are neither softBytes large nor softDelay old.
 func (g *commits) appendBatch(all bool) {
-	if len(g.ends) == 0 {
+	if len(g.recordEnds) == 0 {
 		return
 	}
-	if g.gathering == nil && len(g.buf) < softBytes && g.clock.wall.Sub(g.softSince) < softDelay && !all {
+	if g.gathering == nil && len(g.buf) < softBytes && g.clock.local.Sub(g.softSince) < softDelay && !all {
 		return
 	}
-	records, from := g.cuts[:0], 0
-	for _, end := range g.ends {
+	records, from := g.recordSlices[:0], 0
+	for _, end := range g.recordEnds {
 		records = append(records, g.buf[from:end:end])
 		from = end
 	}
-	g.cuts = records
+	g.recordSlices = records
 	slot, err := g.log.Append(g.clock.at, records...)
 	switch {
 	case errors.Is(err, journal.ErrFull):
@@ -294,9 +294,9 @@ func (g *commits) appendBatch(all bool) {
 	}
 	g.blocked = false
 	g.host.appended(len(records))
-	g.buf, g.ends, g.softSince = g.buf[:0], g.ends[:0], time.Time{}
-	if cap(g.buf) > 2*roundBytes || cap(g.cuts) > roundBytes/16 {
-		g.buf, g.cuts = nil, nil
+	g.buf, g.recordEnds, g.softSince = g.buf[:0], g.recordEnds[:0], time.Time{}
+	if cap(g.buf) > 2*roundBytes || cap(g.recordSlices) > roundBytes/16 {
+		g.buf, g.recordSlices = nil, nil
 	}
 	if g.gathering != nil {
 		g.gathering.slot, g.gathering.at = slot, g.clock.now
@@ -357,12 +357,12 @@ func (g *commits) batchDone(c *call) {
 
 // applyRecord applies one durable hard record to the ledger.
 func (g *commits) applyRecord(p *pending, at int64) {
-	r := g.unfold(p)
+	r := g.pendingRecord(p)
 	g.host.beforeApplying(r)
 	g.mustApply(r, at)
 	if p.job != nil {
 		g.unapplied.jobs--
-		g.unapplied.bytes -= int64(len(p.job.text))
+		g.unapplied.bytes -= int64(len(p.job.inline))
 	}
 }
 

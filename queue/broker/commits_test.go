@@ -51,12 +51,12 @@ func (h *fakeHost) finish(c *call) {
 func newCommits() (*commits, *fakeLog, *fakeHost) {
 	log, host := &fakeLog{}, &fakeHost{}
 	start := time.Now()
-	clock := &queueClock{now: start.UnixMilli(), at: start, wall: start}
+	clock := &queueClock{now: start.UnixMilli(), at: start, local: start}
 	return &commits{log: log, ledger: ledger.New(ledger.Config{DedupWindow: 60_000, DedupIDs: 100}), clock: clock, host: host}, log, host
 }
 
-func newJob(id string) *prepared {
-	return &prepared{id: id, packed: ledger.Pack(id), text: "payload", policy: ledger.Policy{Max: 3, Factor: 2}}
+func newJob(id string) *validJob {
+	return &validJob{id: id, packed: ledger.Pack(id), inline: "payload", policy: ledger.Policy{Max: 3, Factor: 2}}
 }
 
 // TestCommitsAnswerWhenDurable: a call is answered after its own records are durable, and one that
@@ -98,7 +98,7 @@ func TestCommitsKeepTheOrder(t *testing.T) {
 	g.recordEnqueue(one, newJob("a"))
 	g.appendBatch(false)
 	g.recordEnqueue(two, newJob("b"))
-	if p := g.waitForNewest(met); p != busy {
+	if p := g.waitForNewest(met); p != waiting {
 		t.Fatalf("the call that met a held job is %v", p)
 	}
 	g.appendBatch(false)
@@ -144,7 +144,7 @@ func TestSoftRecordsWait(t *testing.T) {
 	t.Parallel()
 	for name, push := range map[string]func(*commits){
 		"hard record": func(g *commits) { g.recordEnqueue(nil, newJob("b")); g.appendBatch(false) },
-		"time":        func(g *commits) { g.clock.wall = g.clock.wall.Add(softDelay); g.appendBatch(false) },
+		"time":        func(g *commits) { g.clock.local = g.clock.local.Add(softDelay); g.appendBatch(false) },
 		"drain":       func(g *commits) { g.appendBatch(true) },
 	} {
 		g, log, _ := newCommits()
@@ -179,7 +179,7 @@ func TestCommitsReuseChunks(t *testing.T) {
 	g, log, _ := newCommits()
 	fill := func() {
 		for n := range uint64(3 * pendingChunk) {
-			g.add(g.gather(), pending{number: n})
+			g.add(g.currentBatch(), pending{number: n})
 		}
 		g.reuse(g.gathering)
 		g.gathering = nil
@@ -189,7 +189,7 @@ func TestCommitsReuseChunks(t *testing.T) {
 		t.Fatalf("%d chunks are kept", len(g.spare))
 	}
 	kept := &g.spare[2][:1][0]
-	g.add(g.gather(), pending{number: 7})
+	g.add(g.currentBatch(), pending{number: 7})
 	if &g.gathering.records[0][0] != kept {
 		t.Error("a spare chunk was not used")
 	}

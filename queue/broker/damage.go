@@ -22,8 +22,8 @@ func isDamage(err error) bool {
 	return errors.Is(err, journal.ErrMissing) || errors.Is(err, journal.ErrCorrupt) || errors.Is(err, journal.ErrRepairing)
 }
 
-// refuse makes callers of a damaged shard get the reason, and holds the run for damagedWait.
-func (b *Broker) refuse(ctx context.Context, a *daemon.Assignment, p place, err error) {
+// holdDamaged makes callers of a damaged shard get the reason, and holds the run for damagedWait.
+func (b *Broker) holdDamaged(ctx context.Context, a *daemon.Assignment, p shardID, err error) {
 	b.mu.Lock()
 	first := b.damaged[p] == nil
 	b.damaged[p] = queue.Refuse(queue.Damaged, "shard %d of the queue %q is not served, because stored objects are damaged or missing: %w", p.index, p.queue, err).
@@ -59,8 +59,8 @@ func (b *Broker) damage(name string, index int) *queue.Error {
 	return nil
 }
 
-// damages counts the damaged shards of this node by queue.
-func (b *Broker) damages() map[string]int {
+// damagedCounts counts the damaged shards of this node by queue.
+func (b *Broker) damagedCounts() map[string]int {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	out := map[string]int{}

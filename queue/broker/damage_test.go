@@ -43,7 +43,7 @@ func TestDamagedJournal(t *testing.T) {
 			w.declare(queue.Settings{})
 			n := w.node("n1")
 			r := n.serve(queue.DefaultQueue, 0)
-			for _, j := range ids(3) {
+			for _, j := range jobsWithIDs(3) {
 				n.enqueue(j)
 			}
 			r.kill()
@@ -71,7 +71,7 @@ func TestDamagedJournal(t *testing.T) {
 			if refused.err == nil || damage.want != nil && !errors.Is(refused.err, damage.want) {
 				t.Errorf("the broker ended with %v, want %v", refused.err, damage.want)
 			}
-			_, err := second.Enqueue(w.ctx, queue.DefaultQueue, ids(1))
+			_, err := second.Enqueue(w.ctx, queue.DefaultQueue, jobsWithIDs(1))
 			if tag := queue.TagOf(err); tag != queue.Damaged && (errors.Is(damage.want, journal.ErrCorrupt) || tag != queue.QueueNotOwner && tag != queue.Unavailable) {
 				t.Errorf("a call is answered %v", err)
 			}
@@ -86,7 +86,7 @@ func TestDamagedJournal(t *testing.T) {
 			}
 			third := w.node("n3")
 			third.serve(queue.DefaultQueue, 0)
-			if st := third.stat(); st.Waiting != 3 || st.Enqueued != 3 {
+			if st := third.stats(); st.Waiting != 3 || st.Enqueued != 3 {
 				t.Errorf("after the repair: %+v", st)
 			}
 		})
@@ -113,7 +113,7 @@ func TestDamagedList(t *testing.T) {
 			w.declare(queue.Settings{Name: "mail"})
 			n := w.node("n1")
 			r := n.serve("mail", 0)
-			if _, err := n.Enqueue(w.ctx, "mail", ids(3)); err != nil {
+			if _, err := n.Enqueue(w.ctx, "mail", jobsWithIDs(3)); err != nil {
 				t.Fatal(err)
 			}
 			now, _ := bucket.Peek("v1/queues")
@@ -126,7 +126,7 @@ func TestDamagedList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := n.registry.Secure(w.ctx); queue.TagOf(err) != queue.Damaged {
+			if err := n.registry.EnsureCopy(w.ctx); queue.TagOf(err) != queue.Damaged {
 				t.Errorf("a node that runs: %v", err)
 			}
 			r.drain(t)
@@ -136,19 +136,19 @@ func TestDamagedList(t *testing.T) {
 			if st, err := second.Stats(w.ctx, "mail"); err != nil || st.Waiting != 3 {
 				t.Errorf("%+v, %v", st, err)
 			}
-			list, err := second.Queues().List(w.ctx)
+			list, err := second.Registry().List(w.ctx)
 			if err != nil || len(list) != 2 {
 				t.Errorf("%v, %v", list, err)
 			}
-			if _, err := second.Queues().Declare(w.ctx, queue.Settings{Name: "new"}); queue.TagOf(err) != queue.Damaged {
+			if _, err := second.Registry().Declare(w.ctx, queue.Settings{Name: "new"}); queue.TagOf(err) != queue.Damaged {
 				t.Errorf("declared: %v", err)
 			}
-			if err := second.Queues().Remove(w.ctx, "mail"); queue.TagOf(err) != queue.Damaged {
+			if err := second.Registry().Remove(w.ctx, "mail"); queue.TagOf(err) != queue.Damaged {
 				t.Errorf("removed: %v", err)
 			}
 
 			registry := NewRegistry(bucket, "")
-			if _, _, err := registry.Repair(w.ctx, true); err != nil || registry.Secure(w.ctx) == nil {
+			if _, _, err := registry.Repair(w.ctx, true); err != nil || registry.EnsureCopy(w.ctx) == nil {
 				t.Errorf("a dry run: %v, or it has repaired the list", err)
 			}
 			known, kept, err := registry.Repair(w.ctx, false)
@@ -162,7 +162,7 @@ func TestDamagedList(t *testing.T) {
 			if err != nil || len(found.Problems) != 0 {
 				t.Errorf("after the repair: %+v, %v", found, err)
 			}
-			if _, err := second.Queues().Declare(w.ctx, queue.Settings{Name: "new"}); err != nil {
+			if _, err := second.Registry().Declare(w.ctx, queue.Settings{Name: "new"}); err != nil {
 				t.Errorf("after the repair: %v", err)
 			}
 		})
@@ -178,7 +178,7 @@ func TestNoListAndQueues(t *testing.T) {
 	w.declare(queue.Settings{})
 	n := w.node("n1")
 	n.serve(queue.DefaultQueue, 0)
-	n.enqueue(ids(3)...)
+	n.enqueue(jobsWithIDs(3)...)
 	for _, key := range []string{"v1/queues", "v1/queues.copy"} {
 		if err := bucket.Delete(w.ctx, key); err != nil {
 			t.Fatal(err)
@@ -187,7 +187,7 @@ func TestNoListAndQueues(t *testing.T) {
 	if _, err := NewRegistry(bucket, "").Declare(w.ctx, queue.Settings{Name: "new"}); queue.TagOf(err) != queue.Damaged {
 		t.Errorf("declared: %v", err)
 	}
-	if _, err := n.Queues().List(w.ctx); err != nil {
+	if _, err := n.Registry().List(w.ctx); err != nil {
 		t.Errorf("the node that serves it: %v", err)
 	}
 }

@@ -7,16 +7,16 @@ import (
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
 
-// dueStep is how many jobs of each kind recordDue handles in one round.
-const dueStep = 1000
+// maxDue is how many jobs of each kind recordDue handles in one round.
+const maxDue = 1000
 
 // recordDue makes the records that time causes: a waiting job whose time to live is over dies, a claim
-// whose visibility timeout is over expires. At most dueStep of each are handled in one round.
+// whose visibility timeout is over expires. At most maxDue of each are handled in one round.
 func recordDue(g *commits) {
-	for _, n := range g.ledger.ExpiredTTLs(g.clock.now, dueStep) {
+	for _, n := range g.ledger.ExpiredTTLs(g.clock.now, maxDue) {
 		g.record(nil, &ledger.Record{Kind: ledger.DeadLetter, Numbers: []uint64{n}, Cause: "it waited longer than its time to live", TTLExpired: true})
 	}
-	for _, n := range g.ledger.ExpiredClaims(g.clock.now, dueStep) {
+	for _, n := range g.ledger.ExpiredClaims(g.clock.now, maxDue) {
 		j, _ := g.ledger.JobWithoutPayload(n)
 		if j.Exhausted(true) {
 			r := ledger.Record{Kind: ledger.DeadLetter, Numbers: []uint64{n}, Cause: exhausted(&j, "its last claim expired without a report from the worker "+j.Worker)}

@@ -20,7 +20,7 @@ func TestRecordDue(t *testing.T) {
 		g.applyDurable()
 	}
 	pass := func(d time.Duration) {
-		g.clock.wall, g.clock.at = g.clock.wall.Add(d), g.clock.at.Add(d)
+		g.clock.local, g.clock.at = g.clock.local.Add(d), g.clock.at.Add(d)
 		g.clock.now = g.clock.at.UnixMilli()
 		g.advance()
 	}

@@ -18,7 +18,7 @@ import (
 // Enqueue makes jobs durable and returns one receipt per job; see the package comment for its way.
 func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ []queue.Receipt, err error) {
 	defer b.instruments.operation(ctx, name, "enqueue", "send")(&err)
-	set, err := b.open(ctx, name)
+	set, err := b.beginCall(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ 
 		return []queue.Receipt{}, nil
 	}
 	parts := map[int][]int{} // positions in jobs, by shard
-	ready := make([]prepared, len(jobs))
+	ready := make([]validJob, len(jobs))
 	for i := range jobs {
 		p, refusal := prepare(set, &jobs[i])
 		if refusal != nil {
@@ -54,7 +54,7 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ 
 	}
 	receipts := make([]queue.Receipt, len(jobs))
 	err = b.enqueueParts(ctx, shards, parts, ready, receipts)
-	b.orphans(shards, ready, receipts, err)
+	b.deleteUnused(shards, ready, receipts, err)
 	if err != nil {
 		return nil, err
 	}
@@ -64,19 +64,19 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ 
 
 // enqueueParts submits each shard's part, waits for all answers, and stores the receipts at their
 // positions.
-func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts map[int][]int, ready []prepared, receipts []queue.Receipt) error {
+func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts map[int][]int, ready []validJob, receipts []queue.Receipt) error {
 	calls := map[int]*call{}
 	for index, positions := range parts {
 		c := newCall(enqueueStep)
 		if c.jobs, c.receipts = ready, receipts[:0]; len(parts) > 1 {
-			c.jobs, c.receipts = make([]prepared, len(positions)), make([]queue.Receipt, 0, len(positions))
+			c.jobs, c.receipts = make([]validJob, len(positions)), make([]queue.Receipt, 0, len(positions))
 			for n, at := range positions {
 				c.jobs[n] = ready[at]
 			}
 		}
 		if err := shards[index].submit(ctx, c); err != nil {
 			if len(calls) > 0 {
-				err = errors.Join(unknown("some of the jobs were submitted already"), err)
+				err = errors.Join(unknownOutcome("some of the jobs were submitted already"), err)
 			}
 			return err
 		}
@@ -97,7 +97,7 @@ func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts 
 		}
 	}
 	if failed != nil && len(calls) > 1 && queue.TagOf(failed) != queue.UnknownOutcome {
-		return unknown(fmt.Sprintf("some of the jobs may have been enqueued; one shard says: %v", failed))
+		return unknownOutcome(fmt.Sprintf("some of the jobs may have been enqueued; one shard says: %v", failed))
 	}
 	return failed
 }
@@ -105,9 +105,9 @@ func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts 
 // enqueueStep decides jobs until it meets one whose ID is held.
 func enqueueStep(s *shard, c *call) progress {
 	if c.next == 0 {
-		if err := s.room(c); err != nil {
+		if err := s.checkLimits(c); err != nil {
 			c.refuse(err)
-			return placed
+			return handled
 		}
 	}
 	for ; c.next < len(c.jobs); c.next++ {
@@ -135,7 +135,7 @@ func (s *shard) duplicate(c *call, id string, state queue.State) {
 }
 
 // enqueue adds the record of a new job, and its receipt.
-func (s *shard) enqueue(c *call, j *prepared) {
+func (s *shard) enqueue(c *call, j *validJob) {
 	state := queue.Waiting
 	if r := s.commits.recordEnqueue(c, j); r.RunAt > 0 {
 		state = queue.Delayed
@@ -145,9 +145,9 @@ func (s *shard) enqueue(c *call, j *prepared) {
 
 // fill fills in the Enqueue record of the job. Delays and times to live count from the record's
 // time.
-func (j *prepared) fill(r *ledger.Record) {
-	r.Kind, r.PackedID, r.Type, r.Group = ledger.Enqueue, j.packed, j.kind, j.group
-	r.SharedPayload, r.Blob, r.Size, r.Priority, r.Policy = j.text, j.blob, j.size, j.priority, j.policy
+func (j *validJob) fill(r *ledger.Record) {
+	r.Kind, r.PackedID, r.Type, r.Group = ledger.Enqueue, j.packed, j.jobType, j.group
+	r.SharedPayload, r.Blob, r.Size, r.Priority, r.Policy = j.inline, j.blob, j.size, j.priority, j.policy
 	r.RunAt = j.runAt
 	if j.delay > 0 {
 		r.RunAt = r.At + millis(j.delay)
@@ -160,26 +160,26 @@ func (j *prepared) fill(r *ledger.Record) {
 	}
 }
 
-// room refuses a call that would exceed the shard's memory limits.
-func (s *shard) room(c *call) *queue.Error {
+// checkLimits refuses a call that would exceed the shard's memory limits.
+func (s *shard) checkLimits(c *call) *queue.Error {
 	if s.commits.full() {
-		return full("too much is being written at the moment")
+		return queueFull("too much is being written at the moment")
 	}
 	var bytes int64
 	for i := range c.jobs {
-		bytes += int64(len(c.jobs[i].text)) + 100
+		bytes += int64(len(c.jobs[i].inline)) + 100
 	}
 	if jobs := s.ledger.Jobs() + s.commits.unapplied.jobs + len(c.jobs); jobs > s.settings.MaxJobs {
-		return full(fmt.Sprintf("the shard holds %d jobs, the limit is %d", s.ledger.Jobs(), s.settings.MaxJobs))
+		return queueFull(fmt.Sprintf("the shard holds %d jobs, the limit is %d", s.ledger.Jobs(), s.settings.MaxJobs))
 	}
 	if s.ledger.Bytes()+s.commits.unapplied.bytes+bytes > s.settings.MaxBytes {
-		return full(fmt.Sprintf("the shard's jobs take %d bytes of memory, the limit is %d", s.ledger.Bytes(), s.settings.MaxBytes))
+		return queueFull(fmt.Sprintf("the shard's jobs take %d bytes of memory, the limit is %d", s.ledger.Bytes(), s.settings.MaxBytes))
 	}
 	return nil
 }
 
 // upload writes the payloads that are too large for the log, before any record names them.
-func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepared) error {
+func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []validJob) error {
 	for i := range jobs {
 		j := &jobs[i]
 		if j.payload == nil {
@@ -194,9 +194,9 @@ func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []prepa
 	return nil
 }
 
-// orphans deletes uploaded payloads that no job refers to: of duplicates, and of calls that
+// deleteUnused deletes uploaded payloads that no job refers to: of duplicates, and of calls that
 // certainly failed.
-func (b *Broker) orphans(shards map[int]*shard, jobs []prepared, receipts []queue.Receipt, err error) {
+func (b *Broker) deleteUnused(shards map[int]*shard, jobs []validJob, receipts []queue.Receipt, err error) {
 	for i := range jobs {
 		switch {
 		case jobs[i].blob == "":

@@ -25,7 +25,7 @@ func Example() {
 		return
 	}
 	ctx := context.Background()
-	if _, err := b.Queues().Declare(ctx, queue.Settings{Name: "mail"}); err != nil {
+	if _, err := b.Registry().Declare(ctx, queue.Settings{Name: "mail"}); err != nil {
 		fmt.Println(err)
 		return
 	}

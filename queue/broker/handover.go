@@ -63,14 +63,14 @@ func (s *shard) notOwner() *queue.Error { return s.b.notOwner(s.name, s.index) }
 func (s *shard) fail(c *call) {
 	switch {
 	case c.wrote:
-		c.refuse(unknown("the broker lost the shard before this was durable"))
-	case c.take():
+		c.refuse(unknownOutcome("the broker lost the shard before this was durable"))
+	case c.claimAnswer():
 		c.refuse(s.notOwner())
 	}
 }
 
-// unknown returns an UnknownOutcome refusal: the caller should repeat the call.
-func unknown(why string) *queue.Error {
+// unknownOutcome returns an UnknownOutcome refusal: the caller should repeat the call.
+func unknownOutcome(why string) *queue.Error {
 	e := queue.Refuse(queue.UnknownOutcome, "%s", why).WithHint("repeat the call with the same IDs, keys or tokens")
 	e.RetryAfter = 100 * time.Millisecond
 	return e
@@ -81,7 +81,7 @@ func unknown(why string) *queue.Error {
 func (s *shard) drain() {
 	s.readClock()
 	s.drained, s.leave = true, time.Time{}
-	s.b.forget(s)
+	s.b.removeShard(s)
 	s.commits.appendBatch(s.drained)
 	s.dismiss()
 	s.ckpt.abort()
@@ -91,10 +91,10 @@ func (s *shard) drain() {
 
 // dismiss refuses all calls that do not wait for a batch in flight.
 func (s *shard) dismiss() {
-	for _, c := range append(s.again, s.polls...) {
+	for _, c := range append(s.retries, s.polls...) {
 		s.fail(c)
 	}
-	s.again, s.polls = nil, nil
+	s.retries, s.polls = nil, nil
 	s.commits.releaseParked(s.fail)
 	for c, ok := s.calls.get(); ok; c, ok = s.calls.get() {
 		s.fail(c)
@@ -108,7 +108,7 @@ func (s *shard) ended() error {
 	if s.closing != nil {
 		err = <-s.closing
 	}
-	s.clock.wall = time.Now()
+	s.clock.local = time.Now()
 	s.commits.applyDurable()
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", s.unit, err)
@@ -118,11 +118,11 @@ func (s *shard) ended() error {
 
 // shutdown refuses all calls that still wait.
 func (s *shard) shutdown() {
-	s.b.forget(s)
+	s.b.removeShard(s)
 	s.drained = true
 	s.dismiss()
 	s.commits.releaseAll(s.fail)
 	s.ckpt.abort()
-	close(s.gone)
+	close(s.runEnded)
 	s.dismiss() // calls that came between the first dismiss and the close
 }

@@ -84,7 +84,7 @@ func (n *node) begin(queue string, index int) *run {
 
 func (n *node) beginAt(queue string, index int, gen int64) *run {
 	r := &run{done: make(chan struct{})}
-	unit := daemon.Unit{Daemon: daemon.ID(specPrefix + queue), Index: index}
+	unit := daemon.Unit{Daemon: daemon.ID(daemonPrefix + queue), Index: index}
 	r.a = daemon.NewAssignment(daemon.Fence{Unit: unit, Generation: gen}, 1, n.owner, func(held int64) { r.held = held })
 	ctx, cancel := context.WithCancel(n.w.ctx)
 	r.trust.Store(int64(24 * time.Hour))
@@ -109,15 +109,15 @@ func (n *node) serve(queue string, index int) *run {
 	n.w.t.Helper()
 	r := n.begin(queue, index)
 	r.ready(n.w.t)
-	n.noVoid(queue, index)
+	n.noneRejected(queue, index)
 	return r
 }
 
-// noVoid checks that the replay rejected no record.
-func (n *node) noVoid(queue string, index int) {
+// noneRejected checks that the replay rejected no record.
+func (n *node) noneRejected(queue string, index int) {
 	n.w.t.Helper()
-	if s := n.shard(queue, index); s != nil && s.void != 0 {
-		n.w.t.Errorf("%d records did not apply at the takeover by %s", s.void, n.owner)
+	if s := n.shard(queue, index); s != nil && s.rejected != 0 {
+		n.w.t.Errorf("%d records did not apply at the takeover by %s", s.rejected, n.owner)
 	}
 }
 
@@ -179,8 +179,8 @@ func (n *node) claim(req queue.ClaimRequest) []queue.Claimed {
 	return got
 }
 
-// one claims a job, which must have this ID.
-func (n *node) one(id string) queue.Claimed {
+// claimOne claims a job, which must have this ID.
+func (n *node) claimOne(id string) queue.Claimed {
 	n.w.t.Helper()
 	got := n.claim(queue.ClaimRequest{Worker: "w"})
 	if len(got) != 1 || got[0].Job.ID != id {
@@ -189,8 +189,8 @@ func (n *node) one(id string) queue.Claimed {
 	return got[0]
 }
 
-// say settles one claim.
-func (n *node) say(verb queue.Verb, c queue.Claimed, change ...func(*queue.Settlement)) queue.Outcome {
+// settle settles one claim.
+func (n *node) settle(verb queue.Verb, c queue.Claimed, change ...func(*queue.Settlement)) queue.Outcome {
 	n.w.t.Helper()
 	x := queue.Settlement{Verb: verb, ID: c.Job.ID, Token: c.Token, Worker: "w"}
 	for _, f := range change {
@@ -203,7 +203,7 @@ func (n *node) say(verb queue.Verb, c queue.Claimed, change ...func(*queue.Settl
 	return out[0]
 }
 
-func (n *node) stat() *queue.Stats {
+func (n *node) stats() *queue.Stats {
 	n.w.t.Helper()
 	st, err := n.Stats(n.w.ctx, queue.DefaultQueue)
 	if err != nil {
@@ -221,7 +221,7 @@ func (n *node) get(id string) *queue.Info {
 	return i
 }
 
-func (n *node) act(cmd queue.Command) int {
+func (n *node) command(cmd queue.Command) int {
 	n.w.t.Helper()
 	met, err := n.Do(n.w.ctx, queue.DefaultQueue, cmd)
 	if err != nil {
@@ -230,8 +230,8 @@ func (n *node) act(cmd queue.Command) int {
 	return met
 }
 
-// want checks a settlement's outcome.
-func want(t testing.TB, o queue.Outcome, s queue.State, tag queue.Tag) {
+// wantOutcome checks a settlement's outcome.
+func wantOutcome(t testing.TB, o queue.Outcome, s queue.State, tag queue.Tag) {
 	t.Helper()
 	got := queue.Tag("")
 	if o.Err != nil {
@@ -242,14 +242,14 @@ func want(t testing.TB, o queue.Outcome, s queue.State, tag queue.Tag) {
 	}
 }
 
-func refusedAs(t testing.TB, err error, tag queue.Tag) {
+func wantRefusal(t testing.TB, err error, tag queue.Tag) {
 	t.Helper()
 	if queue.TagOf(err) != tag || !errors.Is(err, &queue.Error{Tag: tag}) {
 		t.Fatalf("error %v, want %s", err, tag)
 	}
 }
 
-func ids(n int) []queue.Job {
+func jobsWithIDs(n int) []queue.Job {
 	jobs := make([]queue.Job, n)
 	for i := range jobs {
 		jobs[i] = queue.Job{ID: fmt.Sprintf("j%d", i), Payload: []byte(fmt.Sprint("payload ", i))}

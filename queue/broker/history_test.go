@@ -316,7 +316,7 @@ func weather(t *testing.T, seed uint64) {
 		}
 		last = n.begin(queue.DefaultQueue, 0)
 		time.Sleep(time.Duration(200+s.roll(1500)) * time.Millisecond)
-		n.noVoid(queue.DefaultQueue, 0)
+		n.noneRejected(queue.DefaultQueue, 0)
 	}
 	calm.Store(true)
 	time.Sleep(5 * time.Second)

@@ -35,7 +35,7 @@ func TestHole01CommitsDoNotRaceThemselves(t *testing.T) {
 				for j := range 10 {
 					n.enqueue(queue.Job{ID: fmt.Sprint(i, "-", j)})
 					c := n.claim(queue.ClaimRequest{Wait: queue.MaxWait})[0]
-					want(t, n.say(queue.Complete, c), queue.Completed, "")
+					wantOutcome(t, n.settle(queue.Complete, c), queue.Completed, "")
 				}
 			})
 		}
@@ -50,7 +50,7 @@ func TestHole01CommitsDoNotRaceThemselves(t *testing.T) {
 		if rate := 1280 / time.Since(begun).Seconds(); rate < 800 {
 			t.Errorf("%.0f jobs a second", rate)
 		}
-		if st := n.stat(); st.Completed != 1280 || st.Waiting+st.Active != 0 {
+		if st := n.stats(); st.Completed != 1280 || st.Waiting+st.Active != 0 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -70,7 +70,7 @@ func TestHole02NoSplitBrain(t *testing.T) {
 			b.enqueue(queue.Job{ID: fmt.Sprint("b", i)})
 		}
 		<-old.done
-		if st := b.stat(); st.Waiting != 20 || st.Epoch != 2 {
+		if st := b.stats(); st.Waiting != 20 || st.Epoch != 2 {
 			t.Fatalf("%+v", st)
 		}
 	})
@@ -85,26 +85,26 @@ func TestHole03AmbiguousWrite(t *testing.T) {
 			bucket.Inject(mem.Create, "", mem.Fault{Kind: mem.LostReply})
 			a.enqueue(queue.Job{ID: fmt.Sprint(i)})
 			bucket.Inject(mem.Create, "", mem.Fault{Kind: mem.LostReply}, mem.Fault{Kind: mem.LostRequest}, mem.Fault{Kind: mem.Conflict})
-			want(t, a.say(queue.Complete, a.one(fmt.Sprint(i))), queue.Completed, "")
+			wantOutcome(t, a.settle(queue.Complete, a.claimOne(fmt.Sprint(i))), queue.Completed, "")
 		}
 		a.enqueue(queue.Job{ID: "once"}, queue.Job{ID: "other"})
 		bucket.Inject(mem.Create, "", mem.Fault{Kind: mem.LostReply}, mem.Fault{Kind: mem.Conflict})
 		got := a.claim(queue.ClaimRequest{Worker: "w", Tokenless: true}) // durable
-		if st := a.stat(); len(got) != 1 || st.Active != 1 || st.Waiting != 1 {
+		if st := a.stats(); len(got) != 1 || st.Active != 1 || st.Waiting != 1 {
 			t.Fatalf("one claim of a job: %+v, %+v", got, st)
 		}
 		for _, id := range []string{"once", "other"} {
 			if id == "other" {
 				got = a.claim(queue.ClaimRequest{Worker: "w", Tokenless: true})
 			}
-			want(t, a.say(queue.Complete, queue.Claimed{Job: got[0].Job}), queue.Completed, "")
+			wantOutcome(t, a.settle(queue.Complete, queue.Claimed{Job: got[0].Job}), queue.Completed, "")
 		}
-		if st := a.stat(); st.Enqueued != 102 || st.Completed != 102 {
+		if st := a.stats(); st.Enqueued != 102 || st.Completed != 102 {
 			t.Fatalf("%+v", st)
 		}
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		if st := b.stat(); st.Enqueued != 102 || st.Completed != 102 || st.Waiting+st.Active+st.Dead != 0 {
+		if st := b.stats(); st.Enqueued != 102 || st.Completed != 102 || st.Waiting+st.Active+st.Dead != 0 {
 			t.Fatalf("after a takeover: %+v", st)
 		}
 	})
@@ -124,12 +124,12 @@ func TestHole03RetriedSubmit(t *testing.T) {
 		}()
 		time.Sleep(latency * 3 / 4) // it is durable, and the answer has not arrived yet
 		r.kill()
-		refusedAs(t, <-result, queue.UnknownOutcome)
+		wantRefusal(t, <-result, queue.UnknownOutcome)
 		b.serve(queue.DefaultQueue, 0)
 		if got := b.enqueue(jobs...); !got[0].Duplicate || !got[1].Duplicate {
 			t.Fatalf("%+v", got)
 		}
-		if st := b.stat(); st.Waiting != 2 {
+		if st := b.stats(); st.Waiting != 2 {
 			t.Fatalf("%+v", st)
 		}
 	})
@@ -142,16 +142,16 @@ func TestHole04JobsDoNotVanish(t *testing.T) {
 		_, n, r := serving(t, queue.Settings{})
 		n.enqueue(queue.Job{ID: "a"})
 		for range 8 {
-			c := n.one("a")
+			c := n.claimOne("a")
 			if c.Job.Attempts != 0 {
 				t.Fatalf("%+v", c)
 			}
-			want(t, n.say(queue.Release, c), queue.Waiting, "")
+			wantOutcome(t, n.settle(queue.Release, c), queue.Waiting, "")
 		}
-		n.one("a")
+		n.claimOne("a")
 		time.Sleep(31 * time.Second)
 		i := n.get("a")
-		if i.State != queue.Dead || i.Cause == "" || n.stat().Dead != 1 || n.stat().Completed != 0 {
+		if i.State != queue.Dead || i.Cause == "" || n.stats().Dead != 1 || n.stats().Completed != 0 {
 			t.Fatalf("%+v", i)
 		}
 		r.kill()
@@ -178,8 +178,8 @@ func TestHole05EveryCallEnds(t *testing.T) {
 			w.declare(queue.Settings{})
 			n := w.node("n1")
 			r := n.serve(queue.DefaultQueue, 0)
-			n.enqueue(ids(2)...)
-			c := n.one("j0")
+			n.enqueue(jobsWithIDs(2)...)
+			c := n.claimOne("j0")
 			down.Store(true)
 			ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
 			_, err := n.Enqueue(ctx, queue.DefaultQueue, []queue.Job{{ID: "x"}})
@@ -257,8 +257,8 @@ func TestHole07TheSameAddress(t *testing.T) {
 		a.cfg.Address, b.cfg.Address = "0.0.0.0:8080", "0.0.0.0:8080"
 		old := a.serve(queue.DefaultQueue, 0)
 		b.serve(queue.DefaultQueue, 0)
-		b.enqueue(ids(1)...)
-		if _, err := a.Enqueue(w.ctx, queue.DefaultQueue, ids(2)); err == nil {
+		b.enqueue(jobsWithIDs(1)...)
+		if _, err := a.Enqueue(w.ctx, queue.DefaultQueue, jobsWithIDs(2)); err == nil {
 			t.Fatal("two brokers serve")
 		}
 		<-old.done
@@ -270,14 +270,14 @@ func TestHole07TheSameAddress(t *testing.T) {
 func TestHole08StaleClaims(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, _ := serving(t, queue.Settings{})
-		n.enqueue(ids(1)...)
-		first := n.one("j0")
+		n.enqueue(jobsWithIDs(1)...)
+		first := n.claimOne("j0")
 		time.Sleep(31 * time.Second)
-		second := n.one("j0") // the same worker
+		second := n.claimOne("j0") // the same worker
 		for _, v := range []queue.Verb{queue.Extend, queue.Complete, queue.Fail, queue.Release} {
-			want(t, n.say(v, first), "", queue.StaleClaim)
+			wantOutcome(t, n.settle(v, first), "", queue.StaleClaim)
 		}
-		want(t, n.say(queue.Complete, second), queue.Completed, "")
+		wantOutcome(t, n.settle(queue.Complete, second), queue.Completed, "")
 	})
 }
 
@@ -287,13 +287,13 @@ func TestHole09TheHolderIsNamed(t *testing.T) {
 	w, _, _ := serving(t, queue.Settings{})
 	other := w.node("other")
 	other.cfg.Holder = func(string, int) string { return "n1:7070" }
-	_, err := other.Enqueue(w.ctx, queue.DefaultQueue, ids(1))
-	refusedAs(t, err, queue.QueueNotOwner)
+	_, err := other.Enqueue(w.ctx, queue.DefaultQueue, jobsWithIDs(1))
+	wantRefusal(t, err, queue.QueueNotOwner)
 	if e, _ := errors.AsType[*queue.Error](err); e.Holder != "n1:7070" || e.RetryAfter <= 0 {
 		t.Fatalf("%+v", e)
 	}
-	_, err = other.Enqueue(w.ctx, "nowhere", ids(1))
-	refusedAs(t, err, queue.QueueNotFound)
+	_, err = other.Enqueue(w.ctx, "nowhere", jobsWithIDs(1))
+	wantRefusal(t, err, queue.QueueNotFound)
 }
 
 // TestHole10IdleCostsNothing: an idle broker makes no request, and neither does an empty claim, a
@@ -306,9 +306,9 @@ func TestHole10IdleCostsNothing(t *testing.T) {
 		n := w.node("n1")
 		n.cfg.MinGap = time.Second
 		n.serve(queue.DefaultQueue, 0)
-		n.enqueue(ids(1)...)
-		c := n.one("j0")
-		n.say(queue.Extend, c)
+		n.enqueue(jobsWithIDs(1)...)
+		c := n.claimOne("j0")
+		n.settle(queue.Extend, c)
 		time.Sleep(5 * time.Second) // the claim is written
 		writes := func() int64 {
 			s := bucket.Stats()
@@ -317,9 +317,9 @@ func TestHole10IdleCostsNothing(t *testing.T) {
 		before := writes()
 		for range 100 {
 			n.claim(queue.ClaimRequest{Wait: time.Second})
-			want(t, n.say(queue.Extend, c), queue.Active, "")
-			want(t, n.say(queue.Complete, queue.Claimed{Job: queue.Info{ID: "nobody"}, Token: c.Token}), "", queue.StaleClaim)
-			n.stat()
+			wantOutcome(t, n.settle(queue.Extend, c), queue.Active, "")
+			wantOutcome(t, n.settle(queue.Complete, queue.Claimed{Job: queue.Info{ID: "nobody"}, Token: c.Token}), "", queue.StaleClaim)
+			n.stats()
 		}
 		time.Sleep(time.Hour)
 		if got := writes() - before; got > 3 { // the end of the claim, and a mark for each of the two
@@ -351,7 +351,7 @@ func TestHole12ClocksOfNodes(t *testing.T) {
 				w, _, a, b := slow(t, queue.Settings{})
 				r := a.serve(queue.DefaultQueue, 0)
 				a.enqueue(queue.Job{ID: "later", Delay: 2 * time.Hour}, queue.Job{ID: "now"})
-				c := a.one("now")
+				c := a.claimOne("now")
 				time.Sleep(2 * time.Second)
 				r.kill()
 				w.clock = func() time.Time { return time.Now().Add(step) } // the other node's clock
@@ -363,8 +363,8 @@ func TestHole12ClocksOfNodes(t *testing.T) {
 				if i := b.get("now"); i.State != queue.Active || i.Attempts != 0 {
 					t.Fatalf("a job that is worked on: %+v", i)
 				}
-				want(t, b.say(queue.Extend, c), queue.Active, "")
-				want(t, b.say(queue.Complete, c), queue.Completed, "")
+				wantOutcome(t, b.settle(queue.Extend, c), queue.Active, "")
+				wantOutcome(t, b.settle(queue.Complete, c), queue.Completed, "")
 			})
 		})
 	}
@@ -382,7 +382,7 @@ func TestHole13TheBacklogCostsNothing(t *testing.T) {
 		before := bucket.Stats()[mem.Create].BytesIn
 		for i := range 50 {
 			n.enqueue(queue.Job{Priority: 1, ID: fmt.Sprint("one", before, "-", i)})
-			want(t, n.say(queue.Complete, n.claim(queue.ClaimRequest{})[0]), queue.Completed, "")
+			wantOutcome(t, n.settle(queue.Complete, n.claim(queue.ClaimRequest{})[0]), queue.Completed, "")
 		}
 		return (bucket.Stats()[mem.Create].BytesIn - before) / 50
 	}
@@ -424,7 +424,7 @@ func TestHole15Shutdown(t *testing.T) {
 				t.Errorf("not flushed: %v", err)
 			}
 		}
-		if st := b.stat(); st.Waiting != 50 {
+		if st := b.stats(); st.Waiting != 50 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -447,10 +447,10 @@ func TestHole16BadInput(t *testing.T) {
 		}
 	}
 	_, err := n.Enqueue(w.ctx, queue.DefaultQueue, make([]queue.Job, queue.MaxCall+1))
-	refusedAs(t, err, queue.TooManyJobs)
+	wantRefusal(t, err, queue.TooManyJobs)
 	for _, name := range []string{"", "A", "a/b", "-a", "a.", long, "../x"} {
 		_, err := n.Enqueue(w.ctx, name, nil)
-		refusedAs(t, err, queue.BadRequest)
+		wantRefusal(t, err, queue.BadRequest)
 	}
 	for name, req := range map[string]queue.ClaimRequest{
 		"worker": {Worker: long}, "tokenless": {Tokenless: true}, "wait": {Wait: -1}, "long wait": {Wait: time.Hour}, "visibility": {Visibility: -1},
@@ -461,7 +461,7 @@ func TestHole16BadInput(t *testing.T) {
 		}
 	}
 	_, err = n.Claim(w.ctx, queue.DefaultQueue, queue.ClaimRequest{Max: queue.MaxCall + 1})
-	refusedAs(t, err, queue.TooManyJobs)
+	wantRefusal(t, err, queue.TooManyJobs)
 	later := -time.Second
 	for name, x := range map[string]queue.Settlement{
 		"verb": {ID: "a", Verb: "eat", Token: "t"}, "no id": {Verb: queue.Complete, Token: "t"}, "no proof": {ID: "a", Verb: queue.Complete},
@@ -483,8 +483,8 @@ func TestHole16BadInput(t *testing.T) {
 		}
 	}
 	_, _, err = n.Get(w.ctx, queue.DefaultQueue, "nobody")
-	refusedAs(t, err, queue.JobNotFound)
-	if st := n.stat(); st.Enqueued != 0 {
+	wantRefusal(t, err, queue.JobNotFound)
+	if st := n.stats(); st.Enqueued != 0 {
 		t.Errorf("something was kept: %+v", st)
 	}
 }

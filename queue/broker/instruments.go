@@ -74,7 +74,7 @@ func observe(m metric.Meter, b *Broker) error {
 			o.ObserveFloat64(age, st.OldestAge.Seconds(), metric.WithAttributes(q))
 			o.ObserveInt64(size, st.IndexBytes+st.PayloadBytes+st.DedupBytes, metric.WithAttributes(q))
 		}
-		for name, n := range b.damages() {
+		for name, n := range b.damagedCounts() {
 			o.ObserveInt64(damaged, int64(n), metric.WithAttributes(attribute.String("queue", name)))
 		}
 		return nil

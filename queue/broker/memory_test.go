@@ -41,8 +41,8 @@ func TestEmptyShardMemory(t *testing.T) {
 		for _, r := range n.runs {
 			r.ready(t)
 		}
-		n.look(w.ctx) // as happens every half minute
-		for _, s := range n.local(name) {
+		n.updateShards(w.ctx) // as happens every half minute
+		for _, s := range n.localShards(name) {
 			s.rubbish.all.Wait() // it has looked for unneeded payloads
 			if err := s.do(w.ctx, newCall(statsStep)); err != nil {
 				t.Fatal(err)

@@ -125,8 +125,8 @@ func newOracle(t *testing.T) *oracle {
 	var worked atomic.Bool
 	for epoch := range 3 {
 		n := w.node(fmt.Sprint("n", epoch))
-		n.marks, last = 50*time.Millisecond, n
-		n.due = func(l *journal.Log, _ int64) bool { return !worked.Load() && l.Stats().Slots >= 12 }
+		n.markPause, last = 50*time.Millisecond, n
+		n.checkpointDue = func(l *journal.Log, _ int64) bool { return !worked.Load() && l.Stats().Slots >= 12 }
 		for i, r := range runs {
 			if epoch == 1 && i%2 == 0 {
 				r.drain(t)

@@ -29,7 +29,7 @@ func (r *rubbish) begin(first, deletes func()) {
 func (r *rubbish) put(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over || len(r.keys) >= inbox {
+	if r.over || len(r.keys) >= inboxSize {
 		return
 	}
 	r.keys = append(r.keys, key)

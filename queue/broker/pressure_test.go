@@ -27,7 +27,7 @@ func TestLargePayload(t *testing.T) {
 	n.enqueue(queue.Job{ID: "large", Payload: large}) // its upload is an orphan
 	blobs := func(want int) {
 		deadline := time.Now().Add(20 * time.Second)
-		for got := -1; got != want; n.stat() { // they are deleted in the background
+		for got := -1; got != want; n.stats() { // they are deleted in the background
 			if got = strings.Count(strings.Join(bucket.Keys(), " "), "/blob/"); got != want && time.Now().After(deadline) {
 				t.Fatalf("left: %v", bucket.Keys())
 			}
@@ -39,14 +39,14 @@ func TestLargePayload(t *testing.T) {
 	if _, p, err := n.Get(w.ctx, queue.DefaultQueue, "large"); err != nil || len(p) != len(large) {
 		t.Fatalf("%d bytes, %v", len(p), err)
 	}
-	c := n.one("large")
+	c := n.claimOne("large")
 	if len(c.Payload) != len(large) || c.Payload[queue.InlinePayload] != 7 || c.Job.Size != len(large) {
 		t.Fatalf("%d bytes", len(c.Payload))
 	}
-	want(t, n.say(queue.Complete, c), queue.Completed, "")
+	wantOutcome(t, n.settle(queue.Complete, c), queue.Completed, "")
 	blobs(0)
 	_, err := n.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{Payload: make([]byte, queue.MaxPayload+1)}})
-	refusedAs(t, err, queue.PayloadTooLarge)
+	wantRefusal(t, err, queue.PayloadTooLarge)
 }
 
 // TestPayloadsOfTheDeadAreSwept: the next takeover deletes the payloads that a crashed broker left,
@@ -118,7 +118,7 @@ func TestMoreThanTheJournalTakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		jobs := ids(300)
+		jobs := jobsWithIDs(300)
 		for i := range jobs {
 			jobs[i].Payload = make([]byte, queue.InlinePayload)
 		}
@@ -127,7 +127,7 @@ func TestMoreThanTheJournalTakes(t *testing.T) {
 		}
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		if st := b.stat(); st.Waiting != 300 || st.PayloadBytes != 300*queue.InlinePayload {
+		if st := b.stats(); st.Waiting != 300 || st.PayloadBytes != 300*queue.InlinePayload {
 			t.Fatalf("%+v", st)
 		}
 	})
@@ -176,7 +176,7 @@ func TestAStoreThatIsDown(t *testing.T) {
 		}
 		down.Store(false)
 		callers.Wait()
-		if st := n.stat(); st.Waiting != acked.Load()*10+1 || full.Load()+acked.Load() != 40 {
+		if st := n.stats(); st.Waiting != acked.Load()*10+1 || full.Load()+acked.Load() != 40 {
 			t.Errorf("%+v, %d acknowledged, %d refused", st, acked.Load(), full.Load())
 		}
 	})
@@ -191,9 +191,9 @@ func TestGivingUpKeepsThePayload(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.ctx, latency*3/2) // uploaded, not committed
 		defer cancel()
 		_, err := a.Enqueue(ctx, queue.DefaultQueue, []queue.Job{{ID: "large", Payload: make([]byte, 2*queue.InlinePayload)}})
-		refusedAs(t, err, queue.UnknownOutcome)
+		wantRefusal(t, err, queue.UnknownOutcome)
 		time.Sleep(time.Second)
-		if c := a.one("large"); len(c.Payload) != 2*queue.InlinePayload {
+		if c := a.claimOne("large"); len(c.Payload) != 2*queue.InlinePayload {
 			t.Fatalf("%d bytes", len(c.Payload))
 		}
 	})

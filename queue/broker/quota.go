@@ -10,16 +10,16 @@ import (
 // as one node with 256 MiB of memory can serve alone, all with jobs.
 const DefaultMaxShards = 1024
 
-// LimitShards makes Declare and Amend refuse a queue that would raise the number of all queues'
+// SetMaxShards makes Declare and Amend refuse a queue that would raise the number of all queues'
 // shards above most. Queues that exist already stay and can be changed. Call it before the registry
 // is used; without it the limit is [DefaultMaxShards].
-func (r *Registry) LimitShards(most int) { r.most = most }
+func (r *Registry) SetMaxShards(most int) { r.maxShards = most }
 
-// room refuses a queue with more shards than the cluster may still have. It checks the list that is
+// checkShards refuses a queue with more shards than the cluster may still have. It checks the list that is
 // about to be replaced, so two nodes together cannot exceed the limit either. Removed queues count
 // until their objects are deleted. Their brokers may not know of the removal yet, and a client that
 // declares and removes queues in a loop must reach the limit too.
-func (f *registryFile) room(name string, shards, most int) *queue.Error {
+func (f *registryFile) checkShards(name string, shards, most int) *queue.Error {
 	declared, removed := 0, 0
 	for _, q := range f.Queues {
 		declared += q.Shards

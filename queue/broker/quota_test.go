@@ -21,7 +21,7 @@ func TestShardsOfAllQueuesAreBounded(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range queues {
 		r := NewRegistry(w.bucket, "")
-		r.LimitShards(limit)
+		r.SetMaxShards(limit)
 		all.Go(func() {
 			for { // others may be faster any number of times
 				_, err := r.Declare(w.ctx, queue.Settings{Name: fmt.Sprint("q", n), Shards: each})
@@ -29,7 +29,7 @@ func TestShardsOfAllQueuesAreBounded(t *testing.T) {
 					continue
 				}
 				if err != nil {
-					refusedAs(t, err, queue.TooManyShards)
+					wantRefusal(t, err, queue.TooManyShards)
 				}
 				return
 			}
@@ -37,12 +37,12 @@ func TestShardsOfAllQueuesAreBounded(t *testing.T) {
 	}
 	all.Wait()
 	r := NewRegistry(w.bucket, "")
-	r.LimitShards(limit)
+	r.SetMaxShards(limit)
 	if got := shardsOf(t, w, r); got != limit/each*each {
 		t.Errorf("%d queues of %d shards were declared at once: there are %d shards, want %d", queues, each, got, limit/each*each)
 	}
 	_, err := r.Declare(w.ctx, queue.Settings{Name: "more", Shards: 3})
-	refusedAs(t, err, queue.TooManyShards)
+	wantRefusal(t, err, queue.TooManyShards)
 	for _, part := range []string{`"more"`, "3 shards", "100", "98"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not say %s", err, part)
@@ -83,12 +83,12 @@ func TestLoweredLimitKeepsQueues(t *testing.T) {
 	w := newWorld(t, nil)
 	w.declare(queue.Settings{Name: "large", Shards: 8})
 	r := NewRegistry(w.bucket, "")
-	r.LimitShards(4)
+	r.SetMaxShards(4)
 	if _, err := r.Declare(w.ctx, queue.Settings{Name: "large", Shards: 8, TTL: time.Hour}); err != nil {
 		t.Errorf("a queue that exists cannot be changed: %v", err)
 	}
 	_, err := r.Declare(w.ctx, queue.Settings{Name: "small"})
-	refusedAs(t, err, queue.TooManyShards)
+	wantRefusal(t, err, queue.TooManyShards)
 	if _, err := New(Config{Bucket: w.bucket, StoreID: "s", Owner: "o", Now: time.Now, MaxShards: -1}); err == nil {
 		t.Error("a broker was made with MaxShards -1")
 	}
@@ -104,7 +104,7 @@ func TestRemovedQueuesCountUntilDeleted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := b.Queues()
+		r := b.Registry()
 		for n := range 2 {
 			if _, err := r.Declare(w.ctx, queue.Settings{Name: fmt.Sprint("q", n), Shards: 5}); err != nil {
 				t.Fatal(err)
@@ -114,7 +114,7 @@ func TestRemovedQueuesCountUntilDeleted(t *testing.T) {
 			}
 		}
 		_, err = r.Declare(w.ctx, queue.Settings{Name: "q2", Shards: 5})
-		refusedAs(t, err, queue.TooManyShards)
+		wantRefusal(t, err, queue.TooManyShards)
 		if !strings.Contains(err.Error(), "10 more belong to removed queues") || !strings.Contains(hintOf(err), "try again in a few minutes") {
 			t.Errorf("%v; %s", err, hintOf(err))
 		}

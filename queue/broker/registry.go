@@ -15,26 +15,26 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// specPrefix is how the name of each queue's daemon begins.
-const specPrefix = string(queue.Kind) + "/"
+// daemonPrefix is how the name of each queue's daemon begins.
+const daemonPrefix = string(queue.Kind) + "/"
 
 // Registry is the list of queues. It is one small object, <root>/v1/queues, that is replaced only
 // if it is unchanged since it was read (compare and swap). A copy, <root>/v1/queues.copy, is
 // written after it. The copy is read only when the list has changed or is damaged; see
 // registrycopy.go. All methods may be called concurrently.
 type Registry struct {
-	bucket   blob.Bucket
-	root     string
-	key      string
-	copyKey  string
-	onChange func(queue.Settings)
-	most     int      // limit for the shards of all queues together
-	quiet    sync.Map // removed queues of which nothing was found: since when
+	bucket     blob.Bucket
+	root       string
+	key        string
+	copyKey    string
+	onChange   func(queue.Settings)
+	maxShards  int      // limit for the shards of all queues together
+	emptySince sync.Map // removed queues of which nothing was found: since when
 
-	turn    chan struct{} // mutex that a context can abandon: guards the object and the fields below
+	mu      chan struct{} // mutex that a context can abandon: guards the object and the fields below
 	version blob.Version
 	list    registryFile
-	read    time.Time    // when list was last known to be current; zero: never
+	readAt  time.Time    // when list was last known to be current; zero: never
 	damage  *queue.Error // what is wrong with the object; list is then the newest known
 }
 
@@ -47,11 +47,11 @@ type registryFile struct {
 	Next   uint64          `json:"next_incarnation"`
 	Queues []registryQueue `json:"queues"`
 	// Removed are removed queues whose objects are not all deleted yet.
-	Removed []registryGrave `json:"removed,omitempty"`
+	Removed []removedQueue `json:"removed,omitempty"`
 }
 
-// registryGrave identifies the objects of a removed queue.
-type registryGrave struct {
+// removedQueue identifies the objects of a removed queue.
+type removedQueue struct {
 	Name        string `json:"name"`
 	Incarnation uint64 `json:"incarnation"`
 	Shards      int    `json:"shards"`
@@ -139,7 +139,7 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(queue.Set
 		made = set
 		made.Name = name
 		if at < 0 {
-			if err := f.room(name, max(1, made.Shards), r.most); err != nil {
+			if err := f.checkShards(name, max(1, made.Shards), r.maxShards); err != nil {
 				return false, err
 			}
 			f.Next++
@@ -198,7 +198,7 @@ func (r *Registry) Remove(ctx context.Context, name string) error {
 		}
 		q := f.Queues[at]
 		f.Queues = slices.Delete(f.Queues, at, at+1)
-		f.Removed = append(slices.Clone(f.Removed), registryGrave{q.Name, q.Incarnation, q.Shards})
+		f.Removed = append(slices.Clone(f.Removed), removedQueue{q.Name, q.Incarnation, q.Shards})
 		return true, nil
 	})
 	if err == nil && r.onChange != nil {
@@ -210,14 +210,14 @@ func (r *Registry) Remove(ctx context.Context, name string) error {
 // lock takes the mutex. It is held during requests to the bucket, so waiting for it ends with ctx.
 func (r *Registry) lock(ctx context.Context) error {
 	select {
-	case r.turn <- struct{}{}:
+	case r.mu <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return canceled(ctx, queue.Unavailable)
 	}
 }
 
-func (r *Registry) unlock() { <-r.turn }
+func (r *Registry) unlock() { <-r.mu }
 
 func noQueue(name string) *queue.Error {
 	return queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("declare it first")
@@ -229,7 +229,7 @@ func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*qu
 		return nil, err
 	}
 	defer r.unlock()
-	if r.read.IsZero() || time.Since(r.read) >= age {
+	if r.readAt.IsZero() || time.Since(r.readAt) >= age {
 		if err := r.refresh(ctx); err != nil {
 			return nil, err
 		}
@@ -240,6 +240,20 @@ func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*qu
 	return nil, noQueue(name)
 }
 
+// recentSettings returns a queue's settings if they were read within followEvery. The queue may have
+// been removed since. That is safe: a removed queue stays on the list of removed ones until no object
+// of it was found for strikeOffAfter. So objects that are written meanwhile are found and deleted.
+func (r *Registry) recentSettings(ctx context.Context, name string) *queue.Settings {
+	if err := r.lock(ctx); err != nil {
+		return nil
+	}
+	defer r.unlock()
+	if r.readAt.IsZero() || time.Since(r.readAt) >= followEvery {
+		return nil
+	}
+	return r.find(name)
+}
+
 // all returns the settings of all queues by name, with defaults, from a list that is at most age
 // old.
 func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*queue.Settings, error) {
@@ -247,7 +261,7 @@ func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*queu
 		return nil, err
 	}
 	defer r.unlock()
-	if r.read.IsZero() || time.Since(r.read) >= age {
+	if r.readAt.IsZero() || time.Since(r.readAt) >= age {
 		if err := r.refresh(ctx); err != nil {
 			return nil, err
 		}

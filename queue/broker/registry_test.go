@@ -47,11 +47,11 @@ func TestRegistry(t *testing.T) {
 		t.Error("the same declaration was written")
 	}
 	_, err = other.Declare(w.ctx, queue.Settings{Name: "mail", Shards: 5})
-	refusedAs(t, err, queue.BadRequest)
+	wantRefusal(t, err, queue.BadRequest)
 	if err := other.Remove(w.ctx, "mail"); err != nil {
 		t.Fatal(err)
 	}
-	refusedAs(t, r.Remove(w.ctx, "mail"), queue.QueueNotFound)
+	wantRefusal(t, r.Remove(w.ctx, "mail"), queue.QueueNotFound)
 	if made, err = r.Declare(w.ctx, queue.Settings{Name: "mail", Shards: 5}); err != nil || made.Incarnation != 3 {
 		t.Fatalf("%+v, %v", made, err)
 	}
@@ -66,18 +66,18 @@ func TestRegistry(t *testing.T) {
 func TestRemovedQueueComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	w, n, r := serving(t, queue.Settings{})
-	n.enqueue(ids(3)...)
-	if err := n.Queues().Remove(w.ctx, queue.DefaultQueue); err != nil {
+	n.enqueue(jobsWithIDs(3)...)
+	if err := n.Registry().Remove(w.ctx, queue.DefaultQueue); err != nil {
 		t.Fatal(err)
 	}
 	<-r.done
-	refusedAs(t, r.err, queue.QueueNotFound)
+	wantRefusal(t, r.err, queue.QueueNotFound)
 	gone := n.begin(queue.DefaultQueue, 0)
 	<-gone.done
-	refusedAs(t, gone.err, queue.QueueNotFound)
+	wantRefusal(t, gone.err, queue.QueueNotFound)
 	w.declare(queue.Settings{})
 	n.serve(queue.DefaultQueue, 0)
-	if st := n.stat(); st.Waiting != 0 || st.Enqueued != 0 || st.Epoch != 1 {
+	if st := n.stats(); st.Waiting != 0 || st.Enqueued != 0 || st.Epoch != 1 {
 		t.Fatalf("%+v", st)
 	}
 }
@@ -91,13 +91,13 @@ func TestRemovedQueuesAreBuried(t *testing.T) {
 		a.serve(queue.DefaultQueue, 0)
 		r := a.serve(queue.DefaultQueue, 1)
 		b.serve("other", 0)
-		a.enqueue(ids(50)...)
+		a.enqueue(jobsWithIDs(50)...)
 		a.enqueue(queue.Job{Payload: make([]byte, queue.InlinePayload+1)})
-		old := registryGrave{queue.DefaultQueue, 1, 2}
-		of := func(g registryGrave) (n int) {
+		old := removedQueue{queue.DefaultQueue, 1, 2}
+		of := func(g removedQueue) (n int) {
 			for _, key := range bucket.Keys() {
 				for index := range g.Shards {
-					if strings.HasPrefix(key, prefix("", &queue.Settings{Name: g.Name, Incarnation: g.Incarnation}, index)+"/") {
+					if strings.HasPrefix(key, shardPrefix("", &queue.Settings{Name: g.Name, Incarnation: g.Incarnation}, index)+"/") {
 						n++
 					}
 				}
@@ -113,23 +113,23 @@ func TestRemovedQueuesAreBuried(t *testing.T) {
 		made := w.declare(queue.Settings{})
 		time.Sleep(followEvery + time.Second)
 		// A broker that does not know of the removal yet.
-		if _, err := bucket.Create(w.ctx, prefix("", &queue.Settings{Name: queue.DefaultQueue, Incarnation: 1}, 1)+"/log/late", nil); err != nil {
+		if _, err := bucket.Create(w.ctx, shardPrefix("", &queue.Settings{Name: queue.DefaultQueue, Incarnation: 1}, 1)+"/log/late", nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Minute)
 		<-r.done
-		refusedAs(t, r.err, queue.QueueNotFound)
+		wantRefusal(t, r.err, queue.QueueNotFound)
 		if n := of(old); n != 0 {
 			t.Errorf("%d objects are left: %v", n, bucket.Keys())
 		}
 		a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(3)...)
+		a.enqueue(jobsWithIDs(3)...)
 		time.Sleep(3 * time.Minute)
-		if st := a.stat(); st.Waiting != 3 || of(registryGrave{queue.DefaultQueue, made.Incarnation, 1}) == 0 {
+		if st := a.stats(); st.Waiting != 3 || of(removedQueue{queue.DefaultQueue, made.Incarnation, 1}) == 0 {
 			t.Errorf("%+v", st)
 		}
-		if _, err := b.Queues().List(w.ctx); err != nil || len(b.Queues().list.Removed) != 0 {
-			t.Errorf("%v, %+v", err, b.Queues().list.Removed)
+		if _, err := b.Registry().List(w.ctx); err != nil || len(b.Registry().list.Removed) != 0 {
+			t.Errorf("%v, %+v", err, b.Registry().list.Removed)
 		}
 	})
 }
@@ -138,22 +138,22 @@ func TestRemovedQueuesAreBuried(t *testing.T) {
 // of it for long enough.
 func TestAGraveIsStillForAWhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r, g := NewRegistry(mem.New(mem.Config{}), ""), registryGrave{"a", 1, 1}
+		r, g := NewRegistry(mem.New(mem.Config{}), ""), removedQueue{"a", 1, 1}
 		for n, round := range []struct {
 			after         time.Duration
 			nothing, want bool
 		}{
 			{0, true, false},
 			{0, true, false},
-			{buryAfter - 1, true, false},
+			{strikeOffAfter - 1, true, false},
 			{1, true, true},
 			{0, true, false},
-			{buryAfter - 1, false, false},
-			{buryAfter, true, false},
-			{buryAfter, true, true},
+			{strikeOffAfter - 1, false, false},
+			{strikeOffAfter, true, false},
+			{strikeOffAfter, true, true},
 		} {
 			time.Sleep(round.after)
-			if got := r.still(g, round.nothing); got != round.want {
+			if got := r.emptyLongEnough(g, round.nothing); got != round.want {
 				t.Errorf("round %d: %t", n, got)
 			}
 		}
@@ -271,11 +271,11 @@ func TestAmendedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = one.Amend(w.ctx, queue.DefaultQueue, func(s queue.Settings) (queue.Settings, error) { return s, queue.Refuse(queue.BadRequest, "no") })
-	refusedAs(t, err, queue.BadRequest)
+	wantRefusal(t, err, queue.BadRequest)
 	_, err = one.Amend(w.ctx, queue.DefaultQueue, func(s queue.Settings) (queue.Settings, error) { s.MaxJobs = -1; return s, nil })
-	refusedAs(t, err, queue.BadRequest)
+	wantRefusal(t, err, queue.BadRequest)
 	_, err = one.Amend(w.ctx, "No", func(s queue.Settings) (queue.Settings, error) { return s, nil })
-	refusedAs(t, err, queue.BadRequest)
+	wantRefusal(t, err, queue.BadRequest)
 	if after, err := other.List(w.ctx); err != nil || !slices.Equal(after, before) {
 		t.Errorf("%+v, %v", after, err)
 	}
@@ -386,13 +386,13 @@ func FuzzCursor(f *testing.F) {
 }
 
 func FuzzToken(f *testing.F) {
-	seal := newSealers([]byte("key")).Get().(*sealer)
-	whole := seal.seal(token{shard: 3, number: 1 << 40, epoch: 7, delivery: 9, nonce: 1 << 31}, "id")
+	seal := newTokenCodecs([]byte("key")).Get().(*tokenCodec)
+	whole := seal.encode(token{shard: 3, number: 1 << 40, epoch: 7, delivery: 9, nonce: 1 << 31}, "id")
 	f.Add(whole, "id")
 	f.Fuzz(func(t *testing.T, text, id string) {
-		seal := newSealers([]byte("key")).Get().(*sealer)
-		got, ok := seal.open(text, id)
-		if ok && (text != whole || id != "id") && seal.seal(got, id) != text {
+		seal := newTokenCodecs([]byte("key")).Get().(*tokenCodec)
+		got, ok := seal.decode(text, id)
+		if ok && (text != whole || id != "id") && seal.encode(got, id) != text {
 			t.Fatalf("%q is accepted as %+v", text, got)
 		}
 	})

@@ -33,21 +33,21 @@ func (r *Registry) refresh(ctx context.Context) error {
 	}
 	switch {
 	case errors.Is(err, blob.ErrNotModified):
-		r.read = begun
+		r.readAt = begun
 		return nil
 	case err != nil && !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrCorrupt):
 		return queue.Refuse(queue.Unavailable, "read the list of queues: %w", err)
 	}
-	if err := r.take(ctx, o, err); err != nil {
+	if err := r.accept(ctx, o, err); err != nil {
 		return err
 	}
-	r.read = begun
+	r.readAt = begun
 	return nil
 }
 
-// take adopts what was read: the list, or, if the list is damaged, missing or too old, the newest
+// accept adopts what was read: the list, or, if the list is damaged, missing or too old, the newest
 // one that is known. o is the object; without one, cause is the error of the read.
-func (r *Registry) take(ctx context.Context, o *blob.Object, cause error) error {
+func (r *Registry) accept(ctx context.Context, o *blob.Object, cause error) error {
 	var main *registryFile
 	if cause == nil {
 		main, cause = parseRegistry(o.Data)
@@ -86,19 +86,19 @@ func (r *Registry) take(ctx context.Context, o *blob.Object, cause error) error 
 	case !errors.Is(cause, blob.ErrNotFound):
 		return damagedList("%w; there is no copy of it", cause)
 	default:
-		return r.takeNone(ctx)
+		return r.acceptNone(ctx)
 	}
 	return nil
 }
 
-// takeNone accepts that there is no list, if the bucket has no journals either.
-func (r *Registry) takeNone(ctx context.Context) error {
-	page, err := r.bucket.List(ctx, join(r.root, "v1/"), "", 100)
+// acceptNone accepts that there is no list, if the bucket has no journals either.
+func (r *Registry) acceptNone(ctx context.Context) error {
+	page, err := r.bucket.List(ctx, joinKey(r.root, "v1/"), "", 100)
 	if err != nil {
 		return queue.Refuse(queue.Unavailable, "look for queues: %w", err)
 	}
 	for _, e := range page.Entries {
-		if isJournal(strings.TrimPrefix(e.Key, join(r.root, "v1/"))) {
+		if isJournal(strings.TrimPrefix(e.Key, joinKey(r.root, "v1/"))) {
 			return damagedList("it is gone, and so is its copy, but there are queues: %s", e.Key)
 		}
 	}
@@ -166,10 +166,10 @@ func (r *Registry) writeCopy(ctx context.Context) error {
 	return queue.Refuse(queue.UnknownOutcome, "the copy of the list of queues was changed by others %d times in a row", registryTries).WithHint("repeat the call")
 }
 
-// Secure writes the copy of the list if it is older than the list or missing. Lists from before
+// EnsureCopy writes the copy of the list if it is older than the list or missing. Lists from before
 // there were copies have none, and a process may have died between the two writes. It returns what
 // is wrong with the list, if anything.
-func (r *Registry) Secure(ctx context.Context) error {
+func (r *Registry) EnsureCopy(ctx context.Context) error {
 	if err := r.lock(ctx); err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (r *Registry) Repair(ctx context.Context, dry bool) (queues []queue.Setting
 	}
 	next := r.list
 	next.Format, next.Nonce, next.Serial = registryFormat, nonceText(), next.Serial+1
-	kept = join(r.root, "v1/damaged/queues-"+next.Nonce)
+	kept = joinKey(r.root, "v1/damaged/queues-"+next.Nonce)
 	if dry {
 		return queues, kept, nil
 	}

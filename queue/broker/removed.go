@@ -14,14 +14,14 @@ import (
 // deletesAtOnce is how many deletions run concurrently.
 const deletesAtOnce = 16
 
-// buryAfter is how long no object of a removed queue must be found before the queue is struck off
+// strikeOffAfter is how long no object of a removed queue must be found before the queue is struck off
 // the list. By then all brokers know of its removal.
-const buryAfter = 2 * followEvery
+const strikeOffAfter = 2 * followEvery
 
-// bury deletes the objects of the removed queues that the list, as it was last read, names. A
+// deleteRemoved deletes the objects of the removed queues that the list, as it was last read, names. A
 // broker that does not know of the removal yet may still write. So a queue is struck off only after
-// nothing was found of it for buryAfter. It costs no request if no queue was removed.
-func (r *Registry) bury(ctx context.Context) error {
+// nothing was found of it for strikeOffAfter. It costs no request if no queue was removed.
+func (r *Registry) deleteRemoved(ctx context.Context) error {
 	if err := r.lock(ctx); err != nil {
 		return err
 	}
@@ -29,8 +29,8 @@ func (r *Registry) bury(ctx context.Context) error {
 	r.unlock()
 	var failed error
 	for _, g := range graves {
-		found, err := r.raze(ctx, g)
-		if err == nil && r.still(g, found == 0) {
+		found, err := r.deleteObjects(ctx, g)
+		if err == nil && r.emptyLongEnough(g, found == 0) {
 			err = r.change(ctx, func(f *registryFile) (bool, error) {
 				at := slices.Index(f.Removed, g)
 				if at >= 0 {
@@ -44,25 +44,25 @@ func (r *Registry) bury(ctx context.Context) error {
 	return failed
 }
 
-// still reports whether no object of a removed queue was found for buryAfter.
-func (r *Registry) still(g registryGrave, nothing bool) bool {
-	since, seen := r.quiet.LoadOrStore(g, time.Now())
+// emptyLongEnough reports whether no object of a removed queue was found for strikeOffAfter.
+func (r *Registry) emptyLongEnough(g removedQueue, nothing bool) bool {
+	since, seen := r.emptySince.LoadOrStore(g, time.Now())
 	if !nothing {
-		r.quiet.Delete(g)
+		r.emptySince.Delete(g)
 		return false
 	}
-	over := seen && time.Since(since.(time.Time)) >= buryAfter
+	over := seen && time.Since(since.(time.Time)) >= strikeOffAfter
 	if over {
-		r.quiet.Delete(g)
+		r.emptySince.Delete(g)
 	}
 	return over
 }
 
-// raze deletes all objects of a removed queue and returns how many it found.
-func (r *Registry) raze(ctx context.Context, g registryGrave) (found int, err error) {
+// deleteObjects deletes all objects of a removed queue and returns how many it found.
+func (r *Registry) deleteObjects(ctx context.Context, g removedQueue) (found int, err error) {
 	set := queue.Settings{Name: g.Name, Incarnation: g.Incarnation}
 	for index := range g.Shards {
-		n, err := r.empty(ctx, prefix(r.root, &set, index)+"/")
+		n, err := r.deletePrefix(ctx, shardPrefix(r.root, &set, index)+"/")
 		found += n
 		if err != nil {
 			return found, err
@@ -71,8 +71,8 @@ func (r *Registry) raze(ctx context.Context, g registryGrave) (found int, err er
 	return found, nil
 }
 
-// empty deletes all objects below a prefix and returns how many it found.
-func (r *Registry) empty(ctx context.Context, prefix string) (found int, err error) {
+// deletePrefix deletes all objects below a prefix and returns how many it found.
+func (r *Registry) deletePrefix(ctx context.Context, prefix string) (found int, err error) {
 	for after := ""; ; {
 		page, err := r.bucket.List(ctx, prefix, after, 0)
 		if err != nil {

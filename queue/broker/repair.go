@@ -18,13 +18,13 @@ import (
 
 // LostSlots is a range of slots of a shard's log that are lost; the shard goes on without them.
 type LostSlots struct {
-	From uint64 `json:"from"`
-	To   uint64 `json:"to"` // inclusive
-	Why  string `json:"why"`
+	From   uint64 `json:"from"`
+	To     uint64 `json:"to"` // inclusive
+	Reason string `json:"why"`
 }
 
-// Repaired is the result of a shard's repair, or of its rehearsal.
-type Repaired struct {
+// RepairResult is the result of a shard's repair, or of its rehearsal.
+type RepairResult struct {
 	Queue string `json:"queue"`
 	Shard int    `json:"shard"`
 	// Served is true if a broker serves the shard; then nothing was done. The broker has all
@@ -32,30 +32,30 @@ type Repaired struct {
 	Served   bool        `json:"served"`
 	Problems []Problem   `json:"problems"` // found before the repair
 	Lost     []LostSlots `json:"lost"`
-	// Void counts the records after the lost slots that have no effect: they are about jobs
+	// RejectedRecords counts the records after the lost slots that have no effect: they are about jobs
 	// that are lost, or submit a job again whose end was lost. If a fence is lost, it no longer
 	// marks the unacknowledged segments behind it as void. Such segments may then be replayed,
 	// and valid records after them may have no effect.
-	Void int `json:"void"`
-	Jobs int `json:"jobs"` // jobs after the repair
+	RejectedRecords int `json:"void"`
+	Jobs            int `json:"jobs"` // jobs after the repair
 	// Head and Checkpoint name what they were restored from; empty: they were not damaged.
 	Head       string `json:"head,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Evidence is the prefix below which all objects of the shard were copied before the
 	// repair. Raw lists objects that cannot be read; their stored bytes were copied as they
 	// are. Unread lists objects of which nothing could be copied.
-	Evidence string    `json:"evidence"`
-	Raw      []string  `json:"raw"`
-	Unread   []string  `json:"unread"`
-	Left     []Problem `json:"left"` // found after the repair: damaged payloads, for instance
+	Evidence  string    `json:"evidence"`
+	CopiedRaw []string  `json:"raw"`
+	NotCopied []string  `json:"unread"`
+	Remaining []Problem `json:"left"` // found after the repair: damaged payloads, for instance
 }
 
 // RepairOptions say what to repair, and how.
 type RepairOptions struct {
 	Shard int // only this shard; -1: all that are damaged
-	// Scratch is a bucket for a rehearsal: the journals are copied there and repaired there,
+	// RehearsalBucket is a bucket for a rehearsal: the journals are copied there and repaired there,
 	// and nothing else is written. The result shows what a repair would do.
-	Scratch blob.Bucket
+	RehearsalBucket blob.Bucket
 	// Served reports whether a broker serves a shard under a generation. nil: none does.
 	Served func(ctx context.Context, shard int, generation int64) (bool, error)
 }
@@ -69,7 +69,7 @@ type RepairOptions struct {
 // repair is continued by the next one; until then the shard is not served. Shards without damage
 // are left alone, and so are those that a broker serves. The queue's other shards may be served
 // meanwhile.
-func (b *Broker) Repair(ctx context.Context, name string, how RepairOptions) ([]Repaired, error) {
+func (b *Broker) Repair(ctx context.Context, name string, how RepairOptions) ([]RepairResult, error) {
 	set, err := b.registry.get(ctx, name, 0)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (b *Broker) Repair(ctx context.Context, name string, how RepairOptions) ([]
 	if how.Shard >= set.Shards {
 		return nil, queue.Refuse(queue.BadRequest, "the queue %s has %d shards, there is no shard %d", name, set.Shards, how.Shard)
 	}
-	all := []Repaired{}
+	all := []RepairResult{}
 	for index := range set.Shards {
 		if how.Shard >= 0 && index != how.Shard {
 			continue
@@ -98,22 +98,22 @@ type repair struct {
 	b      *Broker
 	set    *queue.Settings
 	index  int
-	bucket blob.Bucket // the bucket that is repaired: the broker's, or Scratch
-	at     string      // prefix of the shard's journal
+	bucket blob.Bucket // the bucket that is repaired: the broker's, or RehearsalBucket
+	prefix string      // prefix of the shard's journal
 	dry    bool
 	name   string
-	out    *Repaired
+	out    *RepairResult
 
-	mu   sync.Mutex
-	kept map[string]bool // keys of objects that were copied to the evidence
+	mu     sync.Mutex
+	copied map[string]bool // keys of objects that were copied to the evidence
 }
 
 // repairShard repairs one shard; it returns nil if the journal is not damaged.
-func (b *Broker) repairShard(ctx context.Context, set *queue.Settings, index int, how *RepairOptions) (*Repaired, error) {
+func (b *Broker) repairShard(ctx context.Context, set *queue.Settings, index int, how *RepairOptions) (*RepairResult, error) {
 	r := &repair{
-		b: b, set: set, index: index, bucket: b.cfg.Bucket, at: prefix(b.cfg.Root, set, index), kept: map[string]bool{},
+		b: b, set: set, index: index, bucket: b.cfg.Bucket, prefix: shardPrefix(b.cfg.Root, set, index), copied: map[string]bool{},
 		name: b.cfg.Now().UTC().Format("20060102T150405.000000Z"),
-		out:  &Repaired{Queue: set.Name, Shard: index, Lost: []LostSlots{}, Raw: []string{}, Unread: []string{}, Left: []Problem{}},
+		out:  &RepairResult{Queue: set.Name, Shard: index, Lost: []LostSlots{}, CopiedRaw: []string{}, NotCopied: []string{}, Remaining: []Problem{}},
 	}
 	found, err := r.verify(ctx)
 	if err != nil || len(found.Problems) == 0 {
@@ -134,8 +134,8 @@ func (b *Broker) repairShard(ctx context.Context, set *queue.Settings, index int
 	if err := found.Repairable(); err != nil {
 		return nil, err
 	}
-	if how.Scratch != nil {
-		if err := r.rehearseIn(ctx, how.Scratch); err != nil {
+	if how.RehearsalBucket != nil {
+		if err := r.switchToRehearsal(ctx, how.RehearsalBucket); err != nil {
 			return nil, err
 		}
 	}
@@ -145,28 +145,28 @@ func (b *Broker) repairShard(ctx context.Context, set *queue.Settings, index int
 	if found, err = r.verify(ctx); err != nil {
 		return nil, err
 	}
-	restored, err := journal.RestoreHead(ctx, r.bucket, r.at, r.name, found)
+	restored, err := journal.RestoreHead(ctx, r.bucket, r.prefix, r.name, found)
 	if err != nil {
 		return nil, err
 	}
 	r.out.Head, r.out.Checkpoint = restored.Head, restored.Checkpoint
-	if err := r.salvage(ctx, restored); err != nil {
+	if err := r.rewriteJournal(ctx, restored); err != nil {
 		return nil, err
 	}
-	err = journal.FinishRepair(ctx, r.bucket, r.at, path(set, index), &folder{})
+	err = journal.FinishRepair(ctx, r.bucket, r.prefix, shardPath(set, index), &ledgerBuilder{})
 	if err == nil && !r.dry { // a rehearsal has no copy of the payloads
-		r.out.Left, err = r.problems(ctx)
+		r.out.Remaining, err = r.problems(ctx)
 	}
 	return r.out, err
 }
 
 func (r *repair) verify(ctx context.Context) (*journal.VerifyResult, error) {
-	return journal.Verify(ctx, r.bucket, r.at, path(r.set, r.index), &folder{})
+	return journal.Verify(ctx, r.bucket, r.prefix, shardPath(r.set, r.index), &ledgerBuilder{})
 }
 
 // problems lists what is wrong with the shard.
 func (r *repair) problems(ctx context.Context) ([]Problem, error) {
-	seen := &Verified{Problems: []Problem{}}
+	seen := &VerifyResult{Problems: []Problem{}}
 	err := (&Registry{bucket: r.bucket, root: r.b.cfg.Root}).verifyShard(ctx, r.set, r.index, seen)
 	return seen.Problems, err
 }
@@ -174,14 +174,14 @@ func (r *repair) problems(ctx context.Context) ([]Problem, error) {
 // begin marks the journal as being repaired, which keeps brokers away, and copies its objects to
 // the evidence.
 func (r *repair) begin(ctx context.Context) (err error) {
-	r.name, err = journal.BeginRepair(ctx, r.bucket, r.at, r.name, func(name string, head []byte) error {
-		return r.keepAs(ctx, name, headObject, head)
+	r.name, err = journal.BeginRepair(ctx, r.bucket, r.prefix, r.name, func(name string, head []byte) error {
+		return r.copyToEvidence(ctx, name, headObject, head)
 	})
 	if err != nil {
 		return err
 	}
-	r.out.Evidence = r.at + "/evidence/" + r.name
-	return r.keepEvidence(ctx)
+	r.out.Evidence = r.prefix + "/evidence/" + r.name
+	return r.copyRemaining(ctx)
 }
 
 const (
@@ -189,44 +189,44 @@ const (
 	reportObject = "report.json"
 )
 
-// keepAs copies the bytes of an object to the evidence of a repair. An existing copy is the older
+// copyToEvidence copies the bytes of an object to the evidence of a repair. An existing copy is the older
 // one and stays.
-func (r *repair) keepAs(ctx context.Context, name, key string, data []byte) error {
+func (r *repair) copyToEvidence(ctx context.Context, name, key string, data []byte) error {
 	if r.dry {
 		return nil
 	}
-	if _, err := r.bucket.Create(ctx, r.at+"/evidence/"+name+"/"+key, data); err != nil && !errors.Is(err, blob.ErrExists) {
+	if _, err := r.bucket.Create(ctx, r.prefix+"/evidence/"+name+"/"+key, data); err != nil && !errors.Is(err, blob.ErrExists) {
 		return fmt.Errorf("keep %s: %w", key, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept[key] = true
+	r.copied[key] = true
 	return nil
 }
 
-// keepEvidence copies the objects of the journal that are not in the evidence yet.
-func (r *repair) keepEvidence(ctx context.Context) error {
+// copyRemaining copies the objects of the journal that are not in the evidence yet.
+func (r *repair) copyRemaining(ctx context.Context) error {
 	if r.dry {
 		return nil
 	}
 	want := func(key string) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return !r.kept[key]
+		return !r.copied[key]
 	}
-	return journal.ReadAll(ctx, r.bucket, r.at, want, func(ctx context.Context, key string, data []byte, unread error) error {
+	return journal.ReadAll(ctx, r.bucket, r.prefix, want, func(ctx context.Context, key string, data []byte, unread error) error {
 		if unread == nil {
-			return r.keepAs(ctx, r.name, key, data)
+			return r.copyToEvidence(ctx, r.name, key, data)
 		}
-		err := blob.Preserve(ctx, r.bucket, r.at+"/"+key, r.out.Evidence+"/"+key)
+		err := blob.Preserve(ctx, r.bucket, r.prefix+"/"+key, r.out.Evidence+"/"+key)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.kept[key] = true
+		r.copied[key] = true
 		switch {
 		case err == nil, errors.Is(err, blob.ErrExists):
-			r.out.Raw = append(r.out.Raw, r.at+"/"+key)
+			r.out.CopiedRaw = append(r.out.CopiedRaw, r.prefix+"/"+key)
 		case errors.Is(err, errors.ErrUnsupported):
-			r.out.Unread = append(r.out.Unread, r.at+"/"+key)
+			r.out.NotCopied = append(r.out.NotCopied, r.prefix+"/"+key)
 		default:
 			return fmt.Errorf("keep %s, which cannot be read (%w): %w", key, unread, err)
 		}
@@ -234,14 +234,14 @@ func (r *repair) keepEvidence(ctx context.Context) error {
 	})
 }
 
-// rehearseIn copies the journal to a scratch bucket and makes the repair go on there.
-func (r *repair) rehearseIn(ctx context.Context, scratch blob.Bucket) error {
+// switchToRehearsal copies the journal to a scratch bucket and makes the repair go on there.
+func (r *repair) switchToRehearsal(ctx context.Context, scratch blob.Bucket) error {
 	all := func(string) bool { return true }
-	err := journal.ReadAll(ctx, r.bucket, r.at, all, func(ctx context.Context, key string, data []byte, unread error) error {
+	err := journal.ReadAll(ctx, r.bucket, r.prefix, all, func(ctx context.Context, key string, data []byte, unread error) error {
 		if unread != nil {
 			data = []byte("unreadable")
 		}
-		_, err := scratch.Write(ctx, r.at+"/"+key, data)
+		_, err := scratch.Write(ctx, r.prefix+"/"+key, data)
 		return err
 	})
 	r.bucket, r.dry = scratch, true
@@ -255,7 +255,7 @@ func (r *repair) report(ctx context.Context) error {
 		return nil
 	}
 	key := r.out.Evidence + "/" + reportObject
-	before := &Repaired{}
+	before := &RepairResult{}
 	o, err := r.bucket.Read(ctx, key)
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
@@ -275,13 +275,13 @@ func (r *repair) report(ctx context.Context) error {
 	if len(lost) > 0 {
 		r.out.Lost = lost
 	}
-	r.out.Void = max(r.out.Void, before.Void)
+	r.out.RejectedRecords = max(r.out.RejectedRecords, before.RejectedRecords)
 	r.out.Head, r.out.Checkpoint = cmp.Or(before.Head, r.out.Head), cmp.Or(before.Checkpoint, r.out.Checkpoint)
 	if len(before.Problems) > 0 {
 		r.out.Problems = before.Problems
 	}
-	r.out.Raw = slices.Compact(slices.Sorted(slices.Values(append(r.out.Raw, before.Raw...))))
-	r.out.Unread = slices.Compact(slices.Sorted(slices.Values(append(r.out.Unread, before.Unread...))))
+	r.out.CopiedRaw = slices.Compact(slices.Sorted(slices.Values(append(r.out.CopiedRaw, before.CopiedRaw...))))
+	r.out.NotCopied = slices.Compact(slices.Sorted(slices.Values(append(r.out.NotCopied, before.NotCopied...))))
 	data, err := json.MarshalIndent(r.out, "", "  ")
 	if err == nil {
 		_, err = r.bucket.Write(ctx, key, data)
@@ -292,11 +292,11 @@ func (r *repair) report(ctx context.Context) error {
 	return nil
 }
 
-// salvage takes over the journal with what is left of it, and writes two checkpoints. After the
+// rewriteJournal takes over the journal with what is left of it, and writes two checkpoints. After the
 // second one, nothing refers to the lost slots, and the remains of the damaged objects are deleted.
 // If the state began with a checkpoint, objects are deleted after the first one too. Only a
 // complete repair closes the log, which ends its marking.
-func (r *repair) salvage(ctx context.Context, from *journal.RestoredHead) error {
+func (r *repair) rewriteJournal(ctx context.Context, from *journal.RestoredHead) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	swept := make(chan error, 4)
@@ -308,12 +308,12 @@ func (r *repair) salvage(ctx context.Context, from *journal.RestoredHead) error 
 		default:
 		}
 	}
-	f := &folder{}
+	f := &ledgerBuilder{}
 	log, err := journal.Open(ctx, cfg, f)
 	if err != nil {
 		return err
 	}
-	err = r.rewrite(ctx, log, f, swept, from.CheckpointSlot > 0)
+	err = r.writeCheckpoints(ctx, log, f, swept, from.CheckpointSlot > 0)
 	if err != nil {
 		cancel()
 		return errors.Join(err, log.Close(ctx))
@@ -321,18 +321,18 @@ func (r *repair) salvage(ctx context.Context, from *journal.RestoredHead) error 
 	return log.Close(ctx)
 }
 
-// rewrite writes the remaining state into two checkpoints.
-func (r *repair) rewrite(ctx context.Context, log *journal.Log, f *folder, swept <-chan error, based bool) error {
+// writeCheckpoints writes the remaining state into two checkpoints.
+func (r *repair) writeCheckpoints(ctx context.Context, log *journal.Log, f *ledgerBuilder, swept <-chan error, based bool) error {
 	l, err := f.ledger()
 	if err != nil {
 		return err
 	}
 	for _, lost := range log.Lost() {
-		r.out.Lost = append(r.out.Lost, LostSlots{From: lost.Slot, To: lost.End - 1, Why: lost.Err.Error()})
+		r.out.Lost = append(r.out.Lost, LostSlots{From: lost.Slot, To: lost.End - 1, Reason: lost.Err.Error()})
 	}
-	r.out.Void, r.out.Jobs = f.void, l.Jobs()
+	r.out.RejectedRecords, r.out.Jobs = f.rejected, l.Jobs()
 	// A broker may have written until the log was opened.
-	if err := r.keepEvidence(ctx); err != nil {
+	if err := r.copyRemaining(ctx); err != nil {
 		return err
 	}
 	if err := r.report(ctx); err != nil {
@@ -376,12 +376,12 @@ func (b *Broker) checkpointNow(ctx context.Context, log *journal.Log, l *ledger.
 	}
 	c := checkpoint{log: begun, upTo: upTo, cut: l.BeginCheckpoint()}
 	for more := true; more && err == nil; {
-		if c.eager() {
+		if c.canWrite() {
 			more, err = c.write()
 			continue
 		}
 		select {
-		case <-c.moved():
+		case <-c.progressed():
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -394,10 +394,10 @@ func (b *Broker) checkpointNow(ctx context.Context, log *journal.Log, l *ledger.
 		return begun.Err()
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(repairPatience):
+	case <-time.After(checkpointTimeout):
 		return errors.New("the checkpoint is not stored")
 	}
 }
 
-// repairPatience is how long the repair of a shard waits for the store to accept one checkpoint.
-const repairPatience = 10 * time.Minute
+// checkpointTimeout is how long the repair of a shard waits for the store to accept one checkpoint.
+const checkpointTimeout = 10 * time.Minute

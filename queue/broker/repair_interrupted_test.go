@@ -142,7 +142,7 @@ type interrupted struct {
 	at      int
 	applied bool // stop after the write
 	lost    int
-	want    Repaired
+	want    RepairResult
 	damaged *mem.Bucket
 	size    int
 }
@@ -192,7 +192,7 @@ func (r *interrupted) run(t *testing.T) {
 		return
 	case len(again) == 0 && !served:
 		complaint("a broker was refused with %v, and the repair finds nothing to do", between.err)
-	case len(again) == 1 && (again[0].Jobs != r.want.Jobs || len(again[0].Left) != 0 || len(again[0].Lost) != r.lost && !served):
+	case len(again) == 1 && (again[0].Jobs != r.want.Jobs || len(again[0].Remaining) != 0 || len(again[0].Lost) != r.lost && !served):
 		complaint("repeated: %+v, want %+v", again[0], r.want)
 	}
 	if found, err := NewRegistry(bucket, "").Verify(t.Context(), "one"); err != nil || len(found.Problems) != 0 {
@@ -209,7 +209,7 @@ func (r *interrupted) evidence(bucket *mem.Bucket, complaint func(string, ...any
 	for _, key := range bucket.Keys() {
 		if rest, ok := strings.CutPrefix(key, shard+"evidence/"); ok && strings.HasSuffix(rest, "/report.json") {
 			data, _ := bucket.Peek(key)
-			var report Repaired
+			var report RepairResult
 			if err := json.Unmarshal(data, &report); err != nil {
 				complaint("%s: %v", key, err)
 			}
@@ -322,7 +322,7 @@ func TestBrokerBesideARepair(t *testing.T) {
 		return nil
 	}}
 	type result struct {
-		done []Repaired
+		done []RepairResult
 		err  error
 	}
 	ended := make(chan result, 1)
@@ -350,7 +350,7 @@ func TestBrokerBesideARepair(t *testing.T) {
 			if !errors.Is(r.err, journal.ErrRepairing) || !isDamage(r.err) {
 				t.Errorf("at %s: the broker ended with %v", key, r.err)
 			}
-			if _, err := n.Enqueue(w.ctx, "one", ids(1)); queue.TagOf(err) != queue.Damaged {
+			if _, err := n.Enqueue(w.ctx, "one", jobsWithIDs(1)); queue.TagOf(err) != queue.Damaged {
 				t.Errorf("at %s: a caller is told %v", key, err)
 			}
 			if now, _ := bucket.Peek(shard + "/HEAD"); !bytes.Equal(before, now) {
@@ -441,7 +441,7 @@ func TestRepairKeepsWhatCannotBeRead(t *testing.T) {
 		t.Errorf("the broker ended with %v", r.err)
 	}
 	done, err := w.node("repair").Repair(t.Context(), "one", RepairOptions{Shard: -1})
-	if err != nil || len(done) != 1 || !slices.Equal(done[0].Raw, []string{segment}) || len(done[0].Unread) != 0 || len(done[0].Lost) != 1 {
+	if err != nil || len(done) != 1 || !slices.Equal(done[0].CopiedRaw, []string{segment}) || len(done[0].NotCopied) != 0 || len(done[0].Lost) != 1 {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	kept := filepath.Join(root, filepath.FromSlash(done[0].Evidence+strings.TrimPrefix(segment, shardOfKey(segment))))
@@ -493,7 +493,7 @@ func TestRepairOfOneShard(t *testing.T) {
 	served := n.serve("two", 0)
 	var lost []string
 	for shard := range 2 { // the first segment with records behind the newest checkpoint
-		at := prefix("", &o.queues[0], shard)
+		at := shardPrefix("", &o.queues[0], shard)
 		start := o.head(bucket, at+"/HEAD").Checkpoint.Start()
 		for _, key := range bucket.Keys() {
 			rest, ok := strings.CutPrefix(key, at+"/")

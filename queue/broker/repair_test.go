@@ -97,12 +97,12 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	damagedFile, _ := files(root, key)
 	damaged, _ := os.ReadFile(damagedFile)
 	files := o.list(bucket)
-	dry, err := n.Repair(t.Context(), "one", RepairOptions{Shard: -1, Scratch: mem.New(mem.Config{})})
+	dry, err := n.Repair(t.Context(), "one", RepairOptions{Shard: -1, RehearsalBucket: mem.New(mem.Config{})})
 	if err != nil || len(dry) != 1 || !slices.Equal(o.list(bucket), files) {
 		t.Fatalf("a rehearsal: %+v, %v", dry, err)
 	}
 	done, err := n.Repair(t.Context(), "one", RepairOptions{Shard: -1})
-	if err != nil || len(done) != 1 || len(done[0].Left) != 0 {
+	if err != nil || len(done) != 1 || len(done[0].Remaining) != 0 {
 		t.Fatalf("repaired: %+v, %v", done, err)
 	}
 	if len(done[0].Lost) != lost || len(dry[0].Lost) != lost || dry[0].Jobs != done[0].Jobs {
@@ -115,8 +115,8 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	if again, err := n.Repair(t.Context(), "one", RepairOptions{Shard: -1}); err != nil || len(again) != 0 {
 		t.Errorf("repaired again: %+v, %v", again, err)
 	}
-	if len(done[0].Unread) != 0 || len(done[0].Raw) != map[bool]int{true: 1}[flip] {
-		t.Errorf("kept as it is: %q, not kept: %q", done[0].Raw, done[0].Unread)
+	if len(done[0].NotCopied) != 0 || len(done[0].CopiedRaw) != map[bool]int{true: 1}[flip] {
+		t.Errorf("kept as it is: %q, not kept: %q", done[0].CopiedRaw, done[0].NotCopied)
 	}
 	if flip { // byte by byte
 		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(done[0].Evidence+strings.TrimPrefix(damagedFile, filepath.Join(root, filepath.FromSlash(shardOfKey(key)))))))
@@ -128,7 +128,7 @@ func (o *oracle) repair(t *testing.T, key string, flip bool, lost int) {
 	for _, k := range files { // readable objects are in the evidence
 		if rest, ok := strings.CutPrefix(k, shard); ok && kindOf(k) != "payload" {
 			_, err := bucket.Read(t.Context(), done[0].Evidence+"/"+rest)
-			if raw := slices.Contains(done[0].Raw, k) && errors.Is(err, blob.ErrCorrupt); err != nil && !raw {
+			if raw := slices.Contains(done[0].CopiedRaw, k) && errors.Is(err, blob.ErrCorrupt); err != nil && !raw {
 				t.Errorf("%s is not kept: %v", k, err)
 			}
 		}

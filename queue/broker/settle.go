@@ -14,7 +14,7 @@ import (
 // returns the outcomes in the order of the settlements.
 func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlement) (_ []queue.Outcome, err error) {
 	defer b.instruments.operation(ctx, name, "settle", "settle")(&err)
-	set, err := b.open(ctx, name)
+	set, err := b.beginCall(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -36,22 +36,22 @@ func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlemen
 	}
 	var failed error
 	for index, positions := range parts {
-		err := b.settlePart(ctx, name, index, what, positions, outcomes)
+		err := b.settleOnShard(ctx, name, index, what, positions, outcomes)
 		if err != nil && (failed == nil || queue.TagOf(err) == queue.UnknownOutcome) {
 			failed = err
 		}
 	}
 	if failed != nil && len(parts) > 1 && queue.TagOf(failed) != queue.UnknownOutcome {
-		failed = errors.Join(unknown("some of the settlements may be durable"), failed)
+		failed = errors.Join(unknownOutcome("some of the settlements may be durable"), failed)
 	}
 	if failed != nil {
 		return nil, failed
 	}
-	return outcomes, b.elsewhere(ctx, name, set, what, outcomes)
+	return outcomes, b.settleOnOtherShards(ctx, name, set, what, outcomes)
 }
 
 // shardOfClaim returns the shard that the token names. Without a token it is the shard of the job's
-// ID, which is right for jobs without a group only; see elsewhere.
+// ID, which is right for jobs without a group only; see settleOnOtherShards.
 func shardOfClaim(x *queue.Settlement, shards int) int {
 	if x.Token != "" && shards > 1 {
 		var room [maxToken]byte
@@ -62,8 +62,8 @@ func shardOfClaim(x *queue.Settlement, shards int) int {
 	return shardOf(x.ID, shards)
 }
 
-// settlePart settles one shard's part of a call and stores the outcomes at their positions.
-func (b *Broker) settlePart(ctx context.Context, name string, index int, what []queue.Settlement, positions []int, outcomes []queue.Outcome) error {
+// settleOnShard settles one shard's part of a call and stores the outcomes at their positions.
+func (b *Broker) settleOnShard(ctx context.Context, name string, index int, what []queue.Settlement, positions []int, outcomes []queue.Outcome) error {
 	s, err := b.serving(ctx, name, index)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (b *Broker) settlePart(ctx context.Context, name string, index int, what []
 	for n, at := range positions {
 		c.settle[n] = what[at]
 	}
-	c.tokens = s.tokens(c.settle)
+	c.tokens = s.verifyTokens(c.settle)
 	c.outcomes = make([]queue.Outcome, 0, len(positions))
 	if err := s.do(ctx, c); err != nil {
 		return err
@@ -84,22 +84,22 @@ func (b *Broker) settlePart(ctx context.Context, name string, index int, what []
 	return nil
 }
 
-// tokens parses and verifies the tokens. It runs on the caller's goroutine.
-func (s *shard) tokens(what []queue.Settlement) []token {
+// verifyTokens parses and verifies the tokens. It runs on the caller's goroutine.
+func (s *shard) verifyTokens(what []queue.Settlement) []token {
 	out := make([]token, len(what))
-	seal := s.sealers.Get().(*sealer)
+	seal := s.tokenCodecs.Get().(*tokenCodec)
 	for i := range what {
-		if t, ok := seal.open(what[i].Token, what[i].ID); ok && t.shard == s.index {
+		if t, ok := seal.decode(what[i].Token, what[i].ID); ok && t.shard == s.index {
 			out[i] = t
 		}
 	}
-	s.sealers.Put(seal)
+	s.tokenCodecs.Put(seal)
 	return out
 }
 
-// elsewhere asks the node's other shards about settlements without a token that the ID's shard does
+// settleOnOtherShards asks the node's other shards about settlements without a token that the ID's shard does
 // not know: a job with a group is on its group's shard.
-func (b *Broker) elsewhere(ctx context.Context, name string, set *queue.Settings, what []queue.Settlement, outcomes []queue.Outcome) error {
+func (b *Broker) settleOnOtherShards(ctx context.Context, name string, set *queue.Settings, what []queue.Settlement, outcomes []queue.Outcome) error {
 	if set.Shards == 1 {
 		return nil
 	}
@@ -107,11 +107,11 @@ func (b *Broker) elsewhere(ctx context.Context, name string, set *queue.Settings
 		if what[i].Token != "" || outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
 			continue
 		}
-		for _, s := range b.local(name) {
+		for _, s := range b.localShards(name) {
 			if s.index == shardOf(what[i].ID, set.Shards) {
 				continue
 			}
-			if err := b.settlePart(ctx, name, s.index, what, []int{i}, outcomes); err != nil {
+			if err := b.settleOnShard(ctx, name, s.index, what, []int{i}, outcomes); err != nil {
 				return err
 			}
 			if outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
@@ -125,17 +125,17 @@ func (b *Broker) elsewhere(ctx context.Context, name string, set *queue.Settings
 // settleStep decides settlements until it meets one whose job is held.
 func settleStep(s *shard, c *call) progress {
 	if c.next == 0 && s.commits.full() && slices.ContainsFunc(c.settle, func(x queue.Settlement) bool { return x.Verb != queue.Extend }) {
-		c.refuse(full("too much is being written at the moment"))
-		return placed
+		c.refuse(queueFull("too much is being written at the moment"))
+		return handled
 	}
 	for ; c.next < len(c.settle); c.next++ {
 		x := &c.settle[c.next]
-		j, out := s.claimOf(c, x)
+		j, out := s.jobOfHolder(c, x)
 		if j != nil && j.Held {
 			return s.commits.waitForNewest(c)
 		}
 		if j != nil {
-			out = s.carryOut(c, x, j)
+			out = s.settleClaim(c, x, j)
 		}
 		if out.Err != nil {
 			c.negative = true
@@ -145,11 +145,11 @@ func settleStep(s *shard, c *call) progress {
 	return decided
 }
 
-// claimOf returns the job if the settlement comes from the claim's holder, or if the job is held.
+// jobOfHolder returns the job if the settlement comes from the claim's holder, or if the job is held.
 // Otherwise it returns the answer.
-func (s *shard) claimOf(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
+func (s *shard) jobOfHolder(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
 	if x.Token == "" {
-		return s.claimOfWorker(c, x)
+		return s.jobOfWorker(c, x)
 	}
 	t := c.tokens[c.next]
 	if t == (token{}) {
@@ -160,7 +160,7 @@ func (s *shard) claimOf(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcom
 	*j, ok = s.ledger.JobWithoutPayload(t.number) // the MAC proves that the job has this ID
 	switch {
 	case !ok:
-		return nil, s.afterEnd(c, x, t.nonce)
+		return nil, s.answerEnded(c, x, t.nonce)
 	case j.Held:
 		return j, queue.Outcome{}
 	}
@@ -168,13 +168,13 @@ func (s *shard) claimOf(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcom
 	if j.State == ledger.Active && same {
 		return j, queue.Outcome{}
 	}
-	if s.adopt(x, j, t) {
+	if s.acceptLostClaim(x, j, t) {
 		return j, queue.Outcome{}
 	}
 	return nil, stale(x, "the claim is over; the job is "+string(stateOf(j.State)))
 }
 
-// adopt accepts a claim that an earlier owner made and whose record was lost with it. The claim
+// acceptLostClaim accepts a claim that an earlier owner made and whose record was lost with it. The claim
 // must be newer than what the log knows of the job, and this owner must not have handed out the job
 // since.
 //
@@ -183,7 +183,7 @@ func (s *shard) claimOf(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcom
 // token: epoch 1 is older than owner 2's, delivery 3 is newer than 2, so the claim is applied now.
 // If owner 2 had claimed the job for another worker, its own epoch would be in the job and the old
 // token is stale.
-func (s *shard) adopt(x *queue.Settlement, j *ledger.Job, t token) bool {
+func (s *shard) acceptLostClaim(x *queue.Settlement, j *ledger.Job, t token) bool {
 	if t.epoch >= s.epoch || t.delivery > 1<<16-2 {
 		return false
 	}
@@ -209,12 +209,12 @@ func (s *shard) adopt(x *queue.Settlement, j *ledger.Job, t token) bool {
 	return true
 }
 
-// claimOfWorker is claimOf for a settlement without a token: the worker's name must be that of the
+// jobOfWorker is jobOfHolder for a settlement without a token: the worker's name must be that of the
 // claim.
-func (s *shard) claimOfWorker(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
+func (s *shard) jobOfWorker(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
 	j, ok := s.ledger.Find(x.ID)
 	if !ok {
-		return nil, s.afterEnd(c, x, workerNonce(x.Worker))
+		return nil, s.answerEnded(c, x, workerNonce(x.Worker))
 	}
 	if j.Held {
 		return &j, queue.Outcome{}
@@ -225,9 +225,9 @@ func (s *shard) claimOfWorker(c *call, x *queue.Settlement) (*ledger.Job, queue.
 	return &j, queue.Outcome{}
 }
 
-// afterEnd answers for a job that the ledger no longer has. The claim that completed it may repeat
+// answerEnded answers for a job that the ledger no longer has. The claim that completed it may repeat
 // its complete.
-func (s *shard) afterEnd(c *call, x *queue.Settlement, nonce uint32) queue.Outcome {
+func (s *shard) answerEnded(c *call, x *queue.Settlement, nonce uint32) queue.Outcome {
 	end, ok := s.ledger.Ended(x.ID)
 	switch {
 	case !ok:
@@ -244,8 +244,8 @@ func stale(x *queue.Settlement, why string) queue.Outcome {
 	return queue.Outcome{ID: x.ID, Err: queue.Refuse(queue.StaleClaim, "job %q: %s", x.ID, why).WithHint("stop working on it; another worker may have it")}
 }
 
-// carryOut makes the records of a settlement by the claim's holder.
-func (s *shard) carryOut(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
+// settleClaim makes the records of a settlement by the claim's holder.
+func (s *shard) settleClaim(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
 	switch {
 	case x.Verb == queue.Extend:
 		return s.extend(x, j)
@@ -254,18 +254,18 @@ func (s *shard) carryOut(c *call, x *queue.Settlement, j *ledger.Job) queue.Outc
 		s.commits.recordPending(c, pending{number: j.Number})
 		return queue.Outcome{ID: x.ID, State: queue.Completed}
 	}
-	return s.write(c, x, j)
+	return s.recordSettlement(c, x, j)
 }
 
-// write adds the hard record of a settlement other than Extend, and returns the outcome.
-func (s *shard) write(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
+// recordSettlement adds the hard record of a settlement other than Extend, and returns the outcome.
+func (s *shard) recordSettlement(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
 	var r ledger.Record
 	out := queue.Outcome{ID: x.ID}
 	switch x.Verb {
 	case queue.Complete:
 		r.Kind, r.Result, out.State = ledger.Complete, x.Result, queue.Completed
 	case queue.Fail:
-		s.failing(x, j, &r)
+		s.fillFail(x, j, &r)
 		switch {
 		case r.Dead:
 			out.State = queue.Dead
@@ -301,9 +301,9 @@ func (s *shard) extend(x *queue.Settlement, j *ledger.Job) queue.Outcome {
 	return queue.Outcome{ID: x.ID, State: queue.Active, For: millisecond(visibility)}
 }
 
-// failing fills in a Fail record: the job is dead, or waits for its next attempt.
-func (s *shard) failing(x *queue.Settlement, j *ledger.Job, r *ledger.Record) {
-	r.Kind, r.Cause = ledger.Fail, cut(x.Cause, queue.MaxCause)
+// fillFail fills in a Fail record: the job is dead, or waits for its next attempt.
+func (s *shard) fillFail(x *queue.Settlement, j *ledger.Job, r *ledger.Record) {
+	r.Kind, r.Cause = ledger.Fail, truncate(x.Cause, queue.MaxCause)
 	if x.Dead || j.Exhausted(true) {
 		r.Dead = true
 		return

@@ -13,18 +13,18 @@ import (
 )
 
 // shard is one shard that this node serves. One goroutine, run, owns its fields and works in
-// rounds. Other goroutines use only these: calls, changes and left (queues to that goroutine),
-// snapshot (atomic), gone (closed when run has returned), rubbish (has a mutex), sealers (a pool),
+// rounds. Other goroutines use only these: calls, changes and withdrawn (queues to that goroutine),
+// snapshot (atomic), runEnded (closed when run has returned), rubbish (has a mutex), tokenCodecs (a pool),
 // and the fields that never change after the takeover, such as name, index, epoch and ctx.
 //
 // A round (method round) has these steps, in this order:
 //
 //  1. readClock reads the time and moves the ledger's time forward.
 //  2. commits.applyDurable applies the batches that have become durable to the ledger, answers their
-//     calls, and puts the calls that waited for them (parked) into again. If the journal refused the
+//     calls, and puts the calls that waited for them (parked) into retries. If the journal refused the
 //     last append, retryAppend repeats it.
-//  3. take records what time brings (recordDue), and decides the calls in again and those in the
-//     inbox. Each call's step makes records, which commits gathers. At its end, serve gives jobs to
+//  3. decideWaiting records what time brings (recordDue), and decides the calls in retries and those in the
+//     inbox. Each call's step makes records, which commits gathers. At its end, servePolls gives jobs to
 //     long polls. A shard that has drained skips this step.
 //  4. commits.appendBatch appends what was gathered to the journal as one batch.
 //  5. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
@@ -36,24 +36,24 @@ import (
 // lost; this is what soft claims allow.
 //
 // An answer that depends on the state must not come from a broker that may have been replaced. So
-// decide and finish check that the run's assignment still holds (trusted) before a refusal, or an
+// decide and finish check that the run's assignment still holds (holdsAssignment) before a refusal, or an
 // answer that wrote nothing, goes out. An answer that wrote something needs no check: the journal
 // rejects every write of a replaced owner, and the batch of this one is durable.
 type shard struct {
-	b        *Broker
-	unit     daemon.Unit
-	name     string // of the queue
-	index    int
-	blobs    string // prefix of payload objects
-	settings queue.Settings
-	ctx      context.Context // of the run; daemon.Validity reads from it how long the assignment holds
-	log      *journal.Log
-	ledger   *ledger.Ledger
-	sealers  *sync.Pool
-	begun    time.Time // start of this run, by the local clock
-	tools    *tools    // nil until the first call or record; see use
-	epoch    int64
-	void     int // records that the takeover's replay rejected (ledger.ErrVoid); expected to be 0
+	b           *Broker
+	unit        daemon.Unit
+	name        string // of the queue
+	index       int
+	blobs       string // prefix of payload objects
+	settings    queue.Settings
+	ctx         context.Context // of the run; daemon.Validity reads from it how long the assignment holds
+	log         *journal.Log
+	ledger      *ledger.Ledger
+	tokenCodecs *sync.Pool
+	begun       time.Time // start of this run, by the local clock
+	tools       *tools    // nil until the first call or record; see use
+	epoch       int64
+	rejected    int // records that the takeover's replay rejected (ledger.ErrVoid); expected to be 0
 
 	calls       *mailbox[*call]
 	changes     chan *queue.Settings // new settings of the queue, from the goroutine that re-reads the registry
@@ -62,20 +62,20 @@ type shard struct {
 	closing     chan error           // receives the result of log.Close
 	drained     bool
 	removed     bool // the queue was removed
-	gone        chan struct{}
+	runEnded    chan struct{}
 	snapshot    atomic.Pointer[queue.Stats]
 	shown       time.Time // when snapshot was stored
 	shownAt     uint64    // commits.changes at that time
 
-	clock    queueClock
-	commits  commits
-	requests map[string]*batch // batches with durable claims that are not durable yet, by request ID
-	again    []*call           // calls to decide in the next round
-	polls    []*call
-	left     *mailbox[*call] // long polls whose callers have stopped waiting
-	ckpt     checkpoint
-	written  *journal.Checkpoint // the newest checkpoint that was committed
-	rubbish  rubbish             // payload objects to delete
+	clock     queueClock
+	commits   commits
+	requests  map[string]*batch // batches with durable claims that are not durable yet, by request ID
+	retries   []*call           // calls to decide in the next round
+	polls     []*call
+	withdrawn *mailbox[*call] // long polls whose callers have stopped waiting
+	ckpt      checkpoint
+	written   *journal.Checkpoint // the newest checkpoint that was committed
+	rubbish   rubbish             // payload objects to delete
 }
 
 // tools holds what only a shard with work needs. A process may have thousands of shards, most of
@@ -98,7 +98,7 @@ const (
 	softBytes  = 64 << 10
 	roundBytes = 4 << 20 // bytes of records in one round
 	roundCalls = 4096
-	inbox      = 4096 // calls that may wait for the shard's goroutine
+	inboxSize  = 4096 // calls that may wait for the shard's goroutine
 	showEvery  = time.Second
 )
 
@@ -116,7 +116,7 @@ func (s *shard) run(draining <-chan struct{}) error {
 		if s.ready() {
 			s.drain()
 		}
-		if s.restless() {
+		if s.hasWork() {
 			select {
 			case <-s.log.Acks():
 				s.round()
@@ -127,7 +127,7 @@ func (s *shard) run(draining <-chan struct{}) error {
 			}
 			continue
 		}
-		timer.Reset(s.sleep())
+		timer.Reset(s.untilNextEvent())
 		select {
 		case <-calls:
 			s.round()
@@ -135,7 +135,7 @@ func (s *shard) run(draining <-chan struct{}) error {
 			s.round()
 		case <-timer.C:
 			s.round()
-		case <-s.ckpt.moved():
+		case <-s.ckpt.progressed():
 			s.round()
 		case next := <-s.changes:
 			s.configure(next)
@@ -149,10 +149,10 @@ func (s *shard) run(draining <-chan struct{}) error {
 	}
 }
 
-// restless reports whether there is work that needs no event: calls to decide again, or a
+// hasWork reports whether there is work that needs no event: calls to decide again, or a
 // checkpoint that can go on.
-func (s *shard) restless() bool {
-	return !s.commits.blocked && len(s.again) > 0 || s.ckpt.eager()
+func (s *shard) hasWork() bool {
+	return !s.commits.blocked && len(s.retries) > 0 || s.ckpt.canWrite()
 }
 
 // round does everything that can be done now; see shard for its steps.
@@ -161,21 +161,21 @@ func (s *shard) round() {
 	s.commits.applyDurable()
 	s.commits.retryAppend(s.drained)
 	if !s.drained {
-		s.take()
+		s.decideWaiting()
 	}
 	s.commits.appendBatch(s.drained)
 	s.checkpoint()
 	s.show()
 }
 
-// take decides the waiting calls. While the journal accepts nothing more, only calls that write
+// decideWaiting decides the waiting calls. While the journal accepts nothing more, only calls that write
 // nothing are answered. New calls that would write are refused, and calls that have written a part
-// wait in again.
-func (s *shard) take() {
+// wait in retries.
+func (s *shard) decideWaiting() {
 	if !s.commits.blocked {
 		recordDue(&s.commits)
-		again := s.again
-		s.again = nil
+		again := s.retries
+		s.retries = nil
 		for _, c := range again {
 			s.decide(c)
 		}
@@ -187,8 +187,8 @@ func (s *shard) take() {
 		}
 		s.decide(c)
 	}
-	s.calls.again()
-	s.serve()
+	s.calls.resignal()
+	s.servePolls()
 }
 
 // readClock reads the time of this round, and moves the ledger's time forward.
@@ -200,17 +200,17 @@ func (s *shard) readClock() {
 // decide runs the call's step and handles its result. A shard that has drained, or whose assignment
 // no longer holds, fails the call instead.
 func (s *shard) decide(c *call) {
-	if s.drained || !s.trusted() {
+	if s.drained || !s.holdsAssignment() {
 		s.fail(c)
 		return
 	}
 	switch c.step(s, c) {
 	case decided:
-		c.decided = true
+		c.complete = true
 		s.finish(c)
 	case later:
-		s.again = append(s.again, c)
-	case busy, placed:
+		s.retries = append(s.retries, c)
+	case waiting, handled:
 	}
 }
 
@@ -219,17 +219,17 @@ func (s *shard) decide(c *call) {
 // replaced could be wrong about the state.
 func (s *shard) finish(c *call) {
 	switch {
-	case !c.decided || c.waits > 0:
-	case (c.negative || !c.wrote) && !s.trusted():
+	case !c.complete || c.waits > 0:
+	case (c.negative || !c.wrote) && !s.holdsAssignment():
 		s.fail(c)
 	default:
 		c.answer()
 	}
 }
 
-// trusted reports whether the run's assignment still holds. Without a deadline in the context it
+// holdsAssignment reports whether the run's assignment still holds. Without a deadline in the context it
 // always does.
-func (s *shard) trusted() bool {
+func (s *shard) holdsAssignment() bool {
 	left, ok := daemon.Validity(s.ctx)
 	return !ok || left > 0
 }
@@ -244,13 +244,13 @@ func (s *shard) appended(records int) { s.b.instruments.batch(s.name, records) }
 // counts the record.
 func (s *shard) beforeApplying(r *ledger.Record) {
 	s.unlink(r)
-	s.use().rates.count(r, s.clock.wall)
+	s.use().rates.count(r, s.clock.local)
 }
 
 // applied forgets a batch that is durable.
 func (s *shard) applied(b *batch) {
 	if b.n > 0 {
-		s.b.instruments.commit(s.name, s.clock.wall.Sub(b.begun))
+		s.b.instruments.commit(s.name, s.clock.local.Sub(b.begun))
 	}
 	if s.configuring == b {
 		s.configuring = nil
@@ -261,11 +261,11 @@ func (s *shard) applied(b *batch) {
 }
 
 // retry decides calls anew in the next round.
-func (s *shard) retry(calls []*call) { s.again = append(s.again, calls...) }
+func (s *shard) retry(calls []*call) { s.retries = append(s.retries, calls...) }
 
-// sleep returns how long run may wait if no event comes: until the next deadline of the ledger, the
+// untilNextEvent returns how long run may wait if no event comes: until the next deadline of the ledger, the
 // soft records, the drain or the snapshot.
-func (s *shard) sleep() time.Duration {
+func (s *shard) untilNextEvent() time.Duration {
 	wait := time.Hour
 	if next, ok := untilDue(&s.commits); ok && !s.drained {
 		wait = min(wait, next)

@@ -26,27 +26,27 @@ func bubble(t *testing.T, story func(t *testing.T)) {
 func TestSubmitClaimComplete(t *testing.T) {
 	t.Parallel()
 	_, n, r := serving(t, queue.Settings{})
-	got := n.enqueue(ids(3)...)
+	got := n.enqueue(jobsWithIDs(3)...)
 	if got[0] != (queue.Receipt{ID: "j0", State: queue.Waiting}) {
 		t.Fatalf("%+v", got)
 	}
-	c := n.one("j0")
+	c := n.claimOne("j0")
 	if string(c.Payload) != "payload 0" || c.Job.State != queue.Active || c.Job.Deliveries != 1 || c.Job.Attempts != 0 || c.Token == "" {
 		t.Fatalf("%+v", c)
 	}
-	want(t, n.say(queue.Extend, c), queue.Active, "")
-	want(t, n.say(queue.Complete, c, func(x *queue.Settlement) { x.Result = []byte("42") }), queue.Completed, "")
-	want(t, n.say(queue.Complete, c), queue.Completed, "") // repeated: true still
-	want(t, n.say(queue.Fail, c), "", queue.StaleClaim)
+	wantOutcome(t, n.settle(queue.Extend, c), queue.Active, "")
+	wantOutcome(t, n.settle(queue.Complete, c, func(x *queue.Settlement) { x.Result = []byte("42") }), queue.Completed, "")
+	wantOutcome(t, n.settle(queue.Complete, c), queue.Completed, "") // repeated: true still
+	wantOutcome(t, n.settle(queue.Fail, c), "", queue.StaleClaim)
 	if i := n.get("j0"); i.State != queue.Completed || string(i.Result) != "42" {
 		t.Fatalf("%+v", i)
 	}
-	if st := n.stat(); st.Waiting != 2 || st.Completed != 1 || st.Enqueued != 3 {
+	if st := n.stats(); st.Waiting != 2 || st.Completed != 1 || st.Enqueued != 3 {
 		t.Fatalf("%+v", st)
 	}
 	r.drain(t)
-	_, err := n.Enqueue(n.w.ctx, queue.DefaultQueue, ids(1))
-	refusedAs(t, err, queue.QueueNotOwner)
+	_, err := n.Enqueue(n.w.ctx, queue.DefaultQueue, jobsWithIDs(1))
+	wantRefusal(t, err, queue.QueueNotOwner)
 }
 
 func TestOnADirectory(t *testing.T) {
@@ -60,16 +60,16 @@ func TestOnADirectory(t *testing.T) {
 	w.declare(queue.Settings{})
 	a, b := w.node("a"), w.node("b")
 	first := a.serve(queue.DefaultQueue, 0)
-	a.enqueue(ids(50)...)
+	a.enqueue(jobsWithIDs(50)...)
 	for range 20 {
-		want(t, a.say(queue.Complete, a.claim(queue.ClaimRequest{Worker: "w"})[0]), queue.Completed, "")
+		wantOutcome(t, a.settle(queue.Complete, a.claim(queue.ClaimRequest{Worker: "w"})[0]), queue.Completed, "")
 	}
 	first.kill()
 	b.serve(queue.DefaultQueue, 0)
-	if st := b.stat(); st.Waiting != 30 || st.Completed != 20 {
+	if st := b.stats(); st.Waiting != 30 || st.Completed != 20 {
 		t.Fatalf("%+v", st)
 	}
-	if got := b.enqueue(ids(50)...); !got[0].Duplicate || !got[49].Duplicate {
+	if got := b.enqueue(jobsWithIDs(50)...); !got[0].Duplicate || !got[49].Duplicate {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -106,15 +106,15 @@ func TestDelay(t *testing.T) {
 		if got[0].State != queue.Delayed || got[1].State != queue.Delayed || got[2].State != queue.Waiting {
 			t.Fatalf("%+v", got)
 		}
-		n.one("past")
+		n.claimOne("past")
 		begun := time.Now()
 		if c := n.claim(queue.ClaimRequest{Wait: queue.MaxWait}); len(c) != 1 || c[0].Job.ID != "at" || time.Since(begun) != 30*time.Second {
 			t.Fatalf("%+v after %v", c, time.Since(begun))
 		}
-		if met := n.act(queue.Command{Act: queue.RunNow}); met != 1 {
+		if met := n.command(queue.Command{Act: queue.RunNow}); met != 1 {
 			t.Fatalf("met %d", met)
 		}
-		n.one("in")
+		n.claimOne("in")
 	})
 }
 
@@ -126,8 +126,8 @@ func TestTTL(t *testing.T) {
 		if i := n.get("short"); i.State != queue.Dead || !strings.Contains(i.Cause, "time to live") {
 			t.Fatalf("%+v", i)
 		}
-		n.one("queue's")
-		if st := n.stat(); st.Expired != 1 || st.Died != 0 || st.Dead != 1 {
+		n.claimOne("queue's")
+		if st := n.stats(); st.Expired != 1 || st.Died != 0 || st.Dead != 1 {
 			t.Fatalf("%+v", st)
 		}
 	})
@@ -177,7 +177,7 @@ func TestLongPoll(t *testing.T) {
 				t.Fatalf("served %d, want %d", got, i)
 			}
 		}
-		if st := n.stat(); st.Active != 3 || st.Waiting != 0 {
+		if st := n.stats(); st.Active != 3 || st.Waiting != 0 {
 			t.Fatalf("%+v", st)
 		}
 	})
@@ -187,32 +187,32 @@ func TestRetries(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, _ := serving(t, queue.Settings{})
 		n.enqueue(queue.Job{ID: "a", Retry: queue.Retry{MaxAttempts: 3, Backoff: 10 * time.Second, Jitter: -1}}, queue.Job{ID: "b"})
-		c := n.one("a")
-		want(t, n.say(queue.Fail, c, func(x *queue.Settlement) { x.Cause = "boom" }), queue.Delayed, "")
+		c := n.claimOne("a")
+		wantOutcome(t, n.settle(queue.Fail, c, func(x *queue.Settlement) { x.Cause = "boom" }), queue.Delayed, "")
 		if i := n.get("a"); i.Attempts != 1 || i.Cause != "boom" || time.Until(i.RunAt).Round(100*time.Millisecond) != 10*time.Second {
 			t.Fatalf("%+v", i)
 		}
 		time.Sleep(10 * time.Second)
-		c = n.one("a") // it keeps its place before b
-		want(t, n.say(queue.Fail, c, func(x *queue.Settlement) { d := time.Duration(0); x.RetryAfter = &d }), queue.Waiting, "")
-		c = n.one("a")
-		want(t, n.say(queue.Fail, c, func(x *queue.Settlement) { x.Cause = strings.Repeat("é", queue.MaxCause) }), queue.Dead, "")
+		c = n.claimOne("a") // it keeps its place before b
+		wantOutcome(t, n.settle(queue.Fail, c, func(x *queue.Settlement) { d := time.Duration(0); x.RetryAfter = &d }), queue.Waiting, "")
+		c = n.claimOne("a")
+		wantOutcome(t, n.settle(queue.Fail, c, func(x *queue.Settlement) { x.Cause = strings.Repeat("é", queue.MaxCause) }), queue.Dead, "")
 		if i := n.get("a"); i.State != queue.Dead || i.Attempts != 3 || len(i.Cause) != queue.MaxCause || i.EndedAt.IsZero() {
 			t.Fatalf("%+v", i)
 		}
-		want(t, n.say(queue.Complete, c), "", queue.StaleClaim)
-		c = n.one("b")
-		want(t, n.say(queue.Fail, c, func(x *queue.Settlement) { x.Dead = true }), queue.Dead, "")
+		wantOutcome(t, n.settle(queue.Complete, c), "", queue.StaleClaim)
+		c = n.claimOne("b")
+		wantOutcome(t, n.settle(queue.Fail, c, func(x *queue.Settlement) { x.Dead = true }), queue.Dead, "")
 		if p, err := n.List(n.w.ctx, queue.DefaultQueue, queue.Query{State: queue.Dead}); err != nil || len(p.Jobs) != 2 {
 			t.Fatalf("%+v, %v", p, err)
 		}
-		if met := n.act(queue.Command{Act: queue.Redrive, IDs: []string{"a", "a", "nobody"}}); met != 1 {
+		if met := n.command(queue.Command{Act: queue.Redrive, IDs: []string{"a", "a", "nobody"}}); met != 1 {
 			t.Fatalf("redriven %d", met)
 		}
 		if i := n.get("a"); i.State != queue.Waiting || i.Attempts != 0 || i.Cause != "" {
 			t.Fatalf("%+v", i)
 		}
-		if met := n.act(queue.Command{Act: queue.Redrive}); met != 1 {
+		if met := n.command(queue.Command{Act: queue.Redrive}); met != 1 {
 			t.Fatalf("redriven %d", met)
 		}
 	})
@@ -221,14 +221,14 @@ func TestRetries(t *testing.T) {
 func TestBackOfTheQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, _ := serving(t, queue.Settings{Retry: queue.Retry{Back: true}})
-		n.enqueue(ids(3)...)
-		c := n.one("j0")
-		want(t, n.say(queue.Fail, c, func(x *queue.Settlement) { d := time.Duration(0); x.RetryAfter = &d }), queue.Waiting, "")
-		n.one("j1")
+		n.enqueue(jobsWithIDs(3)...)
+		c := n.claimOne("j0")
+		wantOutcome(t, n.settle(queue.Fail, c, func(x *queue.Settlement) { d := time.Duration(0); x.RetryAfter = &d }), queue.Waiting, "")
+		n.claimOne("j1")
 		time.Sleep(31 * time.Second) // j1's claim ends
-		n.one("j2")
-		n.one("j0")
-		n.one("j1")
+		n.claimOne("j2")
+		n.claimOne("j0")
+		n.claimOne("j1")
 	})
 }
 
@@ -238,10 +238,10 @@ func TestClaimEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, _ := serving(t, queue.Settings{Visibility: 10 * time.Second})
 		n.enqueue(queue.Job{ID: "a"})
-		c := n.one("a")
+		c := n.claimOne("a")
 		for range 5 {
 			time.Sleep(9 * time.Second)
-			if o := n.say(queue.Extend, c); o.For != 10*time.Second {
+			if o := n.settle(queue.Extend, c); o.For != 10*time.Second {
 				t.Fatalf("%+v", o)
 			}
 		}
@@ -249,14 +249,14 @@ func TestClaimEnds(t *testing.T) {
 			t.Fatalf("%+v", i)
 		}
 		time.Sleep(11 * time.Second)
-		want(t, n.say(queue.Extend, c), "", queue.StaleClaim)
-		want(t, n.say(queue.Complete, c), "", queue.StaleClaim)
+		wantOutcome(t, n.settle(queue.Extend, c), "", queue.StaleClaim)
+		wantOutcome(t, n.settle(queue.Complete, c), "", queue.StaleClaim)
 		if i := n.get("a"); i.State != queue.Waiting || i.Attempts != 1 || i.Cause == "" {
 			t.Fatalf("%+v", i)
 		}
-		n.one("a")
+		n.claimOne("a")
 		time.Sleep(11 * time.Second)
-		n.one("a")
+		n.claimOne("a")
 		time.Sleep(11 * time.Second)
 		if i := n.get("a"); i.State != queue.Dead || i.Attempts != 3 || !strings.Contains(i.Cause, "3 attempts") {
 			t.Fatalf("%+v", i)
@@ -269,35 +269,35 @@ func TestRelease(t *testing.T) {
 	_, n, _ := serving(t, queue.Settings{})
 	n.enqueue(queue.Job{ID: "a", Retry: queue.Retry{MaxAttempts: 1}}, queue.Job{ID: "b"})
 	for range 2 {
-		c := n.one("a")
-		want(t, n.say(queue.Release, c), queue.Waiting, "")
-		want(t, n.say(queue.Release, c), "", queue.StaleClaim)
+		c := n.claimOne("a")
+		wantOutcome(t, n.settle(queue.Release, c), queue.Waiting, "")
+		wantOutcome(t, n.settle(queue.Release, c), "", queue.StaleClaim)
 		if i := n.get("a"); i.Attempts != 0 {
 			t.Fatalf("%+v", i)
 		}
 	}
-	want(t, n.say(queue.Release, n.one("a")), queue.Dead, "") // claimed three times for one attempt
+	wantOutcome(t, n.settle(queue.Release, n.claimOne("a")), queue.Dead, "") // claimed three times for one attempt
 }
 
 func TestPauseAndResume(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, n, r := serving(t, queue.Settings{})
-		n.enqueue(ids(2)...)
-		c := n.one("j0")
-		n.act(queue.Command{Act: queue.Pause})
-		if got := n.claim(queue.ClaimRequest{}); len(got) != 0 || !n.stat().Paused {
+		n.enqueue(jobsWithIDs(2)...)
+		c := n.claimOne("j0")
+		n.command(queue.Command{Act: queue.Pause})
+		if got := n.claim(queue.ClaimRequest{}); len(got) != 0 || !n.stats().Paused {
 			t.Fatalf("%+v", got)
 		}
-		want(t, n.say(queue.Complete, c), queue.Completed, "") // an active job may finish
+		wantOutcome(t, n.settle(queue.Complete, c), queue.Completed, "") // an active job may finish
 		r.drain(t)
 		n.serve(queue.DefaultQueue, 0)
-		if !n.stat().Paused {
+		if !n.stats().Paused {
 			t.Fatal("the pause was forgotten")
 		}
 		served := make(chan []queue.Claimed)
 		go func() { served <- n.claim(queue.ClaimRequest{Wait: queue.MaxWait}) }()
 		synctest.Wait()
-		n.act(queue.Command{Act: queue.Resume})
+		n.command(queue.Command{Act: queue.Resume})
 		if got := <-served; len(got) != 1 {
 			t.Fatalf("%+v", got)
 		}
@@ -308,36 +308,36 @@ func TestCancelAndPurge(t *testing.T) {
 	t.Parallel()
 	_, n, _ := serving(t, queue.Settings{})
 	n.enqueue(queue.Job{ID: "active"}, queue.Job{ID: "waiting"}, queue.Job{ID: "delayed", Delay: time.Hour}, queue.Job{ID: "typed", Type: "x"})
-	c := n.one("active")
-	if met := n.act(queue.Command{Act: queue.Cancel, IDs: []string{"active", "waiting", "nobody"}}); met != 2 {
+	c := n.claimOne("active")
+	if met := n.command(queue.Command{Act: queue.Cancel, IDs: []string{"active", "waiting", "nobody"}}); met != 2 {
 		t.Fatalf("cancelled %d", met)
 	}
-	want(t, n.say(queue.Complete, c), "", queue.StaleClaim)
+	wantOutcome(t, n.settle(queue.Complete, c), "", queue.StaleClaim)
 	if i := n.get("active"); i.State != queue.Cancelled {
 		t.Fatalf("%+v", i)
 	}
 	if got := n.enqueue(queue.Job{ID: "waiting"}); !got[0].Duplicate || got[0].State != queue.Cancelled {
 		t.Fatalf("%+v", got)
 	}
-	if met := n.act(queue.Command{Act: queue.Purge, Type: "x"}); met != 1 {
+	if met := n.command(queue.Command{Act: queue.Purge, Type: "x"}); met != 1 {
 		t.Fatalf("purged %d", met)
 	}
-	n.enqueue(ids(1000)...)
+	n.enqueue(jobsWithIDs(1000)...)
 	for i := range 200 {
 		n.enqueue(queue.Job{ID: fmt.Sprint("more", i)})
 	}
-	if met := n.act(queue.Command{Act: queue.Purge, State: queue.Waiting}); met != 1200 {
+	if met := n.command(queue.Command{Act: queue.Purge, State: queue.Waiting}); met != 1200 {
 		t.Fatalf("purged %d", met)
 	}
 	n.enqueue(queue.Job{ID: "held"})
-	n.one("held")
-	if met := n.act(queue.Command{Act: queue.Purge}); met != 1 { // the delayed one, not the active one
+	n.claimOne("held")
+	if met := n.command(queue.Command{Act: queue.Purge}); met != 1 { // the delayed one, not the active one
 		t.Fatalf("purged %d", met)
 	}
-	if met := n.act(queue.Command{Act: queue.Purge, State: queue.Active}); met != 1 {
+	if met := n.command(queue.Command{Act: queue.Purge, State: queue.Active}); met != 1 {
 		t.Fatalf("purged %d", met)
 	}
-	if st := n.stat(); st.Waiting+st.Delayed+st.Active+st.Dead != 0 || st.Cancelled != 2 {
+	if st := n.stats(); st.Waiting+st.Delayed+st.Active+st.Dead != 0 || st.Cancelled != 2 {
 		t.Fatalf("%+v", st)
 	}
 }
@@ -350,7 +350,7 @@ func TestPages(t *testing.T) {
 	for i := range 3 {
 		n.serve(queue.DefaultQueue, i)
 	}
-	n.enqueue(ids(700)...)
+	n.enqueue(jobsWithIDs(700)...)
 	n.enqueue(queue.Job{ID: "t", Type: "x"})
 	seen := map[string]bool{}
 	pages := 0
@@ -375,7 +375,7 @@ func TestPages(t *testing.T) {
 	if p, err := n.List(w.ctx, queue.DefaultQueue, queue.Query{Type: "x"}); err != nil || len(p.Jobs) != 1 {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	if st := n.stat(); st.Shards != 3 || st.Waiting != 701 {
+	if st := n.stats(); st.Shards != 3 || st.Waiting != 701 {
 		t.Fatalf("%+v", st)
 	}
 }
@@ -397,9 +397,9 @@ func TestShards(t *testing.T) {
 			}
 		}
 		_, err := n.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{elsewhere})
-		refusedAs(t, err, queue.QueueNotOwner)
+		wantRefusal(t, err, queue.QueueNotOwner)
 		n.serve(queue.DefaultQueue, 3)
-		n.enqueue(ids(40)...)
+		n.enqueue(jobsWithIDs(40)...)
 		for i := range 10 {
 			n.enqueue(queue.Job{ID: fmt.Sprint("g", i), Group: "g"})
 		}
@@ -423,7 +423,7 @@ func TestShards(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, o := range out {
-			want(t, o, queue.Completed, "")
+			wantOutcome(t, o, queue.Completed, "")
 		}
 		waiting := make(chan []queue.Claimed)
 		go func() {
@@ -432,17 +432,17 @@ func TestShards(t *testing.T) {
 		synctest.Wait()
 		n.enqueue(queue.Job{ID: "late", Group: "some group"})
 		c := (<-waiting)[0]
-		want(t, n.say(queue.Complete, c, func(x *queue.Settlement) { x.Worker = "tokenless" }), queue.Completed, "")
+		wantOutcome(t, n.settle(queue.Complete, c, func(x *queue.Settlement) { x.Worker = "tokenless" }), queue.Completed, "")
 	})
 }
 
 func TestBackPressure(t *testing.T) {
 	t.Parallel()
 	_, n, _ := serving(t, queue.Settings{MaxJobs: 10})
-	n.enqueue(ids(10)...)
+	n.enqueue(jobsWithIDs(10)...)
 	_, err := n.Enqueue(n.w.ctx, queue.DefaultQueue, []queue.Job{{ID: "more"}})
-	refusedAs(t, err, queue.QueueFull)
-	want(t, n.say(queue.Complete, n.one("j0")), queue.Completed, "")
+	wantRefusal(t, err, queue.QueueFull)
+	wantOutcome(t, n.settle(queue.Complete, n.claimOne("j0")), queue.Completed, "")
 	n.enqueue(queue.Job{ID: "more"})
 }
 
@@ -451,23 +451,23 @@ func TestBackPressure(t *testing.T) {
 func TestSettingsChange(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, n, r := serving(t, queue.Settings{})
-		if _, err := n.Queues().Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue, MaxJobs: 1, DedupWindow: time.Minute, Visibility: time.Hour}); err != nil {
+		if _, err := n.Registry().Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue, MaxJobs: 1, DedupWindow: time.Minute, Visibility: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		_, err := n.Enqueue(w.ctx, queue.DefaultQueue, ids(2))
-		refusedAs(t, err, queue.QueueFull)
+		_, err := n.Enqueue(w.ctx, queue.DefaultQueue, jobsWithIDs(2))
+		wantRefusal(t, err, queue.QueueFull)
 		n.enqueue(queue.Job{ID: "a"})
-		c := n.one("a")
+		c := n.claimOne("a")
 		if c.For != time.Hour {
 			t.Fatalf("%+v", c)
 		}
-		want(t, n.say(queue.Complete, c), queue.Completed, "")
+		wantOutcome(t, n.settle(queue.Complete, c), queue.Completed, "")
 		time.Sleep(61 * time.Second)
 		if got := n.enqueue(queue.Job{ID: "a"}); got[0].Duplicate {
 			t.Fatal("the old window holds")
 		}
-		want(t, n.say(queue.Complete, n.one("a")), queue.Completed, "")
+		wantOutcome(t, n.settle(queue.Complete, n.claimOne("a")), queue.Completed, "")
 		r.kill()
 		n.serve(queue.DefaultQueue, 0)
 		time.Sleep(59 * time.Second)
@@ -486,7 +486,7 @@ func TestTheNewestSettings(t *testing.T) {
 	t.Parallel()
 	s := &shard{changes: make(chan *queue.Settings, 1)}
 	for jobs := 1; jobs <= 3; jobs++ {
-		s.tell(&queue.Settings{MaxJobs: jobs})
+		s.replaceSettings(&queue.Settings{MaxJobs: jobs})
 	}
 	if got := <-s.changes; got.MaxJobs != 3 {
 		t.Fatalf("%+v", got)
@@ -500,7 +500,7 @@ func TestSameCallTwice(t *testing.T) {
 	if got := n.enqueue(queue.Job{ID: "a"}, queue.Job{ID: "a"}, queue.Job{Key: "k"}, queue.Job{Key: "k"}); got[0].Duplicate || !got[1].Duplicate || got[2].ID != got[3].ID || !got[3].Duplicate {
 		t.Fatalf("%+v", got)
 	}
-	c := n.one("a")
+	c := n.claimOne("a")
 	x := queue.Settlement{ID: "a", Token: c.Token}
 	var all []queue.Settlement
 	for _, v := range []queue.Verb{queue.Extend, queue.Complete, queue.Complete, queue.Fail} {
@@ -511,10 +511,10 @@ func TestSameCallTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out[0], queue.Active, "")
-	want(t, out[1], queue.Completed, "")
-	want(t, out[2], queue.Completed, "")
-	want(t, out[3], "", queue.StaleClaim)
+	wantOutcome(t, out[0], queue.Active, "")
+	wantOutcome(t, out[1], queue.Completed, "")
+	wantOutcome(t, out[2], queue.Completed, "")
+	wantOutcome(t, out[3], "", queue.StaleClaim)
 }
 
 // TestAWiderWindowLosesNothing: jobs that were accepted under earlier settings are there after a
@@ -532,11 +532,11 @@ func widen(t *testing.T, early time.Duration) {
 	w, _, a, b := slow(t, queue.Settings{DedupWindow: time.Minute})
 	r := a.serve(queue.DefaultQueue, 0)
 	a.enqueue(queue.Job{ID: "a"})
-	want(t, a.say(queue.Complete, a.one("a")), queue.Completed, "")
+	wantOutcome(t, a.settle(queue.Complete, a.claimOne("a")), queue.Completed, "")
 	time.Sleep(time.Until(a.get("a").EndedAt.Add(time.Minute)) - early)
 	var callers sync.WaitGroup
 	callers.Go(func() {
-		if _, err := a.Queues().Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue, DedupWindow: time.Hour}); err != nil {
+		if _, err := a.Registry().Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue, DedupWindow: time.Hour}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -552,7 +552,7 @@ func widen(t *testing.T, early time.Duration) {
 	callers.Wait()
 	r.kill()
 	b.serve(queue.DefaultQueue, 0)
-	if st := b.stat(); st.Waiting != fresh.Load() || fresh.Load() > 1 {
+	if st := b.stats(); st.Waiting != fresh.Load() || fresh.Load() > 1 {
 		t.Fatalf("%d were accepted, %+v", fresh.Load(), st)
 	}
 }

@@ -32,14 +32,14 @@ func TestCrashTakeover(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(10)...)
-		done, held := a.one("j0"), a.one("j1")
-		want(t, a.say(queue.Complete, done), queue.Completed, "")
-		want(t, a.say(queue.Extend, held), queue.Active, "")
+		a.enqueue(jobsWithIDs(10)...)
+		done, held := a.claimOne("j0"), a.claimOne("j1")
+		wantOutcome(t, a.settle(queue.Complete, done), queue.Completed, "")
+		wantOutcome(t, a.settle(queue.Extend, held), queue.Active, "")
 		a.enqueue(queue.Job{ID: "later", Delay: time.Hour})
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		if st := b.stat(); st.Waiting != 8 || st.Active != 1 || st.Delayed != 1 || st.Completed != 1 || st.Epoch != 2 {
+		if st := b.stats(); st.Waiting != 8 || st.Active != 1 || st.Delayed != 1 || st.Completed != 1 || st.Epoch != 2 {
 			t.Fatalf("%+v", st)
 		}
 		if i := b.get("j1"); i.Attempts != 1 {
@@ -48,9 +48,9 @@ func TestCrashTakeover(t *testing.T) {
 		if got := b.enqueue(queue.Job{ID: "j0"}, queue.Job{ID: "j5"}); !got[0].Duplicate || got[0].State != queue.Completed || !got[1].Duplicate {
 			t.Fatalf("%+v", got)
 		}
-		want(t, b.say(queue.Complete, done), queue.Completed, "") // its answer may have been lost
-		want(t, b.say(queue.Complete, held), queue.Completed, "")
-		b.one("j2")
+		wantOutcome(t, b.settle(queue.Complete, done), queue.Completed, "") // its answer may have been lost
+		wantOutcome(t, b.settle(queue.Complete, held), queue.Completed, "")
+		b.claimOne("j2")
 	})
 }
 
@@ -59,15 +59,15 @@ func TestFreshTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(1)...)
-		c := a.one("j0")
+		a.enqueue(jobsWithIDs(1)...)
+		c := a.claimOne("j0")
 		time.Sleep(25 * time.Second) // of 30
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
 		time.Sleep(25 * time.Second)
-		want(t, b.say(queue.Extend, c), queue.Active, "")
+		wantOutcome(t, b.settle(queue.Extend, c), queue.Active, "")
 		time.Sleep(31 * time.Second)
-		want(t, b.say(queue.Extend, c), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Extend, c), "", queue.StaleClaim)
 	})
 }
 
@@ -77,34 +77,34 @@ func TestAdoption(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(3)...)
+		a.enqueue(jobsWithIDs(3)...)
 		claims := a.claim(queue.ClaimRequest{Max: 2})
 		r.kill() // within the second before the claims would have been written
 		r = b.serve(queue.DefaultQueue, 0)
-		if st := b.stat(); st.Waiting != 3 || st.Active != 0 {
+		if st := b.stats(); st.Waiting != 3 || st.Active != 0 {
 			t.Fatalf("the claims were written: %+v", st)
 		}
-		want(t, b.say(queue.Extend, claims[0]), queue.Active, "")
+		wantOutcome(t, b.settle(queue.Extend, claims[0]), queue.Active, "")
 		if i := b.get("j0"); i.Attempts != 1 || i.Deliveries != 1 {
 			t.Fatalf("%+v", i)
 		}
-		again := b.one("j1") // the other job was claimed again
-		want(t, b.say(queue.Complete, claims[1]), "", queue.StaleClaim)
-		want(t, b.say(queue.Complete, again), queue.Completed, "")
-		want(t, b.say(queue.Complete, claims[1]), "", queue.StaleClaim)
-		want(t, b.say(queue.Complete, claims[0]), queue.Completed, "")
+		again := b.claimOne("j1") // the other job was claimed again
+		wantOutcome(t, b.settle(queue.Complete, claims[1]), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Complete, again), queue.Completed, "")
+		wantOutcome(t, b.settle(queue.Complete, claims[1]), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Complete, claims[0]), queue.Completed, "")
 
 		// Two brokers in a row lose their claims of one job: the later one wins.
-		second := b.one("j2")
+		second := b.claimOne("j2")
 		r.kill()
 		r = a.serve(queue.DefaultQueue, 0)
-		third := a.one("j2")
+		third := a.claimOne("j2")
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		want(t, b.say(queue.Extend, second), queue.Active, "")
-		want(t, b.say(queue.Extend, third), queue.Active, "")
-		want(t, b.say(queue.Extend, second), "", queue.StaleClaim)
-		want(t, b.say(queue.Complete, third), queue.Completed, "")
+		wantOutcome(t, b.settle(queue.Extend, second), queue.Active, "")
+		wantOutcome(t, b.settle(queue.Extend, third), queue.Active, "")
+		wantOutcome(t, b.settle(queue.Extend, second), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Complete, third), queue.Completed, "")
 	})
 }
 
@@ -113,15 +113,15 @@ func TestAdoptionEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{Visibility: 5 * time.Second})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(2)...)
-		c := a.one("j0")
+		a.enqueue(jobsWithIDs(2)...)
+		c := a.claimOne("j0")
 		time.Sleep(8 * time.Second) // the claim has ended, and its end is in the log
-		failed := a.one("j0")
-		want(t, a.say(queue.Fail, failed), queue.Delayed, "")
+		failed := a.claimOne("j0")
+		wantOutcome(t, a.settle(queue.Fail, failed), queue.Delayed, "")
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		want(t, b.say(queue.Complete, c), "", queue.StaleClaim)
-		want(t, b.say(queue.Complete, failed), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Complete, c), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Complete, failed), "", queue.StaleClaim)
 	})
 }
 
@@ -130,12 +130,12 @@ func TestCleanHandover(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(100)...)
+		a.enqueue(jobsWithIDs(100)...)
 		claims := a.claim(queue.ClaimRequest{Max: 50})
 		var waiting sync.WaitGroup
 		waiting.Go(func() {
 			_, err := a.Claim(w.ctx, queue.DefaultQueue, queue.ClaimRequest{Types: []string{"none"}, Wait: queue.MaxWait})
-			refusedAs(t, err, queue.QueueNotOwner)
+			wantRefusal(t, err, queue.QueueNotOwner)
 		})
 		synctest.Wait()
 		results := make(chan error, 20)
@@ -158,11 +158,11 @@ func TestCleanHandover(t *testing.T) {
 		if took := time.Since(begun); took > 8*latency+100*time.Millisecond {
 			t.Errorf("the handover took %v", took)
 		}
-		if st := b.stat(); st.Waiting != 70 || st.Active != 50 {
+		if st := b.stats(); st.Waiting != 70 || st.Active != 50 {
 			t.Fatalf("%+v", st)
 		}
 		for _, c := range claims {
-			want(t, b.say(queue.Complete, c), queue.Completed, "")
+			wantOutcome(t, b.settle(queue.Complete, c), queue.Completed, "")
 		}
 	})
 }
@@ -173,8 +173,8 @@ func TestDeposedBrokerAcknowledgesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, queue.Settings{})
 		old := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(4)...)
-		c := a.one("j0")
+		a.enqueue(jobsWithIDs(4)...)
+		c := a.claimOne("j0")
 		poll := make(chan error)
 		go func() {
 			_, err := a.Claim(w.ctx, queue.DefaultQueue, queue.ClaimRequest{Types: []string{"none"}, Wait: queue.MaxWait})
@@ -182,15 +182,15 @@ func TestDeposedBrokerAcknowledgesNothing(t *testing.T) {
 		}()
 		b.serve(queue.DefaultQueue, 0) // a does not know
 		_, err := a.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{ID: "lost?"}})
-		refusedAs(t, err, queue.UnknownOutcome)
-		refusedAs(t, <-poll, queue.QueueNotOwner)
+		wantRefusal(t, err, queue.UnknownOutcome)
+		wantRefusal(t, <-poll, queue.QueueNotOwner)
 		<-old.done
 		if !errors.Is(old.err, journal.ErrFenced) {
 			t.Fatalf("the run ended with %v", old.err)
 		}
 		_, err = a.Settle(w.ctx, queue.DefaultQueue, []queue.Settlement{{Verb: queue.Complete, ID: "j0", Token: c.Token}})
-		refusedAs(t, err, queue.QueueNotOwner)
-		want(t, b.say(queue.Complete, c), queue.Completed, "")
+		wantRefusal(t, err, queue.QueueNotOwner)
+		wantOutcome(t, b.settle(queue.Complete, c), queue.Completed, "")
 	})
 }
 
@@ -204,15 +204,15 @@ func TestHole12NoTrustNoAnswer(t *testing.T) {
 		until := time.Now().Add(time.Minute)
 		n.trust = func() time.Duration { return time.Until(until) }
 		n.serve(queue.DefaultQueue, 0)
-		n.enqueue(ids(1)...)
-		c := n.one("j0")
+		n.enqueue(jobsWithIDs(1)...)
+		c := n.claimOne("j0")
 		time.Sleep(time.Minute)
 		_, err := n.Settle(w.ctx, queue.DefaultQueue, []queue.Settlement{{Verb: queue.Extend, ID: "j0", Token: c.Token}})
-		refusedAs(t, err, queue.QueueNotOwner)
+		wantRefusal(t, err, queue.QueueNotOwner)
 		_, _, err = n.Get(w.ctx, queue.DefaultQueue, "nobody")
-		refusedAs(t, err, queue.QueueNotOwner)
+		wantRefusal(t, err, queue.QueueNotOwner)
 		_, err = n.Claim(w.ctx, queue.DefaultQueue, queue.ClaimRequest{})
-		refusedAs(t, err, queue.QueueNotOwner)
+		wantRefusal(t, err, queue.QueueNotOwner)
 	})
 }
 
@@ -225,7 +225,7 @@ func TestGenerationsAndStores(t *testing.T) {
 	if r.err == nil || r.held < w.gen {
 		t.Fatalf("%v, reported %d", r.err, r.held)
 	}
-	a.enqueue(ids(1)...)
+	a.enqueue(jobsWithIDs(1)...)
 	b.cfg.StoreID = "another"
 	r = b.begin(queue.DefaultQueue, 0)
 	<-r.done
@@ -236,7 +236,7 @@ func TestGenerationsAndStores(t *testing.T) {
 		t.Fatal(taken, err)
 	}
 	b.serve(queue.DefaultQueue, 0)
-	if st := b.stat(); st.Waiting != 1 {
+	if st := b.stats(); st.Waiting != 1 {
 		t.Fatalf("%+v", st)
 	}
 }
@@ -272,32 +272,32 @@ func TestAdoptLeavesOurs(t *testing.T) {
 		}
 	}
 	ours.serve(queue.DefaultQueue, 1)
-	ours.enqueue(ids(20)...)
-	if st := ours.stat(); st.Waiting != 20 {
+	ours.enqueue(jobsWithIDs(20)...)
+	if st := ours.stats(); st.Waiting != 20 {
 		t.Fatalf("%+v", st)
 	}
 	r.drain(t)
 	_, err := hand.Adopt(w.ctx, "nowhere")
-	refusedAs(t, err, queue.QueueNotFound)
+	wantRefusal(t, err, queue.QueueNotFound)
 }
 
 // TestForgedTokens: only the exact token is accepted.
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	_, n, _ := serving(t, queue.Settings{})
-	n.enqueue(ids(2)...)
-	c, other := n.one("j0"), n.one("j1")
+	n.enqueue(jobsWithIDs(2)...)
+	c, other := n.claimOne("j0"), n.claimOne("j1")
 	for i := range c.Token {
 		bad := []byte(c.Token)
 		bad[i] ^= 1
-		want(t, n.say(queue.Complete, queue.Claimed{Job: queue.Info{ID: "j0"}, Token: string(bad)}), "", queue.StaleClaim)
+		wantOutcome(t, n.settle(queue.Complete, queue.Claimed{Job: queue.Info{ID: "j0"}, Token: string(bad)}), "", queue.StaleClaim)
 	}
 	for _, text := range []string{other.Token, "x", c.Token + "A", c.Token[:20], strings.Repeat("A", 300)} {
-		want(t, n.say(queue.Complete, queue.Claimed{Job: queue.Info{ID: "j0"}, Token: text}), "", queue.StaleClaim)
+		wantOutcome(t, n.settle(queue.Complete, queue.Claimed{Job: queue.Info{ID: "j0"}, Token: text}), "", queue.StaleClaim)
 	}
-	want(t, n.say(queue.Complete, queue.Claimed{Job: queue.Info{ID: "nobody"}, Token: c.Token}), "", queue.StaleClaim)
-	want(t, n.say(queue.Complete, queue.Claimed{Job: queue.Info{ID: "j0"}}), "", queue.StaleClaim) // by the worker's name
-	want(t, n.say(queue.Complete, c), queue.Completed, "")
+	wantOutcome(t, n.settle(queue.Complete, queue.Claimed{Job: queue.Info{ID: "nobody"}, Token: c.Token}), "", queue.StaleClaim)
+	wantOutcome(t, n.settle(queue.Complete, queue.Claimed{Job: queue.Info{ID: "j0"}}), "", queue.StaleClaim) // by the worker's name
+	wantOutcome(t, n.settle(queue.Complete, c), queue.Completed, "")
 }
 
 // TestTokenless: claims of clients that do not support tokens are durable, and only their worker
@@ -306,7 +306,7 @@ func TestTokenless(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(2)...)
+		a.enqueue(jobsWithIDs(2)...)
 		begun := time.Now()
 		c := a.claim(queue.ClaimRequest{Worker: "w", Tokenless: true, RequestID: "call"})[0]
 		if time.Since(begun) < latency || c.Token != "" {
@@ -314,15 +314,15 @@ func TestTokenless(t *testing.T) {
 		}
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		want(t, b.say(queue.Extend, c, func(x *queue.Settlement) { x.Worker = "other" }), "", queue.StaleClaim)
-		want(t, b.say(queue.Extend, c), queue.Active, "")
+		wantOutcome(t, b.settle(queue.Extend, c, func(x *queue.Settlement) { x.Worker = "other" }), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Extend, c), queue.Active, "")
 		if again := b.claim(queue.ClaimRequest{Worker: "w", Tokenless: true, RequestID: "call"}); len(again) != 1 || again[0].Job.ID != "j0" {
 			t.Fatalf("%+v", again)
 		}
-		want(t, b.say(queue.Complete, c), queue.Completed, "")
-		want(t, b.say(queue.Complete, c), queue.Completed, "")
-		want(t, b.say(queue.Complete, c, func(x *queue.Settlement) { x.Worker = "other" }), "", queue.StaleClaim)
-		want(t, b.say(queue.Complete, c, func(x *queue.Settlement) { x.ID = "nobody" }), "", queue.JobNotFound)
+		wantOutcome(t, b.settle(queue.Complete, c), queue.Completed, "")
+		wantOutcome(t, b.settle(queue.Complete, c), queue.Completed, "")
+		wantOutcome(t, b.settle(queue.Complete, c, func(x *queue.Settlement) { x.Worker = "other" }), "", queue.StaleClaim)
+		wantOutcome(t, b.settle(queue.Complete, c, func(x *queue.Settlement) { x.ID = "nobody" }), "", queue.JobNotFound)
 	})
 }
 
@@ -331,15 +331,15 @@ func TestDurableClaims(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{Claims: queue.DurableClaims})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(2)...)
-		c := a.one("j0")
+		a.enqueue(jobsWithIDs(2)...)
+		c := a.claimOne("j0")
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		b.one("j1")
+		b.claimOne("j1")
 		if got := b.claim(queue.ClaimRequest{}); len(got) != 0 {
 			t.Fatalf("a claimed job was handed out again: %+v", got)
 		}
-		want(t, b.say(queue.Complete, c), queue.Completed, "")
+		wantOutcome(t, b.settle(queue.Complete, c), queue.Completed, "")
 	})
 }
 
@@ -349,7 +349,7 @@ func TestHole04RepeatedClaimCall(t *testing.T) {
 		for _, mode := range []string{queue.SoftClaims, queue.DurableClaims} {
 			_, _, a, b := slow(t, queue.Settings{Claims: mode})
 			r := a.serve(queue.DefaultQueue, 0)
-			a.enqueue(ids(6)...)
+			a.enqueue(jobsWithIDs(6)...)
 			req := queue.ClaimRequest{Worker: "w", Max: 2, RequestID: "call"}
 			var calls sync.WaitGroup
 			for range 5 { // all at once
@@ -367,7 +367,7 @@ func TestHole04RepeatedClaimCall(t *testing.T) {
 			if len(got) != 2 || got[0].Job.ID != "j0" || got[0].Job.Deliveries != 1 {
 				t.Fatalf("%s: after a takeover %+v", mode, got)
 			}
-			want(t, b.say(queue.Complete, got[0]), queue.Completed, "")
+			wantOutcome(t, b.settle(queue.Complete, got[0]), queue.Completed, "")
 			if got = b.claim(req); len(got) != 1 || got[0].Job.ID != "j1" {
 				t.Errorf("%s: after one has ended %+v", mode, got)
 			}
@@ -404,7 +404,7 @@ func TestCheckpointUnderLoad(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, bucket, a, b := slow(t, queue.Settings{})
 		written := 0
-		a.due = func(l *journal.Log, _ int64) bool { return l.Stats().Slots > 20 }
+		a.checkpointDue = func(l *journal.Log, _ int64) bool { return l.Stats().Slots > 20 }
 		r := a.serve(queue.DefaultQueue, 0)
 		var mu sync.Mutex
 		alive := map[string]bool{}
@@ -418,7 +418,7 @@ func TestCheckpointUnderLoad(t *testing.T) {
 					alive[id] = true
 					mu.Unlock()
 					if c := a.claim(queue.ClaimRequest{}); i%3 == 0 && len(c) == 1 {
-						want(t, a.say(queue.Complete, c[0]), queue.Completed, "")
+						wantOutcome(t, a.settle(queue.Complete, c[0]), queue.Completed, "")
 						mu.Lock()
 						delete(alive, c[0].Job.ID)
 						mu.Unlock()
@@ -437,7 +437,7 @@ func TestCheckpointUnderLoad(t *testing.T) {
 		}
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		if st := b.stat(); st.Waiting+st.Delayed+st.Active != int64(len(alive)) || st.Enqueued != 1000 || st.Completed != 1000-int64(len(alive)) {
+		if st := b.stats(); st.Waiting+st.Delayed+st.Active != int64(len(alive)) || st.Enqueued != 1000 || st.Completed != 1000-int64(len(alive)) {
 			t.Fatalf("%+v, want %d", st, len(alive))
 		}
 		for id := range alive {
@@ -473,7 +473,7 @@ func TestPartingCheckpoint(t *testing.T) {
 		if took := time.Since(begun); took > 4*latency {
 			t.Errorf("the successor needs %v", took)
 		}
-		if st := b.stat(); st.Waiting != partSlots+11 {
+		if st := b.stats(); st.Waiting != partSlots+11 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -510,15 +510,15 @@ func TestClaimsSurviveAHandover(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(2)...)
-		c := a.one("j0")
+		a.enqueue(jobsWithIDs(2)...)
+		c := a.claimOne("j0")
 		r.drain(t)
 		b.serve(queue.DefaultQueue, 0)
-		if st := b.stat(); st.Active != 1 {
+		if st := b.stats(); st.Active != 1 {
 			t.Fatalf("%+v", st)
 		}
-		b.one("j1")
-		want(t, b.say(queue.Complete, c), queue.Completed, "")
+		b.claimOne("j1")
+		wantOutcome(t, b.settle(queue.Complete, c), queue.Completed, "")
 	})
 }
 
@@ -530,7 +530,7 @@ func TestNothingIsOvertaken(t *testing.T) {
 		a.serve(queue.DefaultQueue, 0)
 		a.enqueue(queue.Job{ID: "old"}, queue.Job{ID: "done"})
 		c := a.claim(queue.ClaimRequest{Max: 2})[1]
-		want(t, a.say(queue.Complete, c), queue.Completed, "")
+		wantOutcome(t, a.settle(queue.Complete, c), queue.Completed, "")
 		begun := time.Now()
 		a.enqueue(queue.Job{ID: "old"}) // nothing is in flight, except perhaps a claim's record
 		if took := time.Since(begun); took != 0 {
@@ -546,7 +546,7 @@ func TestNothingIsOvertaken(t *testing.T) {
 		go a.enqueue(queue.Job{ID: "newer"})
 		synctest.Wait()
 		begun = time.Now()
-		want(t, a.say(queue.Complete, c), queue.Completed, "")
+		wantOutcome(t, a.settle(queue.Complete, c), queue.Completed, "")
 		if took := time.Since(begun); took < latency {
 			t.Errorf("a repeated complete overtook: %v", took)
 		}
@@ -577,19 +577,19 @@ func TestNothingPilesUp(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		a.stat()
+		a.stats()
 		synctest.Wait()
 		if n := len(a.shard(queue.DefaultQueue, 0).polls); n != 0 {
 			t.Errorf("%d polls of nobody", n)
 		}
-		a.enqueue(ids(100)...)
+		a.enqueue(jobsWithIDs(100)...)
 		for range 100 {
-			want(t, a.say(queue.Complete, a.claim(queue.ClaimRequest{})[0]), queue.Completed, "")
+			wantOutcome(t, a.settle(queue.Complete, a.claim(queue.ClaimRequest{})[0]), queue.Completed, "")
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		s := a.shard(queue.DefaultQueue, 0)
-		if n := len(s.polls) + len(s.commits.inFlight) + len(s.requests) + len(s.again) + s.commits.unapplied.jobs + int(s.commits.unapplied.bytes) + s.commits.size(); n != 0 {
+		if n := len(s.polls) + len(s.commits.inFlight) + len(s.requests) + len(s.retries) + s.commits.unapplied.jobs + int(s.commits.unapplied.bytes) + s.commits.size(); n != 0 {
 			t.Errorf("left: %d polls, %d works, %d requests, %+v, %d bytes", len(s.polls), len(s.commits.inFlight), len(s.requests), s.commits.unapplied, s.commits.size())
 		}
 	})

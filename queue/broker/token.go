@@ -30,8 +30,8 @@ const (
 	maxToken     = 256
 )
 
-// sealer makes and verifies tokens. One goroutine at a time may use it; a shard has a pool of them.
-type sealer struct {
+// tokenCodec makes and verifies tokens. One goroutine at a time may use it; a shard has a pool of them.
+type tokenCodec struct {
 	mac  hash.Hash
 	sum  []byte
 	body []byte
@@ -42,12 +42,12 @@ type sealer struct {
 // tokenText is the encoding of tokens. It is strict: each token has exactly one text.
 var tokenText = base64.RawURLEncoding.Strict()
 
-func newSealers(key []byte) *sync.Pool {
-	return &sync.Pool{New: func() any { return &sealer{mac: hmac.New(sha256.New, key)} }}
+func newTokenCodecs(key []byte) *sync.Pool {
+	return &sync.Pool{New: func() any { return &tokenCodec{mac: hmac.New(sha256.New, key)} }}
 }
 
 // sign returns the MAC of a token's first part. It is valid until the next call.
-func (s *sealer) sign(body []byte, id string) []byte {
+func (s *tokenCodec) sign(body []byte, id string) []byte {
 	s.mac.Reset()
 	s.mac.Write(body)
 	s.text = append(s.text[:0], id...)
@@ -56,8 +56,8 @@ func (s *sealer) sign(body []byte, id string) []byte {
 	return s.sum[:macSize]
 }
 
-// seal returns the text of a token for the job with this ID.
-func (s *sealer) seal(t token, id string) string {
+// encode returns the text of a token for the job with this ID.
+func (s *tokenCodec) encode(t token, id string) string {
 	b := s.body[:0]
 	b = append(b, tokenVersion)
 	b = binary.AppendUvarint(b, uint64(t.shard))
@@ -70,8 +70,8 @@ func (s *sealer) seal(t token, id string) string {
 	return string(s.text)
 }
 
-// open parses a token and reports whether it is genuine and belongs to the job with this ID.
-func (s *sealer) open(text, id string) (token, bool) {
+// decode parses a token and reports whether it is genuine and belongs to the job with this ID.
+func (s *tokenCodec) decode(text, id string) (token, bool) {
 	t, body, mac, ok := parseToken(text, &s.raw)
 	if !ok || !hmac.Equal(mac, s.sign(body, id)) {
 		return token{}, false

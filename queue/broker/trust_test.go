@@ -16,9 +16,9 @@ func TestTrustEndsMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, _ := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(2)...)
+		a.enqueue(jobsWithIDs(2)...)
 		claims := a.claim(queue.ClaimRequest{Max: 2})
-		want(t, a.say(queue.Complete, claims[0]), queue.Completed, "")
+		wantOutcome(t, a.settle(queue.Complete, claims[0]), queue.Completed, "")
 		settle := func(what ...queue.Settlement) <-chan error {
 			failed := make(chan error, 1)
 			go func() {
@@ -35,8 +35,8 @@ func TestTrustEndsMeanwhile(t *testing.T) {
 		both := settle(queue.Settlement{Verb: queue.Fail, ID: "j0", Token: claims[0].Token}, done)
 		again := settle(queue.Settlement{Verb: queue.Complete, ID: "j0", Token: claims[0].Token})
 		r.trust.Store(0) // the writes are in flight
-		refusedAs(t, <-both, queue.UnknownOutcome)
-		refusedAs(t, <-again, queue.QueueNotOwner)
+		wantRefusal(t, <-both, queue.UnknownOutcome)
+		wantRefusal(t, <-again, queue.QueueNotOwner)
 		r.kill()
 	})
 }
@@ -56,13 +56,13 @@ func TestDeadWhenDurable(t *testing.T) {
 		n := w.node("n1")
 		r := n.serve(queue.DefaultQueue, 0)
 		n.enqueue(queue.Job{ID: "spent", Retry: queue.Retry{MaxAttempts: 1}}, queue.Job{ID: "late", TTL: 10 * time.Second})
-		n.one("spent")
+		n.claimOne("spent")
 		time.Sleep(5 * time.Second)
 		down.Store(true)
 		time.Sleep(time.Minute)
 		alive := func() {
 			t.Helper()
-			if i, j, st := n.get("spent"), n.get("late"), n.stat(); i.State != queue.Active || j.State != queue.Waiting || st.Dead+st.Died+st.Expired != 0 {
+			if i, j, st := n.get("spent"), n.get("late"), n.stats(); i.State != queue.Active || j.State != queue.Waiting || st.Dead+st.Died+st.Expired != 0 {
 				t.Fatalf("%s and %s, %+v", i.State, j.State, st)
 			}
 			if got := n.claim(queue.ClaimRequest{}); len(got) != 0 {
@@ -105,7 +105,7 @@ func TestTimeGoesOn(t *testing.T) {
 			if took := time.Since(begun); len(c) != 1 || c[0].Job.ID != id || took < time.Minute || took > 65*time.Second {
 				t.Fatalf("%+v after %v", c, took)
 			}
-			want(t, b.say(queue.Complete, c[0]), queue.Completed, "")
+			wantOutcome(t, b.settle(queue.Complete, c[0]), queue.Completed, "")
 		}
 		time.Sleep(16 * time.Hour)
 		b.enqueue(queue.Job{ID: "new"})

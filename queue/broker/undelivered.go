@@ -14,14 +14,14 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// readsAtOnce is how many payload objects of a claim are read concurrently.
-const readsAtOnce = 16
+// maxPayloadReads is how many payload objects of a claim are read concurrently.
+const maxPayloadReads = 16
 
 // A job whose payload could not be read can be claimed again after unreadableWait. The wait doubles
-// each time, up to unreadableMost.
+// each time, up to unreadableMaxWait.
 const (
-	unreadableWait = time.Second
-	unreadableMost = time.Minute
+	unreadableWait    = time.Second
+	unreadableMaxWait = time.Minute
 )
 
 // undelivered is a claim that was made and reached no worker.
@@ -33,15 +33,15 @@ type undelivered struct {
 	err      error // why its payload could not be read; nil: the caller had gone
 }
 
-func (h *handed) undelivered(err error) undelivered {
+func (h *claimedJob) undelivered(err error) undelivered {
 	j := &h.job
 	return undelivered{number: j.Number, epoch: j.Epoch, delivery: j.Deliveries, nonce: j.Nonce, err: err}
 }
 
-// deliver adds the payloads that are objects of their own, and returns the claims that can be
+// addPayloads adds the payloads that are objects of their own, and returns the claims that can be
 // handed out. It sends the others back to their shards. The error is set only if the caller has
 // gone, or if no claim can be handed out now but one may be later.
-func (b *Broker) deliver(ctx context.Context, got []handed, out []queue.Claimed, req *queue.ClaimRequest) ([]queue.Claimed, error) {
+func (b *Broker) addPayloads(ctx context.Context, got []claimedJob, out []queue.Claimed, req *queue.ClaimRequest) ([]queue.Claimed, error) {
 	errs := b.fetch(ctx, got, out)
 	gone := ctx.Err() != nil // the caller gets none of them
 	switch {
@@ -66,7 +66,7 @@ func (b *Broker) deliver(ctx context.Context, got []handed, out []queue.Claimed,
 		}
 	}
 	for s, jobs := range back {
-		s.handBack(jobs)
+		s.releaseUndelivered(jobs)
 	}
 	if later != nil {
 		b.cfg.Logger.WarnContext(ctx, "cannot read payloads of claimed jobs; the jobs wait again", "queue", got[0].shard.name, "error", later)
@@ -83,10 +83,10 @@ func (b *Broker) deliver(ctx context.Context, got []handed, out []queue.Claimed,
 // fetch reads payload objects into out. It returns one error per job, or nil if all reads
 // succeeded. A read may take half of the visibility timeout; a worker could not do much with the
 // rest.
-func (b *Broker) fetch(ctx context.Context, got []handed, out []queue.Claimed) []error {
+func (b *Broker) fetch(ctx context.Context, got []claimedJob, out []queue.Claimed) []error {
 	var errs []error
 	var all errgroup.Group
-	all.SetLimit(readsAtOnce)
+	all.SetLimit(maxPayloadReads)
 	for i := range got {
 		j := &got[i].job
 		if j.Blob == "" {
@@ -112,42 +112,42 @@ func (b *Broker) fetch(ctx context.Context, got []handed, out []queue.Claimed) [
 	return errs
 }
 
-// handBack sends claims that reached no worker back to the shard. It does not wait until the
+// releaseUndelivered sends claims that reached no worker back to the shard. It does not wait until the
 // release is written, because no answer rests on it. If the shard's run has ended, nothing is
 // needed: at its successor, the claims expire.
-func (s *shard) handBack(jobs []undelivered) {
-	c := newCall(handBackStep)
-	c.back = jobs
+func (s *shard) releaseUndelivered(jobs []undelivered) {
+	c := newCall(releaseStep)
+	c.undelivered = jobs
 	s.post(c)
 }
 
-// leave tells the shard that the caller of a claim call has gone, so that its jobs are released. A
+// callerGone tells the shard that the caller of a claim call has gone, so that its jobs are released. A
 // call with a request ID keeps its claims for the repeated call.
-func leave(s *shard, gone *call) {
+func callerGone(s *shard, gone *call) {
 	if gone.claim.RequestID != "" {
 		return
 	}
-	c := newCall(leaveStep)
-	c.gone = gone
+	c := newCall(callerGoneStep)
+	c.abandoned = gone
 	s.post(c)
 }
 
-// leaveStep releases the claims of a call whose caller has gone. It comes into the inbox after that
+// callerGoneStep releases the claims of a call whose caller has gone. It comes into the inbox after that
 // call, so the call has been decided already.
-func leaveStep(s *shard, c *call) progress {
-	for i := range c.gone.claims {
-		c.back = append(c.back, c.gone.claims[i].undelivered(nil))
+func callerGoneStep(s *shard, c *call) progress {
+	for i := range c.abandoned.claimed {
+		c.undelivered = append(c.undelivered, c.abandoned.claimed[i].undelivered(nil))
 	}
-	c.step, c.gone = handBackStep, nil
+	c.step, c.abandoned = releaseStep, nil
 	return c.step(s, c)
 }
 
-// handBackStep releases claims that reached no worker. They count as no attempts and as no
+// releaseStep releases claims that reached no worker. They count as no attempts and as no
 // deliveries toward the job's death. A job whose payload object is gone dies: nobody could ever
 // work on it.
-func handBackStep(s *shard, c *call) progress {
-	for ; c.next < len(c.back); c.next++ {
-		u := &c.back[c.next]
+func releaseStep(s *shard, c *call) progress {
+	for ; c.next < len(c.undelivered); c.next++ {
+		u := &c.undelivered[c.next]
 		j, ok := s.ledger.JobWithoutPayload(u.number)
 		switch {
 		case ok && j.Held:
@@ -162,8 +162,8 @@ func handBackStep(s *shard, c *call) progress {
 		case j.Deliveries >= math.MaxUint16-1: // the counter ends here; claims could not be distinguished
 			r.Kind, r.Cause = ledger.DeadLetter, exhausted(&j, "it never reached a worker")
 		case u.err != nil:
-			r.Cause = cut("its payload could not be read: "+u.err.Error(), queue.MaxCause)
-			r.RunAt = s.clock.now + millis(min(unreadableWait<<min(j.UncountedDeliveries, 10), unreadableMost))
+			r.Cause = truncate("its payload could not be read: "+u.err.Error(), queue.MaxCause)
+			r.RunAt = s.clock.now + millis(min(unreadableWait<<min(j.UncountedDeliveries, 10), unreadableMaxWait))
 		}
 		s.commits.record(c, &r)
 	}

@@ -53,9 +53,9 @@ func TestHole04UnreadablePayload(t *testing.T) {
 					if len(got) != 1 || string(got[0].Payload) != small {
 						t.Fatalf("handed out %+v", got)
 					}
-					want(t, n.say(queue.Complete, got[0]), queue.Completed, "")
+					wantOutcome(t, n.settle(queue.Complete, got[0]), queue.Completed, "")
 					if _, err := n.Claim(w.ctx, queue.DefaultQueue, req); err != nil {
-						refusedAs(t, err, queue.Unavailable)
+						wantRefusal(t, err, queue.Unavailable)
 						refused++
 					}
 					time.Sleep(time.Second)
@@ -75,7 +75,7 @@ func TestHole04UnreadablePayload(t *testing.T) {
 				if len(got) != 1 || got[0].Job.Attempts != 0 || !bytes.Equal(got[0].Payload, large()) {
 					t.Fatalf("handed out %d jobs", len(got))
 				}
-				want(t, n.say(queue.Complete, got[0]), queue.Completed, "")
+				wantOutcome(t, n.settle(queue.Complete, got[0]), queue.Completed, "")
 			})
 		})
 	}
@@ -119,7 +119,7 @@ func TestHole04LostPayload(t *testing.T) {
 			r.kill()
 			r = n.serve(queue.DefaultQueue, 0)
 		}
-		if met := n.act(queue.Command{Act: queue.Redrive}); met != 1 {
+		if met := n.command(queue.Command{Act: queue.Redrive}); met != 1 {
 			t.Fatalf("redriven: %d", met)
 		}
 		if got := n.claim(queue.ClaimRequest{Worker: "w", Max: 3, Types: []string{""}}); len(got) != 0 {
@@ -140,14 +140,14 @@ func TestHole04NobodyThere(t *testing.T) {
 			if got, err := n.Claim(ctx, queue.DefaultQueue, queue.ClaimRequest{Worker: "w", Max: 3, Wait: queue.MaxWait}); len(got) != 1 && err == nil {
 				t.Fatalf("%+v, %v", got, err)
 			} else if err == nil { // the large job waits for its next attempt
-				want(t, n.say(queue.Release, got[0]), queue.Waiting, "")
+				wantOutcome(t, n.settle(queue.Release, got[0]), queue.Waiting, "")
 			}
 			cancel()
 		}
 		fault.Store(nil)
-		time.Sleep(unreadableMost)
+		time.Sleep(unreadableMaxWait)
 		for _, id := range []string{"large", "small"} {
-			if c := n.one(id); c.Job.Attempts != 0 {
+			if c := n.claimOne(id); c.Job.Attempts != 0 {
 				t.Fatalf("%+v", c.Job)
 			}
 		}
@@ -185,7 +185,7 @@ func TestHole04GoneBeforeTheAnswer(t *testing.T) {
 					ctx, cancel := context.WithTimeout(w.ctx, latency/2)
 					begun := time.Now()
 					_, err := n.Claim(ctx, queue.DefaultQueue, req)
-					refusedAs(t, err, queue.UnknownOutcome)
+					wantRefusal(t, err, queue.UnknownOutcome)
 					if took := time.Since(begun); took != latency/2 {
 						t.Fatalf("it took %v", took)
 					}
@@ -201,7 +201,7 @@ func TestHole04GoneBeforeTheAnswer(t *testing.T) {
 				if len(got) != 1 || got[0].Job.Attempts != 0 || time.Since(begun) > 2*latency {
 					t.Fatalf("%+v after %v", got, time.Since(begun))
 				}
-				want(t, n.say(queue.Complete, got[0]), queue.Completed, "")
+				wantOutcome(t, n.settle(queue.Complete, got[0]), queue.Completed, "")
 			})
 		})
 	}

@@ -74,13 +74,13 @@ func checkSettings(set *queue.Settings) *queue.Error {
 	return nil
 }
 
-// prepared is a validated job, as the shard's goroutine gets it.
-type prepared struct {
+// validJob is a validated job, as the shard's goroutine gets it.
+type validJob struct {
 	id       string
 	packed   ledger.ID
-	kind     string
+	jobType  string
 	group    string
-	text     string // the payload if it is stored in the log
+	inline   string // the payload if it is stored in the log
 	payload  []byte // the payload if it becomes an object of its own
 	blob     string
 	size     int
@@ -100,35 +100,35 @@ const (
 )
 
 // prepare validates a job, fills in the queue's defaults, and chooses the shard.
-func prepare(set *queue.Settings, j *queue.Job) (prepared, *queue.Error) {
+func prepare(set *queue.Settings, j *queue.Job) (validJob, *queue.Error) {
 	id, err := jobID(j)
 	if err != nil {
-		return prepared{}, err
+		return validJob{}, err
 	}
 	switch {
 	case len(j.Type) > queue.MaxType || !utf8.ValidString(j.Type):
-		return prepared{}, badJob(id, "type has %d bytes, the limit is %d, of UTF-8", len(j.Type), queue.MaxType)
+		return validJob{}, badJob(id, "type has %d bytes, the limit is %d, of UTF-8", len(j.Type), queue.MaxType)
 	case len(j.Group) > queue.MaxType || !utf8.ValidString(j.Group):
-		return prepared{}, badJob(id, "group has %d bytes, the limit is %d, of UTF-8", len(j.Group), queue.MaxType)
+		return validJob{}, badJob(id, "group has %d bytes, the limit is %d, of UTF-8", len(j.Group), queue.MaxType)
 	case len(j.Payload) > queue.MaxPayload:
-		return prepared{}, queue.Refuse(queue.PayloadTooLarge, "job %q: the payload has %d bytes, the limit is %d", id, len(j.Payload), queue.MaxPayload)
+		return validJob{}, queue.Refuse(queue.PayloadTooLarge, "job %q: the payload has %d bytes, the limit is %d", id, len(j.Payload), queue.MaxPayload)
 	case j.Priority < math.MinInt8 || j.Priority > math.MaxInt8:
-		return prepared{}, badJob(id, "priority is %d, want -128 to 127", j.Priority)
+		return validJob{}, badJob(id, "priority is %d, want -128 to 127", j.Priority)
 	case j.Delay < 0 || j.Delay > maxAhead:
-		return prepared{}, badJob(id, "delay is %v, want 0 to %v", j.Delay, maxAhead)
+		return validJob{}, badJob(id, "delay is %v, want 0 to %v", j.Delay, maxAhead)
 	case j.Delay != 0 && !j.RunAt.IsZero():
-		return prepared{}, badJob(id, "delay and run-at are both given")
+		return validJob{}, badJob(id, "delay and run-at are both given")
 	case !j.RunAt.IsZero() && (j.RunAt.Year() < 1970 || j.RunAt.Year() > 2200):
-		return prepared{}, badJob(id, "run-at is %v, want a year from 1970 to 2200", j.RunAt)
+		return validJob{}, badJob(id, "run-at is %v, want a year from 1970 to 2200", j.RunAt)
 	case j.TTL < 0 || j.TTL > maxAhead:
-		return prepared{}, badJob(id, "the time to live is %v, want 0 (for ever) to %v", j.TTL, maxAhead)
+		return validJob{}, badJob(id, "the time to live is %v, want 0 (for ever) to %v", j.TTL, maxAhead)
 	}
 	policy, err := policyOf(set, id, j.Retry)
 	if err != nil {
-		return prepared{}, err
+		return validJob{}, err
 	}
-	p := prepared{
-		id: id, packed: ledger.Pack(id), kind: j.Type, group: j.Group, priority: int8(j.Priority), delay: j.Delay,
+	p := validJob{
+		id: id, packed: ledger.Pack(id), jobType: j.Type, group: j.Group, priority: int8(j.Priority), delay: j.Delay,
 		ttl: millis(cmp.Or(j.TTL, set.TTL)), policy: policy, shard: shardOf(cmp.Or(j.Group, id), set.Shards),
 	}
 	if !j.RunAt.IsZero() {
@@ -137,7 +137,7 @@ func prepare(set *queue.Settings, j *queue.Job) (prepared, *queue.Error) {
 	if len(j.Payload) > queue.InlinePayload {
 		p.payload = j.Payload
 	} else {
-		p.text = string(j.Payload) // a copy: the caller may change its slice after it has given up
+		p.inline = string(j.Payload) // a copy: the caller may change its slice after it has given up
 	}
 	return p, nil
 }
@@ -281,8 +281,8 @@ func checkSettlement(x *queue.Settlement) *queue.Error {
 	return nil
 }
 
-// cut shortens a text to at most most bytes without splitting a character.
-func cut(text string, most int) string {
+// truncate shortens a text to at most most bytes without splitting a character.
+func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
@@ -332,8 +332,8 @@ func notACursor(text string) *queue.Error {
 	return queue.Refuse(queue.BadRequest, "the cursor %.80q is not from a page", text)
 }
 
-// over refuses a call whose context has ended already.
-func over(ctx context.Context) *queue.Error {
+// contextError refuses a call whose context has ended already.
+func contextError(ctx context.Context) *queue.Error {
 	if ctx.Err() == nil {
 		return nil
 	}

@@ -29,8 +29,8 @@ type Problem struct {
 	Text string `json:"text"`
 }
 
-// Verified is the result of verifying all objects.
-type Verified struct {
+// VerifyResult is the result of verifying all objects.
+type VerifyResult struct {
 	Queues   int       `json:"queues"`
 	Shards   int       `json:"shards"`
 	Objects  int       `json:"objects"` // objects that were read
@@ -40,8 +40,8 @@ type Verified struct {
 
 // Verify reads all objects of the listed queues, or of one of them, and compares them with each
 // other. It changes nothing, and may run while brokers serve the queues.
-func (r *Registry) Verify(ctx context.Context, name string) (*Verified, error) {
-	out := &Verified{Problems: []Problem{}}
+func (r *Registry) Verify(ctx context.Context, name string) (*VerifyResult, error) {
+	out := &VerifyResult{Problems: []Problem{}}
 	all, err := r.verifyList(ctx, out)
 	if err != nil {
 		return nil, err
@@ -66,9 +66,9 @@ func (r *Registry) Verify(ctx context.Context, name string) (*Verified, error) {
 }
 
 // verifyList verifies the list of queues and its copy, and returns the queues that are known.
-func (r *Registry) verifyList(ctx context.Context, out *Verified) ([]queue.Settings, error) {
+func (r *Registry) verifyList(ctx context.Context, out *VerifyResult) ([]queue.Settings, error) {
 	out.Objects += 2
-	fresh := &Registry{bucket: r.bucket, root: r.root, key: r.key, copyKey: r.copyKey, turn: make(chan struct{}, 1)}
+	fresh := &Registry{bucket: r.bucket, root: r.root, key: r.key, copyKey: r.copyKey, mu: make(chan struct{}, 1)}
 	list, err := fresh.List(ctx)
 	if err == nil {
 		err = orNil(fresh.Damage(ctx))
@@ -104,10 +104,10 @@ func orNil(e *queue.Error) error {
 }
 
 // verifyShard verifies one shard.
-func (r *Registry) verifyShard(ctx context.Context, set *queue.Settings, index int, out *Verified) error {
-	f := &folder{}
-	at := prefix(r.root, set, index)
-	found, err := journal.Verify(ctx, r.bucket, at, path(set, index), f)
+func (r *Registry) verifyShard(ctx context.Context, set *queue.Settings, index int, out *VerifyResult) error {
+	f := &ledgerBuilder{}
+	at := shardPrefix(r.root, set, index)
+	found, err := journal.Verify(ctx, r.bucket, at, shardPath(set, index), f)
 	if err != nil {
 		return queue.Refuse(queue.Unavailable, "%w", err)
 	}
@@ -170,7 +170,7 @@ func (r *Registry) verifyPayloads(ctx context.Context, l *ledger.Ledger) (bad []
 	}
 	errs := make([]error, len(jobs))
 	var all errgroup.Group
-	all.SetLimit(readsAtOnce)
+	all.SetLimit(maxPayloadReads)
 	for i := range jobs {
 		all.Go(func() error {
 			_, errs[i] = payloadOf(ctx, r.bucket, jobs[i].Blob)

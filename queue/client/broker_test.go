@@ -59,7 +59,7 @@ func newCluster(t testing.TB, nodes int) *cluster {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { f.Close() })
-		if h, err = api.New(f, api.Options{Queues: n.broker.Queues(), Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		if h, err = api.New(f, api.Options{Queues: n.broker.Registry(), Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}
 		c.nodes = append(c.nodes, n)
@@ -180,7 +180,7 @@ func TestBrokerThroughTheWire(t *testing.T) {
 		c := newCluster(t, 2)
 		far := dial(t, client.Config{Addresses: []string{c.nodes[1].url}, JSON: json})
 		ctx := t.Context()
-		if _, err := c.nodes[0].broker.Queues().Declare(ctx, queue.Settings{Name: "q"}); err != nil {
+		if _, err := c.nodes[0].broker.Registry().Declare(ctx, queue.Settings{Name: "q"}); err != nil {
 			t.Fatal(err)
 		}
 		c.assign(0)
@@ -230,7 +230,7 @@ func TestBrokerThroughTheWire(t *testing.T) {
 // BenchmarkWorker works off jobs over HTTP with one worker whose handlers do nothing.
 func BenchmarkWorker(b *testing.B) {
 	c := newCluster(b, 1)
-	if _, err := c.nodes[0].broker.Queues().Declare(b.Context(), queue.Settings{Name: "q"}); err != nil {
+	if _, err := c.nodes[0].broker.Registry().Declare(b.Context(), queue.Settings{Name: "q"}); err != nil {
 		b.Fatal(err)
 	}
 	c.assign(0)
@@ -277,7 +277,7 @@ func TestWorkerInTheBrokersProcess(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	broker := c.nodes[0].broker
-	if _, err := broker.Queues().Declare(t.Context(), queue.Settings{Name: "q"}); err != nil {
+	if _, err := broker.Registry().Declare(t.Context(), queue.Settings{Name: "q"}); err != nil {
 		t.Fatal(err)
 	}
 	c.assign(0)

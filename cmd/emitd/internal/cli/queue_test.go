@@ -42,7 +42,7 @@ func newQueueNode(t *testing.T) *queueNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Queues().Declare(t.Context(), queue.Settings{Name: "q", Visibility: time.Hour, TTL: 24 * time.Hour}); err != nil {
+	if _, err := b.Registry().Declare(t.Context(), queue.Settings{Name: "q", Visibility: time.Hour, TTL: 24 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: queue.Settings{Name: "q"}.Spec().ID}, Generation: 1}, 1, "n", func(int64) {})
@@ -51,7 +51,7 @@ func newQueueNode(t *testing.T) *queueNode {
 	go func() { ended <- b.Run(ctx, a) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	<-a.ReadyDone()
-	h, err := api.New(b, api.Options{Queues: b.Queues(), Logger: quiet})
+	h, err := api.New(b, api.Options{Queues: b.Registry(), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestDeclareChangesWhatIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all, err := n.Queues().List(t.Context())
+	all, err := n.Registry().List(t.Context())
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -103,7 +103,7 @@ func TestDeclareChangesWhatIsNamed(t *testing.T) {
 func TestDeclareTooManyShards(t *testing.T) {
 	t.Parallel()
 	n := newQueueNode(t)
-	n.Queues().LimitShards(5)
+	n.Registry().SetMaxShards(5)
 	code, _, text := n.run(nil, "declare", "wide", "--shards", "5")
 	if code == 0 {
 		t.Fatal("five shards more were declared")
@@ -148,7 +148,7 @@ func TestDeclaredByTwoAtOnce(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &shown); err != nil || shown.Claims != queue.DurableClaims || shown.Retry == nil || shown.Retry.MaxAttempts != 7 {
 		t.Errorf("%s: %v", &out, err)
 	}
-	all, err := n.Queues().List(t.Context())
+	all, err := n.Registry().List(t.Context())
 	if err != nil || len(all) != 1 || all[0].Claims != queue.DurableClaims || all[0].Retry.MaxAttempts != 7 || all[0].Visibility != time.Hour {
 		t.Errorf("%+v, %v", all, err)
 	}
@@ -177,7 +177,7 @@ func TestAdoptIsRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Queues().Declare(t.Context(), queue.Settings{Name: "q"}); err != nil {
+	if _, err := b.Registry().Declare(t.Context(), queue.Settings{Name: "q"}); err != nil {
 		t.Fatal(err)
 	}
 	if taken, err := b.Adopt(t.Context(), "q"); taken != 1 || err != nil { // it belongs to the other cluster

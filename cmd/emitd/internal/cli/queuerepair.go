@@ -66,7 +66,7 @@ func (q *queues) verify() *cobra.Command {
 	})
 }
 
-func (q *queues) printVerified(v *broker.Verified) error {
+func (q *queues) printVerified(v *broker.VerifyResult) error {
 	d := list(v.Problems, func(p broker.Problem) string { return p.Object }, func(bool) *view.Table { return problemTable(v.Problems) })
 	d.whole = v
 	if err := q.a.print(d); err != nil {
@@ -167,7 +167,7 @@ func (q *queues) repairQueue(ctx context.Context, name string, shard int, dry bo
 	}}
 	open := backend.Bucket
 	if dry {
-		how.Scratch, open = mem.New(mem.Config{}), backend.Reader
+		how.RehearsalBucket, open = mem.New(mem.Config{}), backend.Reader
 	} else {
 		effect := fmt.Sprintf("jobs of queue %s in damaged or missing segments are lost, and jobs that ended in those segments are delivered again", name)
 		if err := q.a.confirm(effect); err != nil {
@@ -218,8 +218,8 @@ func (q *queues) served(ctx context.Context, name string, shard int, generation 
 	return yes, err
 }
 
-func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) error {
-	d := list(done, func(r broker.Repaired) string { return fmt.Sprintf("%s/%d", r.Queue, r.Shard) }, func(bool) *view.Table {
+func (q *queues) printRepaired(name string, done []broker.RepairResult, dry bool) error {
+	d := list(done, func(r broker.RepairResult) string { return fmt.Sprintf("%s/%d", r.Queue, r.Shard) }, func(bool) *view.Table {
 		t := &view.Table{Head: []string{"QUEUE", "SHARD", "JOBS", "LOST SLOTS", "VOID RECORDS", "DAMAGED OBJECTS", "EVIDENCE"}}
 		for _, r := range done {
 			lost := []string{}
@@ -230,7 +230,7 @@ func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) er
 				t.Add(r.Queue, fmt.Sprint(r.Shard), "-", "served", "-", fmt.Sprint(len(r.Problems)), "-")
 				continue
 			}
-			t.Add(r.Queue, fmt.Sprint(r.Shard), fmt.Sprint(r.Jobs), cmp.Or(strings.Join(lost, " "), "none"), fmt.Sprint(r.Void), fmt.Sprint(len(r.Problems)), r.Evidence)
+			t.Add(r.Queue, fmt.Sprint(r.Shard), fmt.Sprint(r.Jobs), cmp.Or(strings.Join(lost, " "), "none"), fmt.Sprint(r.RejectedRecords), fmt.Sprint(len(r.Problems)), r.Evidence)
 		}
 		return t
 	})
@@ -239,14 +239,14 @@ func (q *queues) printRepaired(name string, done []broker.Repaired, dry bool) er
 	}
 	left, served := 0, []string{}
 	for _, r := range done {
-		left += len(r.Left)
+		left += len(r.Remaining)
 		if r.Served {
 			served = append(served, fmt.Sprint(r.Shard))
 		}
-		for _, key := range r.Unread {
+		for _, key := range r.NotCopied {
 			q.a.message("shard %d: %s could not be kept", r.Shard, key)
 		}
-		for _, key := range r.Raw {
+		for _, key := range r.CopiedRaw {
 			q.a.message("shard %d: %s cannot be decoded and was kept unchanged", r.Shard, key)
 		}
 		for _, p := range r.Problems {

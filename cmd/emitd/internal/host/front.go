@@ -198,7 +198,7 @@ func (f *queueAPI) attempt(ctx context.Context, limit time.Duration) (*queues, e
 	if err != nil {
 		return nil, err
 	}
-	a, err := f.assemble(q.broker.Queues(), q.broker, q)
+	a, err := f.assemble(q.broker.Registry(), q.broker, q)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func (f *queueAPI) newQueues(ctx context.Context) (*queues, []queue.Settings, er
 	if err != nil {
 		return nil, nil, fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
-	if err := broker.NewRegistry(bucket, "").Secure(ctx); err != nil {
+	if err := broker.NewRegistry(bucket, "").EnsureCopy(ctx); err != nil {
 		h.log.Error("cannot write the copy of the list of queues", "error", err)
 	}
 	snap, err := h.up.Store.Snapshot(ctx)
@@ -126,7 +126,7 @@ func (q *queues) follow(ctx context.Context, done <-chan struct{}) {
 
 // refresh registers queues that are new, and withdraws those that were removed.
 func (q *queues) refresh(ctx context.Context) error {
-	list, err := q.broker.Queues().List(ctx)
+	list, err := q.broker.Registry().List(ctx)
 	if err != nil {
 		return fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
@@ -145,7 +145,7 @@ func (q *queues) refresh(ctx context.Context) error {
 
 // warn logs damage of the list of queues, once for each text.
 func (q *queues) warn(ctx context.Context) {
-	damage := q.broker.Queues().Damage(ctx)
+	damage := q.broker.Registry().Damage(ctx)
 	text := ""
 	if damage != nil {
 		text = damage.Error()
@@ -192,19 +192,19 @@ func (q *queues) withdraw(list []queue.Settings) {
 
 // List implements [api.Directory].
 func (q *queues) List(ctx context.Context) ([]queue.Settings, error) {
-	return q.broker.Queues().List(ctx)
+	return q.broker.Registry().List(ctx)
 }
 
 // exists reports whether a queue is declared.
 func (q *queues) exists(ctx context.Context, name string) (bool, error) {
-	list, err := q.broker.Queues().List(ctx)
+	list, err := q.broker.Registry().List(ctx)
 	return slices.ContainsFunc(list, func(s queue.Settings) bool { return s.Name == name }), err
 }
 
 // Amend implements [api.Directory]. Settings that are left out get this node's defaults.
 func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
 	d := q.h.defaults(name)
-	made, err := q.broker.Queues().Amend(ctx, name, func(inForce queue.Settings) (queue.Settings, error) {
+	made, err := q.broker.Registry().Amend(ctx, name, func(inForce queue.Settings) (queue.Settings, error) {
 		set, err := revise(inForce)
 		set.Claims = cmp.Or(set.Claims, d.Claims)
 		set.Visibility, set.DedupWindow = cmp.Or(set.Visibility, d.Visibility), cmp.Or(set.DedupWindow, d.DedupWindow)
@@ -218,7 +218,7 @@ func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Setti
 
 // Remove implements [api.Directory].
 func (q *queues) Remove(ctx context.Context, name string) error {
-	if err := q.broker.Queues().Remove(ctx, name); err != nil {
+	if err := q.broker.Registry().Remove(ctx, name); err != nil {
 		return err
 	}
 	return q.refresh(ctx)

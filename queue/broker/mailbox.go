@@ -7,7 +7,7 @@ import "sync"
 // thousands of shards, and most of them are idle.
 type mailbox[T any] struct {
 	filled chan struct{} // has a token when there may be a value
-	room   chan struct{} // has a token when there may be room again
+	freed  chan struct{} // has a token when there may be room again
 
 	mu    sync.Mutex
 	items []T
@@ -19,11 +19,11 @@ type mailbox[T any] struct {
 const keptRoom = 32
 
 func newMailbox[T any](limit int) *mailbox[T] {
-	return &mailbox[T]{filled: make(chan struct{}, 1), room: make(chan struct{}, 1), limit: limit}
+	return &mailbox[T]{filled: make(chan struct{}, 1), freed: make(chan struct{}, 1), limit: limit}
 }
 
 // put adds a value and reports whether there was room. A caller that wants to wait receives from
-// room and calls put again. Each successful put wakes the next waiting caller if there is room
+// freed and calls put again. Each successful put wakes the next waiting caller if there is room
 // left.
 func (m *mailbox[T]) put(v T) bool {
 	m.mu.Lock()
@@ -42,7 +42,7 @@ func (m *mailbox[T]) put(v T) bool {
 	}
 	signal(m.filled)
 	if n+1 < m.limit {
-		signal(m.room)
+		signal(m.freed)
 	}
 	return true
 }
@@ -65,13 +65,13 @@ func (m *mailbox[T]) get() (v T, ok bool) {
 		}
 	}
 	if n == m.limit {
-		signal(m.room)
+		signal(m.freed)
 	}
 	return v, true
 }
 
-// again signals filled if values are left: the receiver stopped before the end.
-func (m *mailbox[T]) again() {
+// resignal signals filled if values are left: the receiver stopped before the end.
+func (m *mailbox[T]) resignal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.items) > m.first {

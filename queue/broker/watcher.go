@@ -12,10 +12,10 @@ import (
 // settings.
 const followEvery = 30 * time.Second
 
-// watching is the state of the one goroutine that reads the list of queues for all shards of a
+// registryWatcher is the state of the one goroutine that reads the list of queues for all shards of a
 // broker. It runs while the broker serves a shard. Idle shards need no goroutine of their own for
 // this.
-type watching struct {
+type registryWatcher struct {
 	mu     sync.Mutex
 	shards int
 	stop   func() // stops the goroutine and waits for its end
@@ -23,7 +23,7 @@ type watching struct {
 
 // watch keeps that goroutine running until the function that it returns is called.
 func (b *Broker) watch() (leave func()) {
-	w := &b.watching
+	w := &b.watcher
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.shards++; w.shards == 1 {
@@ -51,27 +51,27 @@ func (b *Broker) follow(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			b.look(ctx)
+			b.updateShards(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// look gives all shards the current settings of their queues, and deletes the objects of removed
+// updateShards gives all shards the current settings of their queues, and deletes the objects of removed
 // queues.
-func (b *Broker) look(ctx context.Context) {
+func (b *Broker) updateShards(ctx context.Context) {
 	sets, err := b.registry.all(ctx, followEvery/2)
 	first := false
-	for _, s := range b.all() {
+	for _, s := range b.allShards() {
 		first = first || s.index == 0
 		if err != nil {
 			continue
 		}
 		if set, ok := sets[s.name]; ok {
-			s.tell(set)
+			s.replaceSettings(set)
 		} else {
-			s.tell(&queue.Settings{Name: s.name})
+			s.replaceSettings(&queue.Settings{Name: s.name})
 		}
 	}
 	if first { // one of a queue's brokers is enough: that of shard 0
@@ -79,8 +79,8 @@ func (b *Broker) look(ctx context.Context) {
 	}
 }
 
-// all returns the shards that this node serves.
-func (b *Broker) all() (out []*shard) {
+// allShards returns the shards that this node serves.
+func (b *Broker) allShards() (out []*shard) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for _, q := range b.queues {
@@ -89,16 +89,16 @@ func (b *Broker) all() (out []*shard) {
 	return out
 }
 
-// changed passes new settings of a queue on to its shards on this node.
-func (b *Broker) changed(set queue.Settings) {
+// settingsChanged passes new settings of a queue on to its shards on this node.
+func (b *Broker) settingsChanged(set queue.Settings) {
 	set = withDefaults(set)
-	for _, s := range b.local(set.Name) {
-		s.tell(&set)
+	for _, s := range b.localShards(set.Name) {
+		s.replaceSettings(&set)
 	}
 }
 
-// tell passes settings to the shard's goroutine. They replace settings that it has not read yet.
-func (s *shard) tell(set *queue.Settings) {
+// replaceSettings passes settings to the shard's goroutine. They replace settings that it has not read yet.
+func (s *shard) replaceSettings(set *queue.Settings) {
 	for {
 		select {
 		case s.changes <- set:
@@ -116,11 +116,11 @@ func (s *shard) tell(set *queue.Settings) {
 // last 15 s. A broker that serves a shard 0 calls it every half minute. While no queue is declared,
 // no broker does; the owner of the broker must then call it now and then.
 func (b *Broker) DeleteRemoved(ctx context.Context) {
-	now, last := time.Now(), b.buried.Load()
-	if last != nil && now.Sub(*last) < followEvery/2 || !b.buried.CompareAndSwap(last, &now) {
+	now, last := time.Now(), b.lastDeletion.Load()
+	if last != nil && now.Sub(*last) < followEvery/2 || !b.lastDeletion.CompareAndSwap(last, &now) {
 		return
 	}
-	if err := b.registry.bury(ctx); err != nil && ctx.Err() == nil {
+	if err := b.registry.deleteRemoved(ctx); err != nil && ctx.Err() == nil {
 		b.cfg.Logger.WarnContext(ctx, "some objects of removed queues were not deleted", "error", err)
 	}
 }

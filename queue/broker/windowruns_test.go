@@ -40,7 +40,7 @@ func (n *node) end(prefix string, jobs int) {
 		c := n.claim(queue.ClaimRequest{Types: []string{id}})
 		result := make([]byte, queue.MaxResult)
 		_, _ = rng.Read(result)
-		want(n.w.t, n.say(queue.Complete, c[0], func(s *queue.Settlement) { s.Result = result }), queue.Completed, "")
+		wantOutcome(n.w.t, n.settle(queue.Complete, c[0], func(s *queue.Settlement) { s.Result = result }), queue.Completed, "")
 	}
 }
 
@@ -48,10 +48,10 @@ func (n *node) end(prefix string, jobs int) {
 func (w *world) checkpointer(owner string) (n *node, checkpoint func()) {
 	n = w.node(owner)
 	var due atomic.Bool
-	n.due = func(*journal.Log, int64) bool { return due.Swap(false) }
+	n.checkpointDue = func(*journal.Log, int64) bool { return due.Swap(false) }
 	return n, func() {
 		due.Store(true)
-		n.stat() // a round
+		n.stats() // a round
 		synctest.Wait()
 		if due.Load() {
 			w.t.Fatal("no checkpoint was begun")
@@ -93,7 +93,7 @@ func TestASecondCheckpointDoesNotStoreTheWindow(t *testing.T) {
 			r := n.serve(queue.DefaultQueue, 0)
 			if i == 0 {
 				n.end("first", jobs)
-			} else if st := n.stat(); st.DedupIDs != int64(jobs+2*i) {
+			} else if st := n.stats(); st.DedupIDs != int64(jobs+2*i) {
 				t.Errorf("%s begins with %d IDs", owner, st.DedupIDs)
 			}
 			for round := range 2 {
@@ -153,7 +153,7 @@ func TestASmallerWindowDropsRuns(t *testing.T) {
 		r.kill()
 		b, _ := w.checkpointer("b")
 		b.serve(queue.DefaultQueue, 0)
-		if st := b.stat(); st.DedupIDs != 50 {
+		if st := b.stats(); st.DedupIDs != 50 {
 			t.Errorf("%+v", st)
 		}
 		for id, want := range map[string]bool{"first1": false, "second32": false, "second33": true, "third0": true, "more2-0": true} {
@@ -168,7 +168,7 @@ func TestASmallerWindowDropsRuns(t *testing.T) {
 func (w *world) redeclared(n *node, set queue.Settings) {
 	w.t.Helper()
 	set.Name = queue.DefaultQueue
-	if _, err := n.Queues().Declare(w.ctx, set); err != nil {
+	if _, err := n.Registry().Declare(w.ctx, set); err != nil {
 		w.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -181,9 +181,9 @@ func TestAResultInARun(t *testing.T) {
 		w.declare(queue.Settings{})
 		a, checkpoint := w.checkpointer("a")
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(1)...)
-		done := a.one("j0")
-		want(t, a.say(queue.Complete, done, func(s *queue.Settlement) { s.Result = []byte("forty-two") }), queue.Completed, "")
+		a.enqueue(jobsWithIDs(1)...)
+		done := a.claimOne("j0")
+		wantOutcome(t, a.settle(queue.Complete, done, func(s *queue.Settlement) { s.Result = []byte("forty-two") }), queue.Completed, "")
 		a.end("other", 40)
 		checkpoint()
 		if len(w.named()) == 0 {
@@ -194,7 +194,7 @@ func TestAResultInARun(t *testing.T) {
 			var n *node
 			n, checkpoint = w.checkpointer(owner)
 			r = n.serve(queue.DefaultQueue, 0)
-			want(t, n.say(queue.Complete, done), queue.Completed, "")
+			wantOutcome(t, n.settle(queue.Complete, done), queue.Completed, "")
 			if i := n.get("j0"); string(i.Result) != "forty-two" {
 				t.Errorf("%+v", i)
 			}
@@ -241,7 +241,7 @@ func TestADamagedRun(t *testing.T) {
 		}
 		b := w.node("b")
 		b.serve(queue.DefaultQueue, 0)
-		if got := b.enqueue(queue.Job{ID: "first44"}); !got[0].Duplicate || b.stat().DedupIDs != 50 {
+		if got := b.enqueue(queue.Job{ID: "first44"}); !got[0].Duplicate || b.stats().DedupIDs != 50 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -273,7 +273,7 @@ func TestTakeoverWithAFullWindow(t *testing.T) {
 		if took := time.Since(begun); took > 8*latency { // HEAD, its replacement, the fence, HEAD; runs are read meanwhile
 			t.Errorf("the takeover took %v", took)
 		}
-		if st := b.stat(); st.DedupIDs != 400 {
+		if st := b.stats(); st.DedupIDs != 400 {
 			t.Errorf("%+v", st)
 		}
 		got := b.enqueue(queue.Job{ID: "round0-9"}, queue.Job{ID: "round0-10"}, queue.Job{ID: "round9-40"})

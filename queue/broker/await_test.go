@@ -44,8 +44,8 @@ func TestHandoverInLatencies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, _, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		a.enqueue(ids(300)...)
-		if _, err := b.Queues().List(w.ctx); err != nil {
+		a.enqueue(jobsWithIDs(300)...)
+		if _, err := b.Registry().List(w.ctx); err != nil {
 			t.Fatal(err)
 		}
 		var under sync.WaitGroup
@@ -63,7 +63,7 @@ func TestHandoverInLatencies(t *testing.T) {
 		if took := time.Since(begun); took > 5*latency {
 			t.Errorf("the handover took %v, that is %d latencies", took, took/latency)
 		}
-		if st := b.stat(); st.Waiting != 302 {
+		if st := b.stats(); st.Waiting != 302 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -89,7 +89,7 @@ func TestCallsWaitForTheTakeover(t *testing.T) {
 		for _, r := range a.runs {
 			r.drain(t)
 		}
-		refusedAs(t, enqueueErr(w, b, "before"), queue.QueueNotOwner) // no takeover is in progress
+		wantRefusal(t, enqueueErr(w, b, "before"), queue.QueueNotOwner) // no takeover is in progress
 		b.serve(queue.DefaultQueue, 1)
 		blocked.Store(true)
 		r := b.begin(queue.DefaultQueue, 0)
@@ -97,18 +97,18 @@ func TestCallsWaitForTheTakeover(t *testing.T) {
 
 		begun := time.Now()
 		_, err := b.Stats(w.ctx, queue.DefaultQueue)
-		if refusedAs(t, err, queue.QueueNotOwner); time.Since(begun) != arrivalWait {
+		if wantRefusal(t, err, queue.QueueNotOwner); time.Since(begun) != takeoverWait {
 			t.Errorf("it waited for %v", time.Since(begun))
 		}
 		var waiting sync.WaitGroup
 		waiting.Go(func() {
-			if st := b.stat(); st.Waiting < 3 {
+			if st := b.stats(); st.Waiting < 3 {
 				t.Errorf("%+v", st)
 			}
 		})
-		waiting.Go(func() { b.enqueue(ids(20)...) })
+		waiting.Go(func() { b.enqueue(jobsWithIDs(20)...) })
 		waiting.Go(func() {
-			want(t, b.say(queue.Complete, queue.Claimed{Job: queue.Info{ID: "x"}, Token: "none"}), "", queue.StaleClaim)
+			wantOutcome(t, b.settle(queue.Complete, queue.Claimed{Job: queue.Info{ID: "x"}, Token: "none"}), "", queue.StaleClaim)
 		})
 		synctest.Wait()
 		close(free)
@@ -117,7 +117,7 @@ func TestCallsWaitForTheTakeover(t *testing.T) {
 
 		// The waiting calls are refused when the takeover fails.
 		b.runs[len(b.runs)-1].drain(t)
-		refusedAs(t, enqueueErr(w, b, "after", "after1", "after2", "after3"), queue.QueueNotOwner)
+		wantRefusal(t, enqueueErr(w, b, "after", "after1", "after2", "after3"), queue.QueueNotOwner)
 	})
 }
 
@@ -148,7 +148,7 @@ func TestTakeoverDoesNotWaitForTheList(t *testing.T) {
 		w.declare(queue.Settings{})
 		a, b := w.node("a"), w.node("b")
 		r := a.serve(queue.DefaultQueue, 0)
-		if _, err := b.Queues().List(w.ctx); err != nil {
+		if _, err := b.Registry().List(w.ctx); err != nil {
 			t.Fatal(err)
 		}
 		r.drain(t)
@@ -170,12 +170,12 @@ func TestTakeoverOfAnotherQueue(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				w, bucket, a, b := slow(t, queue.Settings{})
 				r := a.serve(queue.DefaultQueue, 0)
-				a.enqueue(ids(5)...)
+				a.enqueue(jobsWithIDs(5)...)
 				r.drain(t)
-				if _, err := b.Queues().List(w.ctx); err != nil {
+				if _, err := b.Registry().List(w.ctx); err != nil {
 					t.Fatal(err)
 				}
-				if err := a.Queues().Remove(w.ctx, queue.DefaultQueue); err != nil {
+				if err := a.Registry().Remove(w.ctx, queue.DefaultQueue); err != nil {
 					t.Fatal(err)
 				}
 				if again {
@@ -184,14 +184,14 @@ func TestTakeoverOfAnotherQueue(t *testing.T) {
 				r = b.begin(queue.DefaultQueue, 0)
 				if !again {
 					<-r.done
-					if refusedAs(t, r.err, queue.QueueNotFound); !errors.Is(r.err, daemon.ErrRelease) {
+					if wantRefusal(t, r.err, queue.QueueNotFound); !errors.Is(r.err, daemon.ErrRelease) {
 						t.Errorf("%v", r.err)
 					}
-				} else if r.ready(t); b.stat().Waiting != 0 || b.stat().Epoch != 1 {
-					t.Errorf("%+v", b.stat())
+				} else if r.ready(t); b.stats().Waiting != 0 || b.stats().Epoch != 1 {
+					t.Errorf("%+v", b.stats())
 				}
 				for _, key := range bucket.Keys() {
-					if strings.HasPrefix(key, prefix("", &queue.Settings{Name: queue.DefaultQueue, Incarnation: 1}, 0)) {
+					if strings.HasPrefix(key, shardPrefix("", &queue.Settings{Name: queue.DefaultQueue, Incarnation: 1}, 0)) {
 						t.Errorf("%s is left", key)
 					}
 				}
@@ -208,7 +208,7 @@ func TestListThatCannotBeRead(t *testing.T) {
 		w := newWorld(t, unread{bucket})
 		w.declare(queue.Settings{})
 		n := w.node("a")
-		if _, err := n.Queues().List(w.ctx); err != nil {
+		if _, err := n.Registry().List(w.ctx); err != nil {
 			t.Fatal(err)
 		}
 		n.serve(queue.DefaultQueue, 0)

@@ -51,7 +51,7 @@ func TestMailboxWakes(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				for !m.put([2]int{s, i}) {
-					<-m.room
+					<-m.freed
 				}
 			}
 		})
@@ -70,7 +70,7 @@ func TestMailboxWakes(t *testing.T) {
 			next[v[0]]++
 			n++
 		}
-		m.again()
+		m.resignal()
 	}
 	all.Wait()
 }

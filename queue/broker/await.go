@@ -1,0 +1,66 @@
+package broker
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// takeoverWait is the longest time a call waits for a shard that this node is taking over.
+const takeoverWait = 2 * time.Second
+
+// beginTakeover records that this node is taking over a shard, so that calls wait for it (see awaitTakeover). The
+// caller calls done when the shard is served, or is not served after all; it may be called more
+// than once.
+func (b *Broker) beginTakeover(p shardID) (done func()) {
+	c := make(chan struct{})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.takingOver[p] = c
+	return sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.takingOver[p] == c {
+			delete(b.takingOver, p)
+		}
+		close(c)
+	})
+}
+
+// awaitTakeover waits for a shard (-1: any of the queue) that is being taken over, and reports whether it
+// is worth looking it up again. Waiting is right because no other node could answer the caller
+// meanwhile.
+func (b *Broker) awaitTakeover(ctx context.Context, name string, index int) bool {
+	var taken chan struct{}
+	b.mu.RLock()
+	for p, c := range b.takingOver {
+		if p.queue == name && (index < 0 || p.index == index) {
+			taken = c
+		}
+	}
+	b.mu.RUnlock()
+	if taken == nil {
+		return false
+	}
+	patience := time.NewTimer(takeoverWait)
+	defer patience.Stop()
+	select {
+	case <-taken:
+		return true
+	case <-patience.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// serving returns a shard that this node serves. It waits for one that is being taken over.
+func (b *Broker) serving(ctx context.Context, name string, index int) (*shard, error) {
+	s := b.shard(name, index)
+	if s == nil && b.awaitTakeover(ctx, name, index) {
+		s = b.shard(name, index)
+	}
+	if s == nil {
+		return nil, b.notOwner(name, index)
+	}
+	return s, nil
+}
