@@ -67,7 +67,7 @@ func (s *session) deliver(ctx context.Context, rows []Row, from source) (outcome
 		}
 		s.delivered(t.taken)
 		if t.hung > 0 {
-			s.log.Warn("outbox sink did not answer in time; messages were parked and are retried", "messages", t.hung, "patience", s.r.cfg.PageTimeout)
+			s.log.Warn("outbox sink did not answer in time; messages were parked and are retried", "messages", t.hung, "page_timeout", s.r.cfg.PageTimeout)
 		}
 		outcomes, rows = append(outcomes, t.outcomes...), t.again
 	}

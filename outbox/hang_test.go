@@ -83,7 +83,7 @@ func TestHungKeyLeavesItsPage(t *testing.T) {
 		}
 		s.after(11 * time.Second)
 		if n := len(s.came()); n != 126 {
-			t.Errorf("%d came within the patience of 10 s, want 126", n)
+			t.Errorf("%d came within the page timeout of 10 s, want 126", n)
 		}
 		began := len(s.came())
 		for i := range 64 {

@@ -94,7 +94,7 @@ func (c Config) withDefaults() (Config, error) {
 	for _, f := range []struct {
 		name  string
 		value int
-	}{{"page rows", c.PageRows}, {"page bytes", c.PageBytes}, {"window", c.MaxPages}, {"parallel", c.Parallel}} {
+	}{{"page rows", c.PageRows}, {"page bytes", c.PageBytes}, {"max pages", c.MaxPages}, {"parallel", c.Parallel}} {
 		if f.value < 1 {
 			bad("%s is %d, want 1 or more", f.name, f.value)
 		}
@@ -105,7 +105,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.DeliverTimeout <= 0 {
 		bad("deliver timeout is %v, want more than 0", c.DeliverTimeout)
 	} else if c.PageTimeout <= 0 || c.PageTimeout > c.DeliverTimeout {
-		bad("patience is %v, deliver timeout %v: want 0 < patience ≤ deliver timeout", c.PageTimeout, c.DeliverTimeout)
+		bad("page timeout is %v, deliver timeout %v: want 0 < page timeout ≤ deliver timeout", c.PageTimeout, c.DeliverTimeout)
 	}
 	for _, t := range c.Topics {
 		if t == "" || strings.Contains(strings.TrimSuffix(t, "*"), "*") {

@@ -42,7 +42,7 @@ type Policy string
 
 // The policies.
 const (
-	ReadOnly Policy = "look"
+	ReadOnly Policy = "read-only"
 	Auto     Policy = "auto"
 	Always   Policy = "always"
 	Never    Policy = "never"

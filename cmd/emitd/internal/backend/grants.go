@@ -31,13 +31,13 @@ func Grants(cfg config.Config, outbox bool, roles map[string]string) (string, er
 		}
 	}
 	if len(roles) > 0 {
-		return usage(print(cfg, roles))
+		return asUsage(print(cfg, roles))
 	}
 	roles = map[string]string{}
 	for _, kind := range kinds {
 		roles[kind] = "emitd_" + kind
 	}
-	text, err := usage(print(cfg, roles))
+	text, err := asUsage(print(cfg, roles))
 	if err != nil {
 		return "", err
 	}
@@ -45,7 +45,8 @@ func Grants(cfg config.Config, outbox bool, roles map[string]string) (string, er
 		strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n-- ") + "\n", nil
 }
 
-func usage(text string, err error) (string, error) {
+// asUsage turns an error of a statement's generator into a fault.
+func asUsage(text string, err error) (string, error) {
 	if err != nil {
 		return "", fault.New(fault.Usage, "migrate get: %w", err)
 	}

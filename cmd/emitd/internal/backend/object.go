@@ -37,22 +37,23 @@ func openObject(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	look := o.Policy == ReadOnly
-	if !look {
-		if err := answers(ctx, bucket, o.Config.Timing().QueryTimeout); err != nil {
+	readOnly := o.Policy == ReadOnly
+	if !readOnly {
+		if err := checkReachable(ctx, bucket, o.Config.Timing().QueryTimeout); err != nil {
 			return nil, err
 		}
 	}
-	s, err := object.Open(ctx, bucket, object.Config{Name: withoutOptions(address), MustExist: look, NoProbe: look})
+	s, err := object.Open(ctx, bucket, object.Config{Name: withoutOptions(address), MustExist: readOnly, NoProbe: readOnly})
 	if err != nil {
 		return nil, err
 	}
 	return &Store{Store: s, Kind: "object", close: func() error { return nil }}, nil
 }
 
-// answers requests any object from a bucket, within the time limit of a call. So a bucket that cannot be
-// reached is noticed soon: the first writes of the store are repeated for up to a minute each.
-func answers(ctx context.Context, bucket blob.Bucket, limit time.Duration) error {
+// checkReachable reads one object of a bucket, which need not exist, within the time limit of a call. Without
+// it, a bucket that cannot be reached would be noticed late: the first writes of the store are repeated for up
+// to a minute each.
+func checkReachable(ctx context.Context, bucket blob.Bucket, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if _, err := bucket.ReadPrefix(ctx, "cluster", 1); err != nil && !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrCorrupt) {

@@ -106,7 +106,7 @@ func (d *demo) receive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if d.taken++; d.taken%demoTell == 1 {
-		d.board.say("%s  webhook took %d orders, refused %d", time.Now().Format("15:04:05"), d.taken, d.refused)
+		d.board.printf("%s  webhook took %d orders, refused %d", time.Now().Format("15:04:05"), d.taken, d.refused)
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
@@ -150,7 +150,7 @@ func (d *demo) publish(ctx context.Context, r *host.Running) {
 		}
 		m := outbox.Message{Topic: demoTopic, Type: demoType, Key: o.Customer, Payload: payload}
 		if err := box.Publish(ctx, m); err != nil && ctx.Err() == nil {
-			d.board.say("order %d was not published: %v", n, err)
+			d.board.printf("order %d was not published: %v", n, err)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (d *demo) work(ctx context.Context, r *host.Running) {
 		Logger: slog.New(slog.DiscardHandler), // it would log that the queue moves, which the demo is meant to show
 	})
 	if err != nil {
-		d.board.say("the worker of --demo does not run: %v", err)
+		d.board.printf("the worker of --demo does not run: %v", err)
 		return
 	}
 	worker.Handle(w, demoType, func(context.Context, worker.Job[demoOrder]) error { return nil })

@@ -37,10 +37,10 @@ type dev struct {
 
 	a    *app
 	cfg  *config.Loaded
-	dir  string // of the state; empty if there is none
-	show *demo  // nil without --demo
+	dir  string // the state directory; empty if there is none
+	shop *demo  // the sample orders; nil without --demo
 
-	token host.Token
+	token host.Token // of the listener; empty if api.tokens_file is set
 }
 
 // mostNodes bounds --nodes, because the nodes share one process and one file.
@@ -78,7 +78,7 @@ func (d *dev) run(ctx context.Context) error {
 	if d.cfg.Node.ID != "" && d.nodes > 1 {
 		return fault.New(fault.Usage, "node.id is set, and %d nodes cannot share one ID", d.nodes).Hint("remove node.id, or use --nodes 1")
 	}
-	unlock, err := d.state()
+	unlock, err := d.openStateDir()
 	if err != nil {
 		return err
 	}
@@ -88,20 +88,20 @@ func (d *dev) run(ctx context.Context) error {
 	}
 	level := telemetry.Level(d.cfg.Telemetry.Log.Level)
 	board := &console{out: d.a.Out, quiet: d.a.quiet}
-	var beside func(context.Context, *host.Running)
+	var alongside func(context.Context, *host.Running)
 	if d.demo {
-		if d.show, err = newDemo(ctx, d.cfg, board); err != nil {
+		if d.shop, err = newDemo(ctx, d.cfg, board); err != nil {
 			return err
 		}
-		defer d.show.close()
-		beside = d.show.run
+		defer d.shop.close()
+		alongside = d.shop.run
 	}
 	_, chosen := in.Flags["listen"]
 	return host.Run(ctx, host.Options{
 		Config: d.cfg, Version: buildInfo().Version,
 		Handler: d.a.logHandler(d.cfg, level), Level: level,
 		Nodes: d.names(), NextPort: !chosen && d.cfg.Listen == config.Defaults("").Listen,
-		Token: d.token, Open: d.open, OpenOutbox: d.openOutbox, Extra: d.extra(), Alongside: beside,
+		Token: d.token, Open: d.open, OpenOutbox: d.openOutbox, Extra: d.extra(), Alongside: alongside,
 		Started: func(r *host.Running) { board.begin(d, r) },
 		Hooks:   board.hooks,
 	})
@@ -127,6 +127,7 @@ func (d *dev) input() (config.Input, error) {
 	return in, nil
 }
 
+// names returns the names of the nodes.
 func (d *dev) names() []string {
 	prefix := "dev"
 	if o := d.cfg.OriginOf("node.name"); o.Layer != config.FromDefault {
@@ -139,9 +140,9 @@ func (d *dev) names() []string {
 	return out
 }
 
-// state creates the state directory, locks it against another emitd dev, and writes the configuration by
+// openStateDir creates the state directory, locks it against another emitd dev, and writes the configuration by
 // which reads find the cluster.
-func (d *dev) state() (unlock func(), err error) {
+func (d *dev) openStateDir() (unlock func(), err error) {
 	if d.dir == "" || d.cfg.OriginOf("store.url").Layer != config.FromDefault {
 		if d.ephemeral && d.cfg.Store.URL != "" {
 			return nil, fault.New(fault.Usage, "--ephemeral keeps the state in memory, but store.url (%s) names a store", d.cfg.OriginOf("store.url"))
@@ -236,7 +237,7 @@ type console struct {
 	quiet bool
 }
 
-func (b *console) say(format string, args ...any) {
+func (b *console) printf(format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.quiet {
@@ -264,16 +265,16 @@ func (b *console) begin(d *dev, r *host.Running) {
 		daemons = append(daemons, "emit:queue/…")
 	}
 	slices.Sort(daemons)
-	b.say("emitd %s dev cluster %q     state: %s", buildInfo().Version, d.cfg.Cluster, state)
-	b.say("  health   %s/readyz     metrics  %s/metrics", r.URL, r.URL)
-	b.say("  nodes    %s     daemons  %s", strings.Join(names, "  "), strings.Join(daemons, "  "))
-	b.say("  token    %s", d.where())
-	b.say("%s", d.try())
-	b.say("Ctrl-C drains and stops; again after a second forces the end.  dev mode: profile %s, loopback and this user only.", d.cfg.Profile)
+	b.printf("emitd %s dev cluster %q     state: %s", buildInfo().Version, d.cfg.Cluster, state)
+	b.printf("  health   %s/readyz     metrics  %s/metrics", r.URL, r.URL)
+	b.printf("  nodes    %s     daemons  %s", strings.Join(names, "  "), strings.Join(daemons, "  "))
+	b.printf("  token    %s", d.tokenPlace())
+	b.printf("%s", d.suggestions())
+	b.printf("Ctrl-C drains and stops; again after a second forces the end.  dev mode: profile %s, loopback and this user only.", d.cfg.Profile)
 }
 
-// where says where the listener's token is.
-func (d *dev) where() string {
+// tokenPlace describes where the listener's token is.
+func (d *dev) tokenPlace() string {
 	switch {
 	case d.cfg.API.TokensFile != "":
 		return "in " + d.cfg.API.TokensFile
@@ -283,8 +284,8 @@ func (d *dev) where() string {
 	return "in ." + string(filepath.Separator) + filepath.Join(DevDir, devToken) + ", which emitd in this directory uses"
 }
 
-// try suggests commands that work from here.
-func (d *dev) try() string {
+// suggestions returns commands to try that work from this directory.
+func (d *dev) suggestions() string {
 	if d.ephemeral {
 		return "Try:  without --ephemeral, emitd status and emitd events -f show the cluster from another terminal"
 	}
@@ -297,7 +298,7 @@ func (d *dev) try() string {
 	}
 	text := fmt.Sprintf("Try, from this directory%s:  emitd status%s      emitd events -f%s      emitd leader resign%s\n"+
 		"      emitd queue enqueue default '{\"hello\":\"world\"}'%s      emitd queue ls%s", as, at, at, at, at, at)
-	if d.show != nil {
+	if d.shop != nil {
 		text += fmt.Sprintf("\n      emitd outbox stats%s      emitd outbox ls%s      emitd outbox retry %s%s", at, at, demoToHook, at)
 	}
 	return text
@@ -313,10 +314,10 @@ func (b *console) hooks(name string) coordinator.Hooks {
 	clock := func() string { return time.Now().Format("15:04:05") }
 	return coordinator.Hooks{
 		OnLeaderElected: func(_ context.Context, t node.Term) {
-			b.say("%s  %s leads term %d", clock(), view.Line(name), t.Ordinal)
+			b.printf("%s  %s leads term %d", clock(), view.Line(name), t.Ordinal)
 		},
 		OnLeaderLost: func(t node.Term, why node.LossReason) {
-			b.say("%s  %s no longer leads term %d: %s", clock(), view.Line(name), t.Ordinal, why)
+			b.printf("%s  %s no longer leads term %d: %s", clock(), view.Line(name), t.Ordinal, why)
 		},
 	}
 }

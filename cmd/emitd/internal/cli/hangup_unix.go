@@ -11,8 +11,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 )
 
-// hangups delivers read at every SIGHUP until ctx ends or stop is called.
-func hangups(ctx context.Context, read func() (*config.Loaded, error)) (reload <-chan func() (*config.Loaded, error), stop func()) {
+// hangups sends load on the channel reload at every SIGHUP, until ctx ends or stop is called. The receiver
+// calls it to read the configuration again.
+func hangups(ctx context.Context, load func() (*config.Loaded, error)) (reload <-chan func() (*config.Loaded, error), stop func()) {
 	signals, out, done := make(chan os.Signal, 1), make(chan func() (*config.Loaded, error)), make(chan struct{})
 	signal.Notify(signals, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
@@ -27,7 +28,7 @@ func hangups(ctx context.Context, read func() (*config.Loaded, error)) (reload <
 			select {
 			case <-ctx.Done():
 				return
-			case out <- read:
+			case out <- load:
 			}
 		}
 	}()

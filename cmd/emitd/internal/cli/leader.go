@@ -63,16 +63,16 @@ func (a *app) history(ctx context.Context, c *cluster, since time.Duration) erro
 	if err != nil {
 		return err
 	}
-	reigns := view.Terms(all, c.snap.Now)
+	terms := view.Terms(all, c.snap.Now)
 	if since > 0 {
-		for i, r := range reigns {
+		for i, r := range terms {
 			if !r.EndedAt.IsZero() && c.snap.Now.Sub(r.EndedAt.Time) > since {
-				reigns = reigns[:i]
+				terms = terms[:i]
 				break
 			}
 		}
 	}
-	return a.print(list(reigns, func(r view.Term) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.ReignTable(reigns) }))
+	return a.print(list(terms, func(r view.Term) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.TermTable(terms) }))
 }
 
 // resignation holds the operator's options.

@@ -31,7 +31,7 @@ import (
 type queues struct {
 	a       *app
 	address string
-	token   string // file
+	token   string // the file with the token
 	tls     bool
 }
 
@@ -65,8 +65,8 @@ func (q *queues) with(ctx context.Context, wait time.Duration, f func(ctx contex
 	return q.connected(ctx, func(c *client.Client) error { return f(ctx, c) })
 }
 
-// connected is with for an f whose duration depends on its input: --timeout bounds each of its calls, see
-// call.
+// connected makes a client, within --timeout, and passes it to f, which may take any time. It is for an f that
+// reads input of any length; f bounds each of its calls by --timeout, as enqueueBatch does.
 func (q *queues) connected(ctx context.Context, f func(c *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout)
 	defer cancel()
@@ -78,8 +78,8 @@ func (q *queues) connected(ctx context.Context, f func(c *client.Client) error) 
 	return queueFault(f(c))
 }
 
-// call submits jobs, within --timeout.
-func (q *queues) call(ctx context.Context, c *client.Client, name string, jobs []queue.Job) ([]queue.Receipt, error) {
+// enqueueBatch submits jobs in one call, within --timeout.
+func (q *queues) enqueueBatch(ctx context.Context, c *client.Client, name string, jobs []queue.Job) ([]queue.Receipt, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout)
 	defer cancel()
 	return c.Enqueue(ctx, name, jobs)
@@ -334,7 +334,7 @@ func (q *queues) declare() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.IntVar(&shards, "shards", 0, "number of shards; jobs keep their order within one (default 1)")
-	fl.StringVar(&claims, "claims", "", "soft or durable claims (default soft)")
+	fl.StringVar(&claims, "claims", "", "soft: a claim is answered at once and stored within a second; durable: it is answered once it is stored (default soft)")
 	fl.DurationVar(&visibility, "visibility-timeout", 0, "how long a claimed job stays hidden (default 30s)")
 	fl.DurationVar(&dedup, "dedup-window", 0, "how long a submitted ID is recognised (default 10m)")
 	fl.IntVar(&attempts, "max-attempts", 0, "attempts before a job becomes a dead letter (default 3)")

@@ -68,14 +68,14 @@ const callBytes = 8 << 20
 
 // submitLines submits the lines of standard input, many per call. Before it waits for more input, it
 // submits what it has read.
-func (q *queues) submitLines(ctx context.Context, c *client.Client, name string, like queue.Job) error {
+func (q *queues) submitLines(ctx context.Context, c *client.Client, name string, template queue.Job) error {
 	lines := bufio.NewReaderSize(q.a.In, 1<<20)
 	var jobs []queue.Job
 	size := 0
 	for {
 		line, err := lines.ReadString('\n')
 		if text := strings.TrimRight(line, "\r\n"); text != "" {
-			j := like
+			j := template
 			j.Payload = []byte(text)
 			jobs, size = append(jobs, j), size+len(text)
 		}
@@ -99,7 +99,7 @@ func (q *queues) submitLines(ctx context.Context, c *client.Client, name string,
 }
 
 func (q *queues) submit(ctx context.Context, c *client.Client, name string, jobs []queue.Job) error {
-	receipts, err := q.call(ctx, c, name, jobs)
+	receipts, err := q.enqueueBatch(ctx, c, name, jobs)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (q *queues) submitFile(ctx context.Context, c *client.Client, name string, 
 		for ; n < min(len(rest), queue.MaxCall) && (n == 0 || size+len(rest[n].Payload) <= callBytes); n++ {
 			size += len(rest[n].Payload)
 		}
-		receipts, err := q.call(ctx, c, name, rest[:n])
+		receipts, err := q.enqueueBatch(ctx, c, name, rest[:n])
 		if err != nil {
 			return err
 		}

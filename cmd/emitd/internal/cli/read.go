@@ -22,7 +22,7 @@ type cluster struct {
 	cfg   *config.Loaded
 	store *backend.Store
 	snap  *daemon.Snapshot
-	all   bool
+	all   bool // show also nodes that have left and units that are no longer declared
 }
 
 func (c *cluster) status() view.Status { return view.Of(c.snap, reader(c.cfg, c.store, c.all)) }
@@ -38,7 +38,7 @@ func (a *app) withCluster(ctx context.Context, all bool, f func(ctx context.Cont
 	return a.withClusterOf(ctx, cfg, all, f)
 }
 
-// withClusterOf is look with a loaded configuration.
+// withClusterOf is withCluster with a loaded configuration, within ctx.
 func (a *app) withClusterOf(ctx context.Context, cfg *config.Loaded, all bool, f func(ctx context.Context, c *cluster) error) error {
 	s, err := a.open(ctx, cfg)
 	if err != nil {
@@ -53,7 +53,7 @@ func (a *app) withClusterOf(ctx context.Context, cfg *config.Loaded, all bool, f
 }
 
 func (a *app) statusCommand() *cobra.Command {
-	var judge bool
+	var failOnProblem bool
 	var limit time.Duration
 	q := &queues{a: a}
 	cmd := &cobra.Command{
@@ -73,20 +73,20 @@ func (a *app) statusCommand() *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 			defer cancel()
-			box := a.startOutboxRead(ctx, cfg)
+			awaitOutbox := a.startOutboxRead(ctx, cfg)
 			return a.withClusterOf(ctx, cfg, false, func(ctx context.Context, c *cluster) error {
 				s := c.status()
 				s.AddQueues(q.readQueues(ctx, c), limit)
-				s.AddOutbox(box(), limit)
+				s.AddOutbox(awaitOutbox(), limit)
 				err := a.print(data{whole: s, table: s.Table, names: []string{s.Cluster}})
-				if err == nil && judge && len(s.Attention) > 0 {
+				if err == nil && failOnProblem && len(s.Attention) > 0 {
 					err = fault.New(fault.Degraded, "cluster %s is degraded: %s", s.Cluster, s.Attention[0].Text)
 				}
 				return err
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&judge, "exit-code", false, "exit with 6 if anything needs attention")
+	cmd.Flags().BoolVar(&failOnProblem, "exit-code", false, "exit with 6 if anything needs attention")
 	cmd.Flags().DurationVar(&limit, "max-wait", 5*time.Minute, "how long a job or a message of the outbox may wait; 0s: no limit")
 	q.flags(cmd.Flags())
 	return a.outputFlag(cmd)
@@ -218,7 +218,8 @@ func noDaemon(s view.Status, name string) error {
 	return f
 }
 
-// pages reads the current history after a sequence number.
+// pages passes the events after a sequence number to f, page by page, up to the newest one. It returns the number of
+// the last event that f accepted.
 func pages(ctx context.Context, s *backend.Store, after int64, f func([]daemon.Event) error) (int64, error) {
 	for {
 		p, err := s.Events(ctx, after, pageSize)

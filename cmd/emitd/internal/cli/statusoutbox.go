@@ -11,15 +11,15 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// outboxReadTimeout is how long the status of a cluster waits for its outbox.
-const outboxReadTimeout = time.Second
+// statusPartTimeout is how long the status of a cluster waits for its outbox, and for its queues.
+const statusPartTimeout = time.Second
 
 // startOutboxRead reads the outbox while the cluster is read. It returns a function that waits for the result,
-// until outboxReadTimeout has passed since the start. A problem of the outbox is part of the result, because
+// until statusPartTimeout has passed since the start. A problem of the outbox is part of the result, because
 // the cluster is shown all the same; nil means that there is no outbox. A read that does not return is
 // abandoned; its context has ended.
 func (a *app) startOutboxRead(ctx context.Context, cfg *config.Loaded) (wait func() *view.Outbox) {
-	ctx, cancel := context.WithTimeout(ctx, outboxReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, statusPartTimeout)
 	answer := make(chan *view.Outbox, 1)
 	go func() { answer <- a.summary(ctx, cfg) }()
 	return func() *view.Outbox {
@@ -39,7 +39,7 @@ func (a *app) startOutboxRead(ctx context.Context, cfg *config.Loaded) (wait fun
 }
 
 func tooLate() *view.Outbox {
-	return view.NoOutbox("it has not answered within " + view.Exact(outboxReadTimeout))
+	return view.NoOutbox("it has not answered within " + view.Exact(statusPartTimeout))
 }
 
 // summary reads the outbox. If none is configured and the database lacks its tables, there is no outbox.

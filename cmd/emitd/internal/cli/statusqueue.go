@@ -17,13 +17,13 @@ import (
 // queuesAtOnce is how many queues are queried at the same time.
 const queuesAtOnce = 8
 
-// readQueues asks a node for the state of the queues, within outboxReadTimeout. A problem is part of the result;
+// readQueues asks a node for the state of the queues, within statusPartTimeout. A problem is part of the result;
 // nil means that no node serves queues.
 func (q *queues) readQueues(ctx context.Context, c *cluster) *view.Queues {
 	if !slices.ContainsFunc(c.status().Nodes, func(n view.Node) bool { return slices.Contains(n.Kinds, queue.Kind) }) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, outboxReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, statusPartTimeout)
 	defer cancel()
 	out := &view.Queues{Queues: []view.QueueStats{}}
 	if err := q.askAll(ctx, c, out); err != nil {
@@ -35,6 +35,7 @@ func (q *queues) readQueues(ctx context.Context, c *cluster) *view.Queues {
 	return out
 }
 
+// askAll reads the list of queues and the counts of each.
 func (q *queues) askAll(ctx context.Context, c *cluster, out *view.Queues) error {
 	nodes, err := q.client(ctx, func(context.Context) ([]string, error) { return serving(c) })
 	if err != nil {
@@ -59,12 +60,13 @@ func (q *queues) askAll(ctx context.Context, c *cluster, out *view.Queues) error
 	return nil
 }
 
+// askQueue reads the counts of one queue. A problem is part of the result.
 func askQueue(ctx context.Context, c *client.Client, name string) view.QueueStats {
 	got, err := c.Stats(ctx, name)
 	if err != nil {
 		problem := firstLine(err.Error())
 		if ctx.Err() != nil {
-			problem = fmt.Sprintf("no answer within %s", view.Exact(outboxReadTimeout.Round(time.Second)))
+			problem = fmt.Sprintf("no answer within %s", view.Exact(statusPartTimeout.Round(time.Second)))
 		}
 		return view.QueueStats{Queue: name, Problem: problem}
 	}

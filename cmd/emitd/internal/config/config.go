@@ -120,7 +120,7 @@ type Exec struct {
 // queueKeys holds the defaults of queues.
 type queueKeys struct {
 	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto chooses 2 to 5 ms under load; 250ms costs fewer requests"`
-	Claims            string   `key:"claims" words:"soft,durable" help:"soft or durable claims"`
+	Claims            string   `key:"claims" words:"soft,durable" help:"soft: a claim is answered at once and stored within a second, so a crash may deliver the job again; durable: a claim is answered once it is stored"`
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
 	DedupWindow       Duration `key:"dedup_window" help:"deduplication window: how long a submitted ID is recognised"`
 	MaxShards         int      `key:"max_shards" help:"most shards of all queues of the cluster together; a queue beyond it cannot be declared. All nodes need the same value"`
@@ -148,7 +148,7 @@ type Subscription struct {
 	Policy         string    `key:"policy" words:"hold,skip,drop" help:"what happens to a message that cannot be delivered: hold (the default) its key waits for an operator, skip it becomes a dead letter, drop it is deleted"`
 	Retry          retryKeys `key:"retry"`
 	DeliverTimeout Duration  `key:"deliver_timeout" help:"longest duration of one call to the sink; 30s by default"`
-	Patience       Duration  `key:"patience" help:"how long other keys wait for a call to the sink that does not return; a third of deliver_timeout by default"`
+	PageTimeout    Duration  `key:"page_timeout" help:"how long the other keys of a page wait for a call to the sink that does not return, before its key is parked; a third of deliver_timeout by default"`
 	Parallel       int       `key:"parallel" help:"calls to the sink at once, for different keys; 4 by default"`
 	PageRows       int       `key:"page_rows" help:"messages that are read at once; 1000 by default"`
 }
@@ -277,14 +277,14 @@ func (c Config) OutboxSchema() (schema, prefix string) {
 	return cmp.Or(c.Outbox.Schema, c.Store.Schema), cmp.Or(c.Outbox.Prefix, c.Store.Prefix)
 }
 
-// Relay returns the subscription as an outbox.Config. The caller sets log, sink and hooks.
-func (s Subscription) Relay() outbox.Config {
+// RelayConfig returns the settings as an outbox.Config. The caller sets log, sink and hooks.
+func (s Subscription) RelayConfig() outbox.Config {
 	return outbox.Config{
 		Name: s.Name, Topics: s.Topics, Instances: s.Instances, Newest: s.Start == "newest", Policy: outbox.Policy(s.Policy),
 		Retry: outbox.Retry{
 			MaxAttempts: s.Retry.MaxAttempts, Backoff: time.Duration(s.Retry.Backoff), MaxBackoff: time.Duration(s.Retry.MaxBackoff),
 		},
-		DeliverTimeout: time.Duration(s.DeliverTimeout), PageTimeout: time.Duration(s.Patience), Parallel: s.Parallel, PageRows: s.PageRows,
+		DeliverTimeout: time.Duration(s.DeliverTimeout), PageTimeout: time.Duration(s.PageTimeout), Parallel: s.Parallel, PageRows: s.PageRows,
 	}
 }
 

@@ -84,9 +84,9 @@ func (v *validator) subscription(at string, s Subscription) {
 		}
 	}
 	v.positive(at, "deliver_timeout", s.DeliverTimeout)
-	v.positive(at, "patience", s.Patience)
-	if most := cmp.Or(s.DeliverTimeout, Duration(30*time.Second)); most > 0 && s.Patience > most {
-		bad("patience", "is %v, more than deliver_timeout, which is %v", s.Patience, most)
+	v.positive(at, "page_timeout", s.PageTimeout)
+	if most := cmp.Or(s.DeliverTimeout, Duration(30*time.Second)); most > 0 && s.PageTimeout > most {
+		bad("page_timeout", "is %v, more than deliver_timeout, which is %v", s.PageTimeout, most)
 	}
 	v.retry(at, s.Retry)
 	v.sink(at, s)

@@ -110,7 +110,7 @@ func TestSubscriptionsFit(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`{name: a, sink: stdout}`,
-		`{name: a/b.c-d_e, sink: stdout, topics: [x, "y.*", "*"], instances: 64, start: newest, policy: drop, retry: {max_attempts: -1, backoff: 1h, max_backoff: 1h}, deliver_timeout: 1ms, patience: 1ms, parallel: 1, page_rows: 1}`,
+		`{name: a/b.c-d_e, sink: stdout, topics: [x, "y.*", "*"], instances: 64, start: newest, policy: drop, retry: {max_attempts: -1, backoff: 1h, max_backoff: 1h}, deliver_timeout: 1ms, page_timeout: 1ms, parallel: 1, page_rows: 1}`,
 		`{name: a, sink: stdout, retry: {max_backoff: 1s}}`,
 		`{name: a, sink: stdout, retry: {backoff: 5m}}`,
 	} {
@@ -119,7 +119,7 @@ func TestSubscriptionsFit(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		cfg := l.Outbox.Subscriptions[0].Relay()
+		cfg := l.Outbox.Subscriptions[0].RelayConfig()
 		cfg.Log, cfg.Sink = nowhere{}, outbox.SinkFunc(nil)
 		r, err := outbox.NewRelay(cfg)
 		if err != nil {

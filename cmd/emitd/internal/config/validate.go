@@ -279,6 +279,7 @@ func (v *validator) advertise() {
 // leastInFlight is the minimum of api.max_in_flight. A lower limit would refuse ordinary calls.
 const leastInFlight = 1 << 20
 
+// lacking names the settings that an open listener lacks.
 func (v *validator) lacking() string {
 	var out []string
 	if v.API.TLS.Cert == "" {
@@ -442,12 +443,14 @@ func (v *validator) exec(at string, e Exec) {
 // givenEnv are the variables that every exec daemon gets.
 var givenEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE"}
 
+// isSet reports whether the key of an entry was set in some layer.
 func (v *validator) isSet(at, key string) bool {
 	_, set := v.origins[join(at, key)]
 	return set
 }
 
-// near returns the path of the entry's key if it is set, otherwise that of the entry.
+// near returns the path of the entry's key if it is set, otherwise that of the entry. An entry that has no
+// origin of its own gets that of its list, so that a fault about it names a place.
 func (v *validator) near(at, key string) string {
 	if v.isSet(at, key) {
 		return join(at, key)

@@ -34,8 +34,8 @@ func open(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// leftover is the age at which Temp removes an unlocked file. By then no process asks any more whether
-// the file's owner has ended.
+// leftover is the age at which Temp removes an unlocked file. It is generous, because until then another
+// process may still check, by locking the file, that the owner has ended.
 const leftover = 24 * time.Hour
 
 // Temp creates a new file in dir, readable for everyone, and locks it. It removes files that killed
@@ -56,6 +56,7 @@ func Temp(dir string, now time.Time) (*os.File, error) {
 	return f, nil
 }
 
+// sweep removes files of dir that are old and that no process has locked.
 func sweep(dir string, now time.Time) {
 	files, err := filepath.Glob(filepath.Join(dir, "emitd-*.lock"))
 	if err != nil {

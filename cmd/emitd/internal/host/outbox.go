@@ -79,7 +79,7 @@ func (r *relays) open(ctx context.Context) error {
 	}
 	var all []Daemon
 	for _, s := range r.subs {
-		cfg := s.Relay()
+		cfg := s.RelayConfig()
 		cfg.Log, cfg.Sink = box, s.sink
 		cfg.Logger, cfg.MeterProvider, cfg.TracerProvider = r.h.log, r.h.tel.Meter, r.h.tel.Tracer
 		relay, err := outbox.NewRelay(cfg)

@@ -21,7 +21,7 @@ func TestSixtyColumns(t *testing.T) {
 		for _, err := range []error{
 			v.Table(w, false), v.NodeTable(false).Write(w), v.UnitTable(false).Write(w),
 			OutboxTable([]OutboxStats{{Subscription: "orders", Pending: 12345}}, false).Write(w),
-			ReignTable([]Term{{TermOrdinal: 41, Node: "emitd-0", EndedBy: string(node.PassesFailed)}}).Write(w),
+			TermTable([]Term{{TermOrdinal: 41, Node: "emitd-0", EndedBy: string(node.PassesFailed)}}).Write(w),
 		} {
 			if err != nil {
 				t.Fatal(err)

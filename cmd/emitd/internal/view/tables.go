@@ -238,8 +238,8 @@ func (e Explained) next() string {
 	return fmt.Sprintf("if it were free it would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
 }
 
-// ReignTable lists terms.
-func ReignTable(rs []Term) *Table {
+// TermTable lists terms.
+func TermTable(rs []Term) *Table {
 	t := &Table{Head: []string{"TERM", "NODE", "ELECTED", "HELD", "ENDED BY", "GAP TO NEXT"}}
 	for _, r := range rs {
 		gap := ""

@@ -338,7 +338,7 @@ func TestReigns(t *testing.T) {
 		lost(at(14, 2), 41, node.Resigned), elected(at(14, 3), 42, "emitd-1"),
 	}
 	var b bytes.Buffer
-	if err := ReignTable(Terms(events, at(25, 5))).Write(&b); err != nil {
+	if err := TermTable(Terms(events, at(25, 5))).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "history.txt", b.Bytes())
