@@ -71,11 +71,11 @@ func reaperMain(args []string) (code int) {
 	return state.ExitCode()
 }
 
-// endStopped kills a guardian that does not work any more. Either emitd says so, or emitd has ended
-// and the guardian still exists after patience.
+// endStopped kills a guardian that does not work any more: when emitd sends SIGUSR1, or when emitd has
+// ended and the guardian still exists closeTimeout later.
 func endStopped(guardian *os.Process) {
-	said, ended := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(said, syscall.SIGUSR1)
+	requested, ended := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(requested, syscall.SIGUSR1)
 	go func() {
 		defer close(ended)
 		awaitHangup(0)
@@ -83,7 +83,7 @@ func endStopped(guardian *os.Process) {
 	}()
 	for {
 		select {
-		case <-said:
+		case <-requested:
 		case <-ended:
 			ended = nil
 		}

@@ -21,11 +21,11 @@ type Log struct {
 	db      *sql.DB
 	writer  chan *sqlitefile.Session // holds the one session that writes, nil if it is not open
 	readers chan *sqlitefile.Session // holds the sessions that read, nil if not open
-	watch   sync.Once
-	ctx     context.Context // ends with Close
+	watch   sync.Once                // starts watchFile with the first relay
+	ctx     context.Context          // ends with Close
 	stop    context.CancelFunc
-	wg      sync.WaitGroup
-	closing sync.Once
+	wg      sync.WaitGroup // the goroutine of watchFile
+	closing sync.Once      // makes Close idempotent
 }
 
 var (

@@ -13,10 +13,10 @@ var assignStories = []story{
 	{"a declared unit is unassigned", 0, declares},
 	{"a declaration does not touch what is there", 0, declaresOnce},
 	{"a unit is retired and declared again, with its generation", 0, retires},
-	{"an assignment is stamped in full", 0, assigns},
-	{"an assignment keeps the unit's failures and embargoes", 0, assignKeepsHistory},
+	{"an assignment sets all fields of the row", 0, assignsAllFields},
+	{"an assignment keeps the unit's failures and embargoes", 0, assignKeepsFailures},
 	{"only a live member gets a unit", 0, assignsToLive},
-	{"generations grow past whatever anybody has seen", 0, generationsPastSeen},
+	{"generations grow past the highest that any node has seen", 0, generationsPastSeen},
 	{"generations grow over every end of an assignment", 0, generationsGrow},
 	{"a unit is revoked from assigning and active, once", 0, revokesOnce},
 	{"a unit is freed by its leader", 0, expires},
@@ -79,7 +79,7 @@ func retires(w *world) {
 	w.holds(next.Generation > r.Generation, "generation %d after %d", next.Generation, r.Generation)
 }
 
-func assigns(w *world) {
+func assignsAllFields(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	l.declare(unit0)
@@ -107,7 +107,7 @@ func assigns(w *world) {
 	})
 }
 
-func assignKeepsHistory(w *world) {
+func assignKeepsFailures(w *world) {
 	l, peers := w.cluster(2)
 	r := l.bring(unit0, peers[0], daemon.Active)
 	out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "disk full", Failures: 5, Embargo: time.Minute})
@@ -229,7 +229,7 @@ func revokesOnce(w *world) {
 		w.equal("kind", e[0].Kind, daemon.AssignmentRevoking)
 		w.unchanged(func() {
 			w.equal("a second revoke", l.commit(on(got, daemon.Revoke))[0], storage.Outcome{Unit: u, Record: got})
-			w.equal("a revoke of what it was", l.commit(on(r, daemon.Revoke))[0], storage.Outcome{Unit: u, Record: got})
+			w.equal("a revoke from the former state", l.commit(on(r, daemon.Revoke))[0], storage.Outcome{Unit: u, Record: got})
 		})
 	}
 	for i, from := range []daemon.State{daemon.Unassigned, daemon.Deleted} {

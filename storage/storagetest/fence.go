@@ -17,7 +17,7 @@ var fenceStories = []story{
 	{"a stamp waits for a transaction that holds the fence", Tx, stampWaits},
 	{"a stamp that waits ends with its context and leaves no trace", Tx, stampGivesUp},
 	{"the fence is held by nobody after a failed transaction", Tx, releasesAfterFailure},
-	{"heartbeats, reports and commits pass a held fence", Tx, fenceHoldsNobodyElse},
+	{"heartbeats, reports and commits pass a held fence", Tx, fenceBlocksNoOther},
 }
 
 // fence is a fence of unit0.
@@ -167,7 +167,7 @@ func releasesAfterFailure(w *world) {
 	w.ok(w.effect(fence(4)))
 }
 
-func fenceHoldsNobodyElse(w *world) {
+func fenceBlocksNoOther(w *world) {
 	l, peers := w.cluster(1)
 	r := l.bring(unit0, peers[0], daemon.Active)
 	w.ok(w.Store.StampFence(w.ctx, r.Fence()))

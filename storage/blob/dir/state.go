@@ -12,14 +12,15 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// state says which file is the object.
+// state says which file is the object: the key's own file, as long as n is 1, or its replacement with the
+// number n.
 type state struct {
-	root nonce  // nonce of the file of the key itself
-	n    uint64 // 1 is that file
+	root nonce  // nonce of the key's own file
+	n    uint64 // number of the version; the first replacement is 2
 	self nonce  // nonce of the file that is the object
 }
 
-// version repeats only if a nonce repeats.
+// version returns the object's version. It repeats only if a nonce repeats.
 func (s state) version() blob.Version {
 	return blob.Version(s.root.String() + "-" + strconv.FormatUint(s.n, 10))
 }
@@ -130,8 +131,8 @@ func (b *Bucket) create(ctx context.Context, key string, data []byte, h header) 
 	return state{root: h.self, n: 1, self: h.self}, b.publish(filepath.Dir(path))
 }
 
-// replace links the next version if pleases accepts the current one.
-func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header, pleases func(state) bool) (state, error) {
+// replace links the next version if accepts returns true for the current one.
+func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header, accepts func(state) bool) (state, error) {
 	path := b.path(key)
 	old, f, err := b.current(path)
 	if errors.Is(err, blob.ErrNotFound) {
@@ -141,7 +142,7 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 		return state{}, err
 	}
 	f.Close()
-	if !pleases(old) {
+	if !accepts(old) {
 		return state{}, with(blob.ErrChanged, b.syncDir(versions(path)))
 	}
 	h.replaced = old.self
@@ -181,7 +182,7 @@ func (b *Bucket) link(ctx context.Context, tmp, path string) error {
 		}
 		err := os.Link(tmp, path)
 		if errors.Is(err, os.ErrExist) {
-			return b.mine(tmp, path, err)
+			return b.ownLink(tmp, path, err)
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -196,8 +197,9 @@ func (b *Bucket) link(ctx context.Context, tmp, path string) error {
 	return errBusy
 }
 
-// mine returns nil if path is the very file tmp: the answer of an earlier link was lost.
-func (b *Bucket) mine(tmp, path string, exists error) error {
+// ownLink returns nil if path is a link to tmp itself, made by an earlier attempt whose answer was lost, and
+// exists otherwise.
+func (b *Bucket) ownLink(tmp, path string, exists error) error {
 	a, errA := os.Lstat(tmp)
 	c, errC := os.Lstat(path)
 	if errA == nil && errC == nil && os.SameFile(a, c) {
@@ -237,9 +239,10 @@ func (b *Bucket) confirm(path, tmp string, mine state) error {
 	return b.wasCurrent(path, tmp, mine, top)
 }
 
-// wasCurrent distinguishes a version that was the object until it was replaced from one that was linked
-// into a gap. A version that was the object is named by its successor or, once it may be collected,
-// marked read-only.
+// wasCurrent returns nil if the version was the object until a newer one replaced it, although a higher
+// version exists. Otherwise the writer was so late that the version was linked into a gap that collected
+// versions had left (see the package comment): wasCurrent removes it and returns blob.ErrChanged. A version
+// that was the object is named in the header of its successor or, once it may be collected, marked read-only.
 func (b *Bucket) wasCurrent(path, tmp string, mine state, top uint64) error {
 	if f, err := open(versionFile(path, mine.root, mine.n+1)); err == nil {
 		f.Close()
@@ -261,6 +264,7 @@ func (b *Bucket) wasCurrent(path, tmp string, mine state, top uint64) error {
 	return fmt.Errorf("%w: it is at version %d", blob.ErrChanged, top)
 }
 
+// isRoot reports whether the key's own file has the nonce.
 func isRoot(path string, root nonce) bool {
 	f, err := open(path)
 	if err != nil {
