@@ -271,16 +271,8 @@ func (s *shell) report(r supervisor.Report) {
 	case supervisor.Abandoned:
 		s.c.inbox.push(member.RunAbandoned{Fence: r.Fence})
 	case supervisor.Ended:
-		s.c.inbox.push(member.RunEnded{Fence: r.Fence, How: endings[r.EndReason], Err: r.Err, Failures: r.Failures})
+		s.c.inbox.push(member.RunEnded{Fence: r.Fence, How: r.Ending, Err: r.Err, Failures: r.Failures})
 	}
-}
-
-var endings = map[supervisor.EndReason]member.Ending{
-	supervisor.Returned: member.Returned,
-	supervisor.GaveUp:   member.GaveUp,
-	supervisor.Released: member.Released,
-	supervisor.Refused:  member.FenceRefused,
-	supervisor.NoAgent:  member.NoAgent,
 }
 
 // CancelledError is the cause with which the context of an agent's run ends.

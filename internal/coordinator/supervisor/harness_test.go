@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -94,9 +95,9 @@ func (th *theatre) say(format string, args ...any) {
 func (th *theatre) report(r Report) {
 	line := map[ReportKind]string{Started: "started", Failed: "failed", Abandoned: "abandoned", Ended: "ended"}[r.Kind]
 	if r.Kind == Ended {
-		line += " " + []string{"returned", "gave up", "released", "refused", "forgotten"}[r.EndReason]
+		line += " " + []string{"returned", "gave up", "released", "refused", "forgotten"}[r.Ending]
 	}
-	if r.Kind == Failed || r.EndReason == GaveUp {
+	if r.Kind == Failed || r.Ending == member.GaveUp {
 		line += fmt.Sprintf(" #%d", r.Failures)
 	}
 	if r.Err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
 // run is one generation of one unit. Its goroutine is live. Commands reach it through ctx and the
@@ -67,7 +68,7 @@ func (r *run) loop() {
 }
 
 // refuse ends a run that never began.
-func (r *run) refuse(err error) { r.end(Report{EndReason: Refused, Err: err}) }
+func (r *run) refuse(err error) { r.end(Report{Ending: member.FenceRefused, Err: err}) }
 
 func (r *run) end(rep Report) {
 	rep.Kind, rep.Fence, rep.Failures = Ended, r.fence, r.failures
@@ -81,14 +82,14 @@ func (r *run) end(rep Report) {
 func (r *run) runAttempts() Report {
 	agent, ok := r.s.cfg.Agent(r.fence.Unit.Daemon)
 	if !ok {
-		return Report{EndReason: NoAgent, Err: ErrNoAgent}
+		return Report{Ending: member.NoAgent, Err: ErrNoAgent}
 	}
 	if end, ok := r.stamp(); !ok {
 		return end
 	}
 	for {
 		if r.over() {
-			return Report{EndReason: Returned}
+			return Report{Ending: member.Returned}
 		}
 		lived, err := r.attempt(agent)
 		v := r.interpret(err)
@@ -103,7 +104,7 @@ func (r *run) runAttempts() Report {
 			r.failures++
 			if r.spec.MaxFailures >= 0 && r.failures >= r.spec.MaxFailures {
 				r.log.Error("run gave up", "failures", r.failures, "error", v.end.Err)
-				return Report{EndReason: GaveUp, Err: v.end.Err}
+				return Report{Ending: member.GaveUp, Err: v.end.Err}
 			}
 			pause = r.backoff(r.failures)
 			r.log.Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
@@ -112,7 +113,7 @@ func (r *run) runAttempts() Report {
 			r.failures = 0
 		}
 		if !r.sleep(pause) {
-			return Report{EndReason: Returned}
+			return Report{Ending: member.Returned}
 		}
 		r.s.tel.restarted(r, v.end.Err)
 	}
@@ -127,9 +128,9 @@ func (r *run) stamp() (Report, bool) {
 	for n := 1; ; n++ {
 		switch {
 		case r.ctx.Err() != nil:
-			return Report{EndReason: Refused, Err: boundError(errors.Join(fmt.Errorf("fence not stamped before the run was cancelled: %w", context.Cause(r.ctx)), last))}, false
+			return Report{Ending: member.FenceRefused, Err: boundError(errors.Join(fmt.Errorf("fence not stamped before the run was cancelled: %w", context.Cause(r.ctx)), last))}, false
 		case r.draining.isSet():
-			return Report{EndReason: Returned}, false
+			return Report{Ending: member.Returned}, false
 		}
 		ctx, cancel := context.WithTimeout(r.ctx, r.s.cfg.StampTimeout)
 		last = r.s.cfg.Stamp(ctx, r.fence)
@@ -139,7 +140,7 @@ func (r *run) stamp() (Report, bool) {
 			return Report{}, true
 		case errors.Is(last, daemon.ErrStale):
 			r.held(last)
-			return Report{EndReason: Refused, Err: boundError(last)}, false
+			return Report{Ending: member.FenceRefused, Err: boundError(last)}, false
 		case r.ctx.Err() == nil:
 			pause := r.backoff(n)
 			r.log.Warn("fence not stamped", "attempt", n, "retry_in", pause, "error", boundError(last))
@@ -163,11 +164,11 @@ func (r *run) interpret(err error) attemptResult {
 		if r.expected(err) {
 			err = nil
 		}
-		return attemptResult{over: true, end: Report{EndReason: Returned, Err: boundError(err)}}
+		return attemptResult{over: true, end: Report{Ending: member.Returned, Err: boundError(err)}}
 	case errors.Is(err, daemon.ErrStale):
-		return attemptResult{over: true, end: Report{EndReason: Refused, Err: boundError(err)}}
+		return attemptResult{over: true, end: Report{Ending: member.FenceRefused, Err: boundError(err)}}
 	case errors.Is(err, daemon.ErrRelease):
-		return attemptResult{over: true, end: Report{EndReason: Released, Err: boundError(err)}}
+		return attemptResult{over: true, end: Report{Ending: member.Released, Err: boundError(err)}}
 	}
 	return attemptResult{failed: err != nil, end: Report{Err: boundError(err)}}
 }

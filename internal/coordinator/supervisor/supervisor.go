@@ -28,7 +28,7 @@
 // What the return of an attempt means, in this order:
 //
 //	after Drain or Cancel           Ended Returned, whatever was returned
-//	daemon.ErrStale                 Ended Refused: another run owns the unit; never a failure
+//	daemon.ErrStale                 Ended FenceRefused: another run owns the unit; never a failure
 //	daemon.ErrRelease               Ended Released
 //	stalled                         failure
 //	nil                             started again after the shortest back-off; no failure, and
@@ -58,6 +58,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
 // Config configures a supervisor. Agent and Stamp are required.
@@ -119,9 +120,9 @@ func (c Config) withDefaults() Config {
 
 // Report is an event in the life of a run.
 type Report struct {
-	Fence     daemon.Fence
-	Kind      ReportKind
-	EndReason EndReason // how it ended, in a report of Ended
+	Fence  daemon.Fence
+	Kind   ReportKind
+	Ending member.Ending // in a report of Ended
 	// Err is the failure; its text is bounded.
 	Err error
 	// Failures is how many failures in a row there were.
@@ -139,18 +140,6 @@ const (
 	Failed                          // an attempt failed; it will be repeated
 	Abandoned                       // Abandon was called: the agent's code ignores its cancelled context
 	Ended                           // no code of the run executes any more, and none will
-)
-
-// EndReason is the way in which a run ended.
-type EndReason int
-
-// The ways a run ends.
-const (
-	Returned EndReason = iota // after Drain or Cancel
-	GaveUp                    // after MaxFailures failures in a row
-	Released                  // the agent returned daemon.ErrRelease
-	Refused                   // a higher generation owns the unit, or the fence was not stamped before Cancel
-	NoAgent                   // this node has no such agent
 )
 
 // ErrNoAgent is the error of a run that ended NoAgent.
@@ -188,7 +177,7 @@ func New(cfg Config) *Supervisor {
 }
 
 // Start begins a run. It changes nothing if the run already exists. While an earlier run of the
-// unit has not returned, the new one ends Refused with ErrBusy.
+// unit has not returned, the new one ends FenceRefused with ErrBusy.
 func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

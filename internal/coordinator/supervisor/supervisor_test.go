@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
 var errLost = errors.New("lost")
@@ -256,7 +257,7 @@ func TestTheUnitIsFreeWhenItsEndIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range ends {
-			if r.EndReason != Returned {
+			if r.Ending != member.Returned {
 				t.Errorf("ended %v, want returned", r)
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
 const scope = "github.com/emitd/emitd/internal/coordinator/supervisor"
@@ -68,7 +70,7 @@ func (t telemetry) started(r *run) (stop func(Report)) {
 		attribute.Int("emitd.unit.index", r.fence.Unit.Index), attribute.Int64("emitd.generation", r.fence.Generation))
 	_, r.spans.start = t.tracer.Start(context.Background(), "emitd.daemon.start", about)
 	return func(end Report) {
-		if end.Err != nil && end.EndReason != Returned {
+		if end.Err != nil && end.Ending != member.Returned {
 			r.spans.start.SetStatus(codes.Error, end.Err.Error())
 		}
 		r.spans.start.End() // no effect if ready has already ended it
