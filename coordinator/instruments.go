@@ -152,7 +152,7 @@ func (m *instruments) collect(c *Coordinator, o metric.Observer) {
 		o.ObserveFloat64(m.trust, max(view.LeaderValidUntil.Sub(c.clock()), 0).Seconds(), cluster)
 	}
 	if n := m.counts.Load(); n != nil {
-		for _, s := range []node.State{node.Live, node.Late, node.Draining, node.Cordoned, node.Deaf} {
+		for _, s := range []node.State{node.Live, node.Late, node.Draining, node.Deaf} {
 			o.ObserveInt64(m.nodeCount, n.nodes[s], cluster, metric.WithAttributes(attribute.String("emitd.node.state", string(s))))
 		}
 		for _, s := range []daemon.State{daemon.Unassigned, daemon.Assigning, daemon.Active, daemon.Revoking, crashing} {

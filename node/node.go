@@ -41,16 +41,15 @@ type Identity struct {
 	Incarnation Incarnation `json:"incarnation"`
 }
 
-// State is a member's state: what its row says, or what the leader or an operator decided about it.
+// State is a member's state: what its row says, or what the leader decided about it.
 type State string
 
-// The states of a member. Live, Draining and Removed are its own state. Late, Deaf and Cordoned are decisions of
-// the leader or an operator, which the row carries too.
+// The states of a member. Live, Draining and Removed are its own state. Late and Deaf are decisions of the leader,
+// which the row carries too. A node in a state that a version does not know gets no new work and keeps what it has.
 const (
 	Live     State = "live"
 	Late     State = "late"     // missed a heartbeat and the time allowed for it; not removed yet
 	Draining State = "draining" // leaving: takes no new work
-	Cordoned State = "cordoned" // takes no new work and keeps what it has; no command of this version sets it
 	Deaf     State = "deaf"     // its heartbeats arrive, but it receives no reply
 	Removed  State = "removed"  // tombstone: deregistered or declared dead
 )

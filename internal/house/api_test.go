@@ -28,7 +28,7 @@ const (
 // lowers its ceiling in the same commit, and within the budget the entry goes.
 var overBudget = map[string]int{
 	allPackages:        45,
-	allNames:           1119,
+	allNames:           1118,
 	"daemon":           99,
 	"outbox":           67,
 	"outbox/postgres":  43,

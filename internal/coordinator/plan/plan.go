@@ -9,8 +9,8 @@
 // A leader does not plan with its own registry, but with the union of what all present nodes advertise. A leader
 // of an older version can therefore place a daemon that only newer nodes know. If two nodes describe one daemon
 // differently, the higher revision wins, then the process that registered last, and the disagreement is reported.
-// A process that was away and returns keeps the time of its first registration. The adverts of late, draining and
-// cordoned nodes count too, so that a short absence retires nothing. Those of removed nodes do not count. A spec
+// A process that was away and returns keeps the time of its first registration. The adverts of late and draining
+// nodes count too, so that a short absence retires nothing. Those of removed nodes do not count. A spec
 // that cannot be planned is ignored and reported, and affects no other daemon.
 //
 // # What happens to a unit
@@ -24,9 +24,9 @@
 //	revoking                  keep                              keep                     keep
 //	unknown state             keep, listed                      keep, listed             keep, listed
 //
-// A leaving node is one that drains or is deaf. A cordoned node keeps its units. A unit that has a holder is
-// never placed. Whether a deadline has passed or a holder is dead is not decided here, so two plans cannot give
-// one unit to two nodes.
+// A leaving node is one that drains or is deaf. A node in a state that this version does not know keeps its units.
+// A unit that has a holder is never placed. Whether a deadline has passed or a holder is dead is not decided here,
+// so two plans cannot give one unit to two nodes.
 //
 // # Where a unit goes
 //

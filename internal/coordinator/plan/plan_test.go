@@ -79,7 +79,7 @@ func TestLifeOfAUnit(t *testing.T) {
 			row(t, "a/0", daemon.Assigning, "n1"), 0,
 			[]string{"a/0: revoke (node deaf n1)"},
 		},
-		{"holder cordoned: kept", []Node{live("n1", one).being(node.Cordoned)}, row(t, "a/0", daemon.Active, "n1"), 0, nil},
+		{"holder in a state of a later version: kept", []Node{live("n1", one).being("hibernating")}, row(t, "a/0", daemon.Active, "n1"), 0, nil},
 		{"holder late: kept", []Node{live("n1", one).being(node.Late)}, row(t, "a/0", daemon.Active, "n1"), 0, nil},
 		{"already asked back: not twice", []Node{live("n1", one).being(node.Draining)}, row(t, "a/0", daemon.Revoking, "n1"), 0, nil},
 
@@ -176,7 +176,7 @@ func TestCandidates(t *testing.T) {
 		Nodes: []Node{
 			live("n1", gpu).labelled("gpu", "a100").being(node.Late),
 			live("n2", gpu).labelled("gpu", "a100").being(node.Draining),
-			live("n3", gpu).labelled("gpu", "a100").being(node.Cordoned),
+			live("n3", gpu).labelled("gpu", "a100").being("hibernating"),
 			live("n4", gpu).labelled("gpu", "a100").being(node.Deaf),
 			silent, other,
 			live("n7", gpu).labelled("gpu", "h100"),
@@ -184,9 +184,9 @@ func TestCandidates(t *testing.T) {
 			live("n0", gpu).being(node.Removed),
 		},
 	}
-	wantTold(t, Make(in), "a/0: unplaced (no eligible node; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
+	wantTold(t, Make(in), "a/0: unplaced (no eligible node; 1 deaf: n4; 1 draining: n2; 1 hibernating: n3; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
 	in.Nodes = append(in.Nodes, live("n9", gpu).labelled("gpu", "a100"))
-	wantTold(t, Make(in), "a/0: assign to n9 (only candidate; 1 cordoned: n3; 1 deaf: n4; 1 draining: n2; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
+	wantTold(t, Make(in), "a/0: assign to n9 (only candidate; 1 deaf: n4; 1 draining: n2; 1 hibernating: n3; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
 }
 
 // TestARequiredLabelMustBeThere: an empty value is a value, a missing label is not.
@@ -322,10 +322,10 @@ func TestWhatDecides(t *testing.T) {
 			"equal units: the emptier zone, where a late node counts too",
 			[]Node{
 				live("n1", heavy).labelled("zone", "x"), live("n2", heavy).labelled("zone", "y"),
-				live("n3", heavy).labelled("zone", "x").being(node.Late), live("n4", heavy).labelled("zone", "y").being(node.Cordoned),
+				live("n3", heavy).labelled("zone", "x").being(node.Late), live("n4", heavy).labelled("zone", "y").being("hibernating"),
 			},
 			[]daemon.Record{free, row(t, "a/1", daemon.Active, "n3"), row(t, "c/1", daemon.Active, "n4")},
-			"a/0: assign to n2 (zone spread (0 < 1); runner-up n1; 1 cordoned: n4; 1 late: n3)",
+			"a/0: assign to n2 (zone spread (0 < 1); runner-up n1; 1 hibernating: n4; 1 late: n3)",
 		},
 		{
 			"all equal: the hash",

@@ -67,7 +67,7 @@ func drawAdvert(t *rapid.T, version int) *daemon.Advert {
 func drawNode(t *rapid.T, i int, adverts []*daemon.Advert) Node {
 	n := live(fmt.Sprintf("n%d", i), rapid.SampledFrom(adverts).Draw(t, "advert"))
 	if rapid.IntRange(0, 2).Draw(t, "condition") == 0 {
-		n.State = rapid.SampledFrom([]node.State{node.Late, node.Draining, node.Cordoned, node.Deaf, node.Removed, "odd"}).Draw(t, "state")
+		n.State = rapid.SampledFrom([]node.State{node.Late, node.Draining, node.Deaf, node.Removed, "odd"}).Draw(t, "state")
 		n.Member.NoDaemons = rapid.Bool().Draw(t, "no daemons")
 		n.Member.State = rapid.SampledFrom([]node.State{node.Live, node.Live, node.Removed}).Draw(t, "row state")
 	}

@@ -38,7 +38,7 @@ const (
 	LabelsMissing   Obstacle = "labels"         // nodes run its kind, but none has the labels it requires
 	KindMissing     Obstacle = "kind"           // no node that takes daemons runs its kind
 	NoDaemons       Obstacle = "no_daemons"     // no node takes daemons
-	NodeUnavailable Obstacle = "node_state"     // all nodes are late, draining, cordoned or deaf
+	NodeUnavailable Obstacle = "node_state"     // all nodes are late, draining or deaf
 	NoNode          Obstacle = "no_node"        // there is no node
 	Unadvertised    Obstacle = "not_advertised" // no node advertises its daemon
 )

@@ -42,7 +42,6 @@ type Filter string
 const (
 	FilterLate      Filter = Filter(node.Late)
 	FilterDraining  Filter = Filter(node.Draining)
-	FilterCordoned  Filter = Filter(node.Cordoned)
 	FilterDeaf      Filter = Filter(node.Deaf)
 	FilterNoDaemons Filter = "no daemons" // the node takes no daemons at all
 	FilterKind      Filter = "kind"       // the node does not run this kind

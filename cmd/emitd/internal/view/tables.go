@@ -63,7 +63,7 @@ func (s Status) countNodes() string {
 	for _, m := range s.Nodes {
 		n[m.State]++
 	}
-	return counts(n, []node.State{node.Live, node.Late, node.Deaf, node.Draining, node.Cordoned, node.Removed})
+	return counts(n, []node.State{node.Live, node.Late, node.Deaf, node.Draining, node.Removed})
 }
 
 func (s Status) countUnits() string {

@@ -206,7 +206,7 @@ func (v *viewer) planInput() plan.Input {
 	return in
 }
 
-// state returns the state of a node from its row and its age. A state that the node itself or an operator
+// state returns the state of a node from its row and its age. A state that the node itself
 // set takes precedence over lateness.
 func (v *viewer) state(m node.Member) node.State {
 	switch {
