@@ -21,9 +21,7 @@ func (s *shard) part() {
 	s.leave = time.Now()
 	if st := s.log.Stats(); st.Slots > partSlots || st.Bytes > max(partBytes, s.ledger.Bytes()/16) {
 		s.leave = s.leave.Add(partWait)
-		if s.ckpt.log == nil {
-			s.beginCheckpoint()
-		}
+		s.checkpoints.begin()
 	}
 }
 
@@ -35,24 +33,17 @@ func (s *shard) ready() bool {
 		return false
 	case !time.Now().Before(s.leave):
 		return true
-	case s.ckpt.log != nil:
-		return false
 	}
-	select {
-	case <-s.prepared():
-		return true
-	default:
-		return s.written == nil
-	}
+	return s.checkpoints.atRest()
 }
 
 // prepared returns a channel that is closed when the checkpoint that the drain waits for is
 // complete; nil if it waits for none.
 func (s *shard) prepared() <-chan struct{} {
-	if s.leave.IsZero() || s.ckpt.log != nil || s.written == nil {
+	if s.leave.IsZero() {
 		return nil
 	}
-	return s.written.Done()
+	return s.checkpoints.inForce()
 }
 
 // notOwner refuses a call: another broker serves the shard.
@@ -84,7 +75,7 @@ func (s *shard) drain() {
 	s.b.removeShard(s)
 	s.commits.appendBatch(s.drained)
 	s.dismiss()
-	s.ckpt.abort()
+	s.checkpoints.current.abort()
 	s.closing = make(chan error, 1)
 	go func() { s.closing <- s.log.Close(s.ctx) }()
 }
@@ -122,7 +113,7 @@ func (s *shard) shutdown() {
 	s.drained = true
 	s.dismiss()
 	s.commits.releaseAll(s.fail)
-	s.ckpt.abort()
+	s.checkpoints.current.abort()
 	close(s.runEnded)
 	s.dismiss() // calls that came between the first dismiss and the close
 }

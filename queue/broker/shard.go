@@ -27,7 +27,7 @@ import (
 //     inbox. Each call's step makes records, which commits gathers. At its end, servePolls gives jobs to
 //     long polls. A shard that has drained skips this step.
 //  4. commits.appendBatch appends what was gathered to the journal as one batch.
-//  5. checkpoint starts or continues a checkpoint, and show publishes the counts for metrics.
+//  5. checkpoints.step starts or continues a checkpoint, and show publishes the counts for metrics.
 //
 // There are two kinds of records. A hard record is applied to the ledger when its batch is durable.
 // Until then its jobs are held: nothing else may happen to them, and a call that meets one is
@@ -67,15 +67,14 @@ type shard struct {
 	shown       time.Time // when snapshot was stored
 	shownAt     uint64    // commits.changes at that time
 
-	clock     queueClock
-	commits   commits
-	requests  map[string]*batch // batches with durable claims that are not durable yet, by request ID
-	retries   []*call           // calls to decide in the next round
-	polls     []*call
-	withdrawn *mailbox[*call] // long polls whose callers have stopped waiting
-	ckpt      checkpoint
-	written   *journal.Checkpoint // the newest checkpoint that was committed
-	rubbish   rubbish             // payload objects to delete
+	clock       queueClock
+	commits     commits
+	requests    map[string]*batch // batches with durable claims that are not durable yet, by request ID
+	retries     []*call           // calls to decide in the next round
+	polls       []*call
+	withdrawn   *mailbox[*call] // long polls whose callers have stopped waiting
+	checkpoints checkpoints
+	rubbish     rubbish // payload objects to delete
 }
 
 // tools holds what only a shard with work needs. A process may have thousands of shards, most of
@@ -135,7 +134,7 @@ func (s *shard) run(draining <-chan struct{}) error {
 			s.round()
 		case <-timer.C:
 			s.round()
-		case <-s.ckpt.progressed():
+		case <-s.checkpoints.current.progressed():
 			s.round()
 		case next := <-s.changes:
 			s.configure(next)
@@ -152,7 +151,7 @@ func (s *shard) run(draining <-chan struct{}) error {
 // hasWork reports whether there is work that needs no event: calls to decide again, or a
 // checkpoint that can go on.
 func (s *shard) hasWork() bool {
-	return !s.commits.blocked && len(s.retries) > 0 || s.ckpt.canWrite()
+	return !s.commits.blocked && len(s.retries) > 0 || s.checkpoints.current.canWrite()
 }
 
 // round does everything that can be done now; see shard for its steps.
@@ -164,7 +163,9 @@ func (s *shard) round() {
 		s.decideWaiting()
 	}
 	s.commits.appendBatch(s.drained)
-	s.checkpoint()
+	if !s.drained {
+		s.checkpoints.step()
+	}
 	s.show()
 }
 
@@ -234,8 +235,28 @@ func (s *shard) holdsAssignment() bool {
 	return !ok || left > 0
 }
 
-// The shard is the host of its commits.
-var _ commitHost = (*shard)(nil)
+// The shard is the host of its commits and checkpoints.
+var (
+	_ commitHost     = (*shard)(nil)
+	_ checkpointHost = (*shard)(nil)
+)
+
+// beforeSlot lets a checkpoint cut the state between two slots.
+func (s *shard) beforeSlot(next uint64) { s.checkpoints.beforeSlot(next) }
+
+// checkpointDue reports whether a checkpoint is worth its cost.
+func (s *shard) checkpointDue() bool { return s.b.checkpointDue(s.log, s.ledger.Bytes()) }
+
+// beginCheckpoint begins a checkpoint in the journal, at the newest slot.
+func (s *shard) beginCheckpoint() (storedCheckpoint, uint64, error) { return s.log.Checkpoint() }
+
+// durableSlot returns the newest slot that is durable.
+func (s *shard) durableSlot() uint64 { return s.log.Durable() }
+
+// checkpointFailed logs why a checkpoint was given up.
+func (s *shard) checkpointFailed(err error) {
+	s.b.cfg.Logger.Warn("a checkpoint was given up", "unit", s.unit.String(), "error", err)
+}
 
 // appended counts the records of a batch.
 func (s *shard) appended(records int) { s.b.instruments.batch(s.name, records) }

@@ -118,6 +118,7 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 		clock: queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, local: time.Now()},
 	}
 	s.commits = commits{log: log, ledger: l, clock: &s.clock, host: s, changes: 1}
+	s.checkpoints = checkpoints{ledger: l, host: s}
 	b.cfg.Logger.InfoContext(ctx, "took over a shard of a queue", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.rejected, "took", time.Since(begun))
 	return s, nil
