@@ -173,8 +173,8 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 	if err != nil {
 		return nil, err
 	}
-	set := s.settings
-	s.replaceSettings(&set) // the first round writes a Configure record if the log has other settings
+	set := s.settings.Settings
+	s.settings.replace(&set) // the first round writes a Configure record if the log has other settings
 	s.rubbish.begin(s.sweepLeft, s.sweep)
 	b.addShard(s)
 	done()
@@ -193,7 +193,7 @@ func (s *shard) runToEnd(draining <-chan struct{}) error {
 
 // runError translates the end of a shard's run into the error that the supervisor acts on.
 func (b *Broker) runError(ctx context.Context, a *daemon.Assignment, s *shard, err error) error {
-	if s.removed && ctx.Err() == nil {
+	if s.settings.removed && ctx.Err() == nil {
 		b.DeleteRemoved(ctx)
 		return noQueueError(a.Unit, noQueue(s.name))
 	}
@@ -225,7 +225,7 @@ func (b *Broker) addShard(s *shard) {
 		q = &servedQueue{}
 		b.queues[s.name] = q
 	}
-	set := s.settings
+	set := s.settings.Settings
 	q.settings = &set
 	q.shards = append(slices.DeleteFunc(slices.Clone(q.shards), func(o *shard) bool { return o.index == s.index }), s)
 	slices.SortFunc(q.shards, func(x, y *shard) int { return cmp.Compare(x.index, y.index) })

@@ -5,99 +5,121 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/journal"
+)
+
+// handOver is how far a shard's run is on its way to its end. The shard's goroutine owns it.
+type handOver struct {
+	state     handOverState
+	drainAt   time.Time  // while preparing: when to drain at the latest
+	logClosed chan error // while draining: receives the result of closing the journal
+}
+
+// handOverState is a step of the hand-over. The steps follow one another in this order; a run may
+// leave steps out, for example if another owner has taken the journal.
+type handOverState int
+
+const (
+	stateServing   handOverState = iota
+	statePreparing               // still serving; a checkpoint may be written to shorten the successor's replay
+	stateDraining                // no call is decided any more; what was decided becomes durable
+	stateEnded
 )
 
 const (
 	// A successor replays this much in negligible time.
-	partSlots = 256
-	partBytes = 4 << 20
-	// partWait is how long a drain waits for its checkpoint.
-	partWait = 3 * time.Second
+	drainReplaySlots = 256
+	drainReplayBytes = 4 << 20
+	// drainCheckpointWait is how long a drain waits for its checkpoint.
+	drainCheckpointWait = 3 * time.Second
 )
 
-// part prepares a drain. If the successor would have much to replay, a checkpoint is written first
+// replayIsLong reports whether a successor would have so much to replay that a checkpoint is written
+// before the drain.
+func replayIsLong(log journal.Stats, stateBytes int64) bool {
+	return log.Slots > drainReplaySlots || log.Bytes > max(drainReplayBytes, stateBytes/16)
+}
+
+// prepare makes the drain begin when no checkpoint is being stored, and at this time at the latest.
+func (h *handOver) prepare(drainAt time.Time) {
+	if h.state < stateDraining {
+		h.state, h.drainAt = statePreparing, drainAt
+	}
+}
+
+// due reports whether the drain can begin. atRest says that no checkpoint is being stored.
+func (h *handOver) due(now time.Time, atRest bool) bool {
+	return h.state == statePreparing && (atRest || !now.Before(h.drainAt))
+}
+
+// untilDue returns how long it is until the drain begins at the latest; ok is false if no drain is
+// being prepared.
+func (h *handOver) untilDue(now time.Time) (wait time.Duration, ok bool) {
+	return max(0, h.drainAt.Sub(now)), h.state == statePreparing
+}
+
+// drain begins the drain: the journal is closed on another goroutine.
+func (h *handOver) drain(closeLog func() error) {
+	closed := make(chan error, 1)
+	h.state, h.logClosed = stateDraining, closed
+	go func() { closed <- closeLog() }()
+}
+
+// isDraining reports whether the drain has begun, or the run has ended.
+func (h *handOver) isDraining() bool { return h.state >= stateDraining }
+
+// end is the end of the run, in whatever state it was.
+func (h *handOver) end() { h.state = stateEnded }
+
+// prepareDrain prepares a drain. If the successor would have much to replay, a checkpoint is written first
 // while the shard is still served: callers wait for the successor's replay, not for this.
-func (s *shard) part() {
-	s.leave = time.Now()
-	if st := s.log.Stats(); st.Slots > partSlots || st.Bytes > max(partBytes, s.ledger.Bytes()/16) {
-		s.leave = s.leave.Add(partWait)
+func (s *shard) prepareDrain() {
+	drainAt := time.Now()
+	if !s.handOver.isDraining() && replayIsLong(s.log.Stats(), s.ledger.Bytes()) {
+		drainAt = drainAt.Add(drainCheckpointWait)
 		s.checkpoints.begin()
 	}
+	s.handOver.prepare(drainAt)
 }
 
-// ready reports whether the drain can begin: the checkpoint is in force, has failed, or took longer
-// than partWait.
-func (s *shard) ready() bool {
-	switch {
-	case s.leave.IsZero():
-		return false
-	case !time.Now().Before(s.leave):
-		return true
-	}
-	return s.checkpoints.atRest()
-}
-
-// prepared returns a channel that is closed when the checkpoint that the drain waits for is
-// complete; nil if it waits for none.
-func (s *shard) prepared() <-chan struct{} {
-	if s.leave.IsZero() {
+// checkpointInForce returns a channel that is closed when the checkpoint for which a drain waits is in
+// force; nil if none waits.
+func (s *shard) checkpointInForce() <-chan struct{} {
+	if s.handOver.state != statePreparing {
 		return nil
 	}
 	return s.checkpoints.inForce()
-}
-
-// notOwner refuses a call: another broker serves the shard.
-func (s *shard) notOwner() *queue.Error { return s.b.notOwner(s.name, s.index) }
-
-// fail refuses a call that this broker may not answer any more. If records of the call were made,
-// its outcome is unknown; otherwise another broker can be asked.
-func (s *shard) fail(c *call) {
-	switch {
-	case c.wrote:
-		c.refuse(unknownOutcome("the broker lost the shard before this was durable"))
-	case c.claimAnswer():
-		c.refuse(s.notOwner())
-	}
-}
-
-// unknownOutcome returns an UnknownOutcome refusal: the caller should repeat the call.
-func unknownOutcome(why string) *queue.Error {
-	e := queue.Refuse(queue.UnknownOutcome, "%s", why).WithHint("repeat the call with the same IDs, keys or tokens")
-	e.RetryAfter = 100 * time.Millisecond
-	return e
 }
 
 // drain ends the run in order: what was decided is written and answered, all other calls are
 // refused, and the journal is closed so that the successor can start at once.
 func (s *shard) drain() {
 	s.readClock()
-	s.drained, s.leave = true, time.Time{}
 	s.b.removeShard(s)
-	s.commits.appendBatch(s.drained)
-	s.dismiss()
+	s.commits.appendBatch(true)
+	s.refuseWaiting()
 	s.checkpoints.current.abort()
-	s.closing = make(chan error, 1)
-	go func() { s.closing <- s.log.Close(s.ctx) }()
+	s.handOver.drain(func() error { return s.log.Close(s.ctx) })
 }
 
-// dismiss refuses all calls that do not wait for a batch in flight.
-func (s *shard) dismiss() {
+// refuseWaiting refuses all calls that do not wait for a batch in flight.
+func (s *shard) refuseWaiting() {
 	for _, c := range append(s.retries, s.polls...) {
-		s.fail(c)
+		s.refuseCall(c)
 	}
 	s.retries, s.polls = nil, nil
-	s.commits.releaseParked(s.fail)
+	s.commits.releaseParked(s.refuseCall)
 	for c, ok := s.calls.get(); ok; c, ok = s.calls.get() {
-		s.fail(c)
+		s.refuseCall(c)
 	}
 }
 
-// ended is the end of the run after the log has ended. It still answers the calls whose records
+// finishRun is the end of the run after the log has ended. It still answers the calls whose records
 // became durable before.
-func (s *shard) ended() error {
+func (s *shard) finishRun() error {
 	err := s.log.Err()
-	if s.closing != nil {
-		err = <-s.closing
+	if s.handOver.state == stateDraining {
+		err = <-s.handOver.logClosed
 	}
 	s.clock.local = time.Now()
 	s.commits.applyDurable()
@@ -110,10 +132,31 @@ func (s *shard) ended() error {
 // shutdown refuses all calls that still wait.
 func (s *shard) shutdown() {
 	s.b.removeShard(s)
-	s.drained = true
-	s.dismiss()
-	s.commits.releaseAll(s.fail)
+	s.handOver.end()
+	s.refuseWaiting()
+	s.commits.releaseAll(s.refuseCall)
 	s.checkpoints.current.abort()
 	close(s.runEnded)
-	s.dismiss() // calls that came between the first dismiss and the close
+	s.refuseWaiting() // calls that came between the first time and the close
+}
+
+// refuseCall refuses a call that this broker may not answer any more. If records of the call were made,
+// its outcome is unknown; otherwise another broker can be asked.
+func (s *shard) refuseCall(c *call) {
+	switch {
+	case c.wrote:
+		c.refuse(unknownOutcome("the broker lost the shard before this was durable"))
+	case c.claimAnswer():
+		c.refuse(s.notOwner())
+	}
+}
+
+// notOwner refuses a call: another broker serves the shard.
+func (s *shard) notOwner() *queue.Error { return s.b.notOwner(s.name, s.index) }
+
+// unknownOutcome returns an UnknownOutcome refusal: the caller should repeat the call.
+func unknownOutcome(why string) *queue.Error {
+	e := queue.Refuse(queue.UnknownOutcome, "%s", why).WithHint("repeat the call with the same IDs, keys or tokens")
+	e.RetryAfter = 100 * time.Millisecond
+	return e
 }

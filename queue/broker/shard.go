@@ -13,7 +13,7 @@ import (
 )
 
 // shard is one shard that this node serves. One goroutine, run, owns its fields and works in
-// rounds. Other goroutines use only these: calls, changes and withdrawn (queues to that goroutine),
+// rounds. Other goroutines use only these: calls, settings.changes and withdrawn (queues to that goroutine),
 // snapshot (atomic), runEnded (closed when run has returned), rubbish (has a mutex), tokenCodecs (a pool),
 // and the fields that never change after the takeover, such as name, index, epoch and ctx.
 //
@@ -44,8 +44,7 @@ type shard struct {
 	unit        daemon.Unit
 	name        string // of the queue
 	index       int
-	blobs       string // prefix of payload objects
-	settings    queue.Settings
+	blobs       string          // prefix of payload objects
 	ctx         context.Context // of the run; daemon.Validity reads from it how long the assignment holds
 	log         *journal.Log
 	ledger      *ledger.Ledger
@@ -55,17 +54,13 @@ type shard struct {
 	epoch       int64
 	rejected    int // records that the takeover's replay rejected (ledger.ErrVoid); expected to be 0
 
-	calls       *mailbox[*call]
-	changes     chan *queue.Settings // new settings of the queue, from the goroutine that re-reads the registry
-	configuring *batch               // the batch with a Configure record that is not durable yet
-	leave       time.Time            // when the drain begins at the latest; zero: no drain is wanted
-	closing     chan error           // receives the result of log.Close
-	drained     bool
-	removed     bool // the queue was removed
-	runEnded    chan struct{}
-	snapshot    atomic.Pointer[queue.Stats]
-	shown       time.Time // when snapshot was stored
-	shownAt     uint64    // commits.changes at that time
+	calls    *mailbox[*call]
+	settings shardSettings
+	handOver handOver
+	runEnded chan struct{}
+	snapshot atomic.Pointer[queue.Stats]
+	shown    time.Time // when snapshot was stored
+	shownAt  uint64    // commits.changes at that time
 
 	clock       queueClock
 	commits     commits
@@ -109,10 +104,10 @@ func (s *shard) run(draining <-chan struct{}) error {
 	defer s.shutdown()
 	for {
 		var calls chan struct{}
-		if !s.drained {
+		if !s.handOver.isDraining() {
 			calls = s.calls.filled
 		}
-		if s.ready() {
+		if s.handOver.due(time.Now(), s.checkpoints.atRest()) {
 			s.drain()
 		}
 		if s.hasWork() {
@@ -120,7 +115,7 @@ func (s *shard) run(draining <-chan struct{}) error {
 			case <-s.log.Acks():
 				s.round()
 			case <-s.log.Done():
-				return s.ended()
+				return s.finishRun()
 			default:
 				s.round()
 			}
@@ -136,14 +131,14 @@ func (s *shard) run(draining <-chan struct{}) error {
 			s.round()
 		case <-s.checkpoints.current.progressed():
 			s.round()
-		case next := <-s.changes:
+		case next := <-s.settings.changes:
 			s.configure(next)
 		case <-draining:
 			draining = nil
-			s.part()
-		case <-s.prepared():
+			s.prepareDrain()
+		case <-s.checkpointInForce():
 		case <-s.log.Done():
-			return s.ended()
+			return s.finishRun()
 		}
 	}
 }
@@ -158,12 +153,12 @@ func (s *shard) hasWork() bool {
 func (s *shard) round() {
 	s.readClock()
 	s.commits.applyDurable()
-	s.commits.retryAppend(s.drained)
-	if !s.drained {
+	s.commits.retryAppend(s.handOver.isDraining())
+	if !s.handOver.isDraining() {
 		s.decideWaiting()
 	}
-	s.commits.appendBatch(s.drained)
-	if !s.drained {
+	s.commits.appendBatch(s.handOver.isDraining())
+	if !s.handOver.isDraining() {
 		s.checkpoints.step()
 	}
 	s.show()
@@ -201,8 +196,8 @@ func (s *shard) readClock() {
 // decide runs the call's step and handles its result. A shard that has drained, or whose assignment
 // no longer holds, fails the call instead.
 func (s *shard) decide(c *call) {
-	if s.drained || !s.holdsAssignment() {
-		s.fail(c)
+	if s.handOver.isDraining() || !s.holdsAssignment() {
+		s.refuseCall(c)
 		return
 	}
 	switch c.step(s, c) {
@@ -222,7 +217,7 @@ func (s *shard) finish(c *call) {
 	switch {
 	case !c.complete || c.waits > 0:
 	case (c.negative || !c.wrote) && !s.holdsAssignment():
-		s.fail(c)
+		s.refuseCall(c)
 	default:
 		c.answer()
 	}
@@ -273,9 +268,7 @@ func (s *shard) applied(b *batch) {
 	if b.n > 0 {
 		s.b.instruments.commit(s.name, s.clock.local.Sub(b.begun))
 	}
-	if s.configuring == b {
-		s.configuring = nil
-	}
+	s.settings.applied(b)
 	for _, id := range b.requests {
 		delete(s.requests, id)
 	}
@@ -288,14 +281,14 @@ func (s *shard) retry(calls []*call) { s.retries = append(s.retries, calls...) }
 // soft records, the drain or the snapshot.
 func (s *shard) untilNextEvent() time.Duration {
 	wait := time.Hour
-	if next, ok := untilDue(&s.commits); ok && !s.drained {
+	if next, ok := untilDue(&s.commits); ok && !s.handOver.isDraining() {
 		wait = min(wait, next)
 	}
 	if soft, ok := s.commits.untilSoft(); ok {
 		wait = min(wait, soft)
 	}
-	if !s.leave.IsZero() {
-		wait = min(wait, max(0, time.Until(s.leave)))
+	if drain, ok := s.handOver.untilDue(time.Now()); ok {
+		wait = min(wait, drain)
 	}
 	if s.shownAt != s.commits.changes {
 		wait = min(wait, max(0, showEvery-time.Since(s.shown)))

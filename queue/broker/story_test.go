@@ -481,18 +481,6 @@ func TestSettingsChange(t *testing.T) {
 	})
 }
 
-// TestTheNewestSettings: a busy shard gets the settings that were declared last.
-func TestTheNewestSettings(t *testing.T) {
-	t.Parallel()
-	s := &shard{changes: make(chan *queue.Settings, 1)}
-	for jobs := 1; jobs <= 3; jobs++ {
-		s.replaceSettings(&queue.Settings{MaxJobs: jobs})
-	}
-	if got := <-s.changes; got.MaxJobs != 3 {
-		t.Fatalf("%+v", got)
-	}
-}
-
 // TestSameCallTwice: several settlements of one job in one call are carried out in order.
 func TestSameCallTwice(t *testing.T) {
 	t.Parallel()

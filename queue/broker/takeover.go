@@ -110,8 +110,8 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	now := at.UnixMilli()
 	l.TakeOver(now)
 	s := &shard{
-		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: *set, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
-		tokenCodecs: newTokenCodecs(log.Secret()), calls: newMailbox[*call](inboxSize), changes: make(chan *queue.Settings, 1), runEnded: make(chan struct{}),
+		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
+		tokenCodecs: newTokenCodecs(log.Secret()), calls: newMailbox[*call](inboxSize), runEnded: make(chan struct{}),
 		withdrawn: newMailbox[*call](inboxSize),
 		blobs:     blobPrefix(shardPrefix(b.cfg.Root, set, a.Index)),
 		requests:  map[string]*batch{}, begun: time.Now(), rejected: f.rejected,
@@ -159,7 +159,7 @@ func (b *Broker) takeOverCurrent(ctx context.Context, a *daemon.Assignment, name
 	case unread != nil: // follow reads the settings later
 		b.cfg.Logger.WarnContext(ctx, "cannot read the list of queues; the shard is served with its former settings", "unit", a.Unit.String(), "error", unread)
 	default:
-		s.settings = *set
+		s.settings.Settings = *set
 	}
 	return s, nil
 }
@@ -204,26 +204,6 @@ func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) 
 		taken++
 	}
 	return taken, nil
-}
-
-// configure puts new settings into force. Settings that the ledger's replay depends on become a
-// record in the log, so that every replay sees them at the same place.
-func (s *shard) configure(next *queue.Settings) {
-	if s.drained {
-		return
-	}
-	if next.Incarnation != s.settings.Incarnation { // the queue was removed, and perhaps declared again
-		s.removed, s.leave = true, time.Now()
-		return
-	}
-	s.settings = *next
-	s.b.addShard(s)
-	if c := ledgerConfig(next); c != s.ledger.Config() && s.configuring == nil && !s.commits.blocked {
-		s.readClock()
-		s.commits.record(nil, &ledger.Record{Kind: ledger.Configure, Config: c})
-		s.configuring = s.commits.gathering
-		s.commits.appendBatch(s.drained)
-	}
 }
 
 // show publishes the shard's counts for metrics, at most once per showEvery.

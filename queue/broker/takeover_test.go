@@ -454,7 +454,7 @@ func TestPartingCheckpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, bucket, a, b := slow(t, queue.Settings{})
 		r := a.serve(queue.DefaultQueue, 0)
-		for i := range partSlots + 10 {
+		for i := range drainReplaySlots + 10 {
 			a.enqueue(queue.Job{ID: fmt.Sprint("j", i)})
 		}
 		r.a.BeginDrain()
@@ -473,7 +473,7 @@ func TestPartingCheckpoint(t *testing.T) {
 		if took := time.Since(begun); took > 4*latency {
 			t.Errorf("the successor needs %v", took)
 		}
-		if st := b.stats(); st.Waiting != partSlots+11 {
+		if st := b.stats(); st.Waiting != drainReplaySlots+11 {
 			t.Errorf("%+v", st)
 		}
 	})
@@ -493,13 +493,13 @@ func TestPartingHasAnEnd(t *testing.T) {
 		w.declare(queue.Settings{})
 		a := w.node("a")
 		r := a.serve(queue.DefaultQueue, 0)
-		for i := range partSlots + 10 {
+		for i := range drainReplaySlots + 10 {
 			a.enqueue(queue.Job{ID: fmt.Sprint("j", i)})
 		}
 		stuck.Store(true)
 		begun := time.Now()
 		r.a.BeginDrain()
-		if <-r.done; r.err != nil || time.Since(begun) > partWait+time.Second {
+		if <-r.done; r.err != nil || time.Since(begun) > drainCheckpointWait+time.Second {
 			t.Errorf("the drain ended after %v: %v", time.Since(begun), r.err)
 		}
 	})

@@ -69,9 +69,9 @@ func (b *Broker) updateShards(ctx context.Context) {
 			continue
 		}
 		if set, ok := sets[s.name]; ok {
-			s.replaceSettings(set)
+			s.settings.replace(set)
 		} else {
-			s.replaceSettings(&queue.Settings{Name: s.name})
+			s.settings.replace(&queue.Settings{Name: s.name})
 		}
 	}
 	if first { // one of a queue's brokers is enough: that of shard 0
@@ -93,22 +93,7 @@ func (b *Broker) allShards() (out []*shard) {
 func (b *Broker) settingsChanged(set queue.Settings) {
 	set = withDefaults(set)
 	for _, s := range b.localShards(set.Name) {
-		s.replaceSettings(&set)
-	}
-}
-
-// replaceSettings passes settings to the shard's goroutine. They replace settings that it has not read yet.
-func (s *shard) replaceSettings(set *queue.Settings) {
-	for {
-		select {
-		case s.changes <- set:
-			return
-		default:
-		}
-		select {
-		case <-s.changes:
-		default:
-		}
+		s.settings.replace(&set)
 	}
 }
 

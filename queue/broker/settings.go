@@ -1,0 +1,74 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/ledger"
+)
+
+// shardSettings is the settings of the queue as one shard has them. The shard's goroutine owns it,
+// except changes.
+type shardSettings struct {
+	queue.Settings                      // in force
+	changes        chan *queue.Settings // newer ones, from the goroutine that re-reads the registry
+	recording      *batch               // the batch with a Configure record that is not durable yet
+	removed        bool                 // the queue was removed
+}
+
+func newShardSettings(set *queue.Settings) shardSettings {
+	return shardSettings{Settings: *set, changes: make(chan *queue.Settings, 1)}
+}
+
+// replace passes settings to the shard's goroutine. They replace settings that it has not read yet.
+// Any goroutine may call it.
+func (f *shardSettings) replace(set *queue.Settings) {
+	for {
+		select {
+		case f.changes <- set:
+			return
+		default:
+		}
+		select {
+		case <-f.changes:
+		default:
+		}
+	}
+}
+
+// apply puts new settings into force. It returns false if they are another queue's: this one was
+// removed, and perhaps declared again.
+func (f *shardSettings) apply(next *queue.Settings) bool {
+	if next.Incarnation != f.Incarnation {
+		f.removed = true
+		return false
+	}
+	f.Settings = *next
+	return true
+}
+
+// applied notes that a batch is durable.
+func (f *shardSettings) applied(b *batch) {
+	if f.recording == b {
+		f.recording = nil
+	}
+}
+
+// configure puts new settings into force. Settings that the ledger's replay depends on become a
+// record in the log, so that every replay sees them at the same place.
+func (s *shard) configure(next *queue.Settings) {
+	if s.handOver.isDraining() {
+		return
+	}
+	if !s.settings.apply(next) {
+		s.handOver.prepare(time.Now())
+		return
+	}
+	s.b.addShard(s)
+	if c := ledgerConfig(next); c != s.ledger.Config() && s.settings.recording == nil && !s.commits.blocked {
+		s.readClock()
+		s.commits.record(nil, &ledger.Record{Kind: ledger.Configure, Config: c})
+		s.settings.recording = s.commits.gathering
+		s.commits.appendBatch(false)
+	}
+}
