@@ -175,7 +175,7 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 	}
 	set := s.settings.Settings
 	s.settings.replace(&set) // the first round writes a Configure record if the log has other settings
-	s.rubbish.begin(s.sweepLeft, s.sweep)
+	s.payloads.begin(s.unreferenced)
 	b.addShard(s)
 	done()
 	a.Ready()
@@ -186,7 +186,7 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 // it all the time, so this function and those that call it keep little on the stack.
 func (s *shard) runToEnd(draining <-chan struct{}) error {
 	defer s.b.watch()()
-	defer s.rubbish.end()
+	defer s.payloads.end()
 	defer func() { _ = s.log.Close(s.ctx) }() // the log has ended already: this waits for its goroutines
 	return s.run(draining)
 }
@@ -331,7 +331,7 @@ func (b *Broker) snapshots() map[string]queue.Stats {
 	for name, q := range b.queues {
 		total := queue.Stats{Queue: name}
 		for _, s := range q.shards {
-			if st := s.snapshot.Load(); st != nil {
+			if st := s.counts.published.Load(); st != nil {
 				total.Add(st)
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"hash/fnv"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -137,7 +136,7 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimReque
 		return awaitAnswer(ctx, shards, calls, done)
 	}
 	for i, s := range shards {
-		s.withdraw(calls[i])
+		s.claims.withdraw(calls[i])
 	}
 	return nil, why
 }
@@ -166,11 +165,6 @@ func answerOf(c *call) ([]claimedJob, error) {
 
 func claimCall(ctx context.Context, req *queue.ClaimRequest, taken *atomic.Bool, done chan *call) *call {
 	return &call{step: claimStep, claim: req, taken: taken, done: done, payloadBudget: queue.MaxPayload, memory: inflight.FromContext(ctx)}
-}
-
-// withdraw tells the shard that the caller of a long poll has stopped waiting.
-func (s *shard) withdraw(c *call) {
-	s.withdrawn.put(c) // if withdrawn is full, the shard notices by c.taken when it serves the poll
 }
 
 // claims makes the worker's view of claimed jobs: it adds tokens, and payloads that are objects of
@@ -205,7 +199,7 @@ func claimStep(s *shard, c *call) progress {
 		return handled
 	}
 	if c.longPoll && !s.commits.full() {
-		s.polls = append(s.polls, c)
+		s.claims.wait(c)
 		return handled
 	}
 	if !c.claimAnswer() {
@@ -225,7 +219,7 @@ func (s *shard) repeatAnswer(c *call) *progress {
 	if c.claim.RequestID == "" {
 		return nil
 	}
-	if w := s.requests[c.claim.RequestID]; w != nil {
+	if w := s.claims.batchOf(c.claim.RequestID); w != nil {
 		p := s.commits.waitFor(c, w)
 		return &p
 	}
@@ -256,25 +250,14 @@ func (s *shard) repeatAnswer(c *call) *progress {
 
 // servePolls gives jobs to the long polls, in the order in which they came.
 func (s *shard) servePolls() {
-	for c, ok := s.withdrawn.get(); ok; c, ok = s.withdrawn.get() {
-		s.polls = slices.DeleteFunc(s.polls, func(p *call) bool { return p == c })
-	}
-	if len(s.polls) == 0 || s.commits.blocked {
+	s.claims.removeWithdrawn()
+	if len(s.claims.waiting) == 0 || s.commits.blocked {
 		return
 	}
-	kept := s.polls[:0]
-	for i, c := range s.polls {
-		if _, any := s.ledger.Best(nil); !any || s.ledger.Paused() {
-			kept = append(kept, s.polls[i:]...)
-			break
-		}
-		if c.taken.Load() || s.claimFor(c) {
-			continue
-		}
-		kept = append(kept, c)
-	}
-	clear(s.polls[len(kept):])
-	s.polls = kept
+	s.claims.serve(func() bool {
+		_, any := s.ledger.Best(nil)
+		return any && !s.ledger.Paused()
+	}, s.claimFor)
 }
 
 // claimFor claims the best jobs for a call. It returns false if there are none or they may not be
@@ -337,13 +320,9 @@ func (s *shard) claimFor(c *call) bool {
 }
 
 // recordDurableClaim writes the claims as a hard record; the call is answered when it is durable. A repeated
-// call with the same request ID finds the batch in requests.
+// call with the same request ID finds the batch in claims.
 func (s *shard) recordDurableClaim(c *call, r *ledger.Record) {
-	w := s.commits.currentBatch()
-	if r.Request != "" {
-		s.requests[r.Request] = w
-		w.requests = append(w.requests, r.Request)
-	}
+	s.claims.begin(r.Request, s.commits.currentBatch())
 	s.commits.recordPending(c, pending{other: r})
 	c.complete = true
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/ledger"
 	"github.com/emitd/emitd/storage/blob"
@@ -129,7 +127,7 @@ func enqueueStep(s *shard, c *call) progress {
 // duplicate makes the receipt of an ID that is known. It waits until everything decided before it
 // is durable.
 func (s *shard) duplicate(c *call, id string, state queue.State) {
-	s.use().rates.duplicates++
+	s.counts.duplicate()
 	c.receipts = append(c.receipts, queue.Receipt{ID: id, Duplicate: true, State: state})
 	s.commits.waitForAll(c)
 }
@@ -185,7 +183,7 @@ func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []valid
 		if j.payload == nil {
 			continue
 		}
-		key := shards[j.shard].blobKey(j.payload)
+		key := shards[j.shard].payloads.newKey(j.payload)
 		if _, err := b.cfg.Bucket.Create(ctx, key, j.payload); err != nil {
 			return queue.Refuse(queue.Unavailable, "store the payload of job %q: %w", j.id, err)
 		}
@@ -201,19 +199,7 @@ func (b *Broker) deleteUnused(shards map[int]*shard, jobs []validJob, receipts [
 		switch {
 		case jobs[i].blob == "":
 		case err == nil && receipts[i].Duplicate, err != nil && queue.TagOf(err) != queue.UnknownOutcome:
-			shards[jobs[i].shard].trash(jobs[i].blob)
-		}
-	}
-}
-
-// unlink schedules the deletion of the payload objects of jobs that a record ends.
-func (s *shard) unlink(r *ledger.Record) {
-	if r.Kind != ledger.Complete && r.Kind != ledger.Cancel && r.Kind != ledger.Purge {
-		return
-	}
-	for _, n := range r.Numbers {
-		if key := s.ledger.Blob(n); key != "" {
-			s.trash(key)
+			shards[jobs[i].shard].payloads.delete(jobs[i].blob)
 		}
 	}
 }
@@ -222,10 +208,6 @@ func (s *shard) unlink(r *ledger.Record) {
 // which they were written, so that a later epoch can find unneeded ones, and end with a digest of
 // the payload.
 func blobPrefix(shard string) string { return shard + "/blob/" }
-
-func (s *shard) blobKey(payload []byte) string {
-	return fmt.Sprintf("%s%d-%s-%s", s.blobs, s.epoch, uuid.NewString(), digest(payload))
-}
 
 // digest returns the first 64 bits of the payload's SHA-256, in hexadecimal.
 func digest(payload []byte) string {

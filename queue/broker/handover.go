@@ -104,10 +104,11 @@ func (s *shard) drain() {
 
 // refuseWaiting refuses all calls that do not wait for a batch in flight.
 func (s *shard) refuseWaiting() {
-	for _, c := range append(s.retries, s.polls...) {
+	for _, c := range s.retries {
 		s.refuseCall(c)
 	}
-	s.retries, s.polls = nil, nil
+	s.retries = nil
+	s.claims.releaseWaiting(s.refuseCall)
 	s.commits.releaseParked(s.refuseCall)
 	for c, ok := s.calls.get(); ok; c, ok = s.calls.get() {
 		s.refuseCall(c)

@@ -116,8 +116,8 @@ func (n *node) serve(queue string, index int) *run {
 // noneRejected checks that the replay rejected no record.
 func (n *node) noneRejected(queue string, index int) {
 	n.w.t.Helper()
-	if s := n.shard(queue, index); s != nil && s.rejected != 0 {
-		n.w.t.Errorf("%d records did not apply at the takeover by %s", s.rejected, n.owner)
+	if s := n.shard(queue, index); s != nil && s.counts.rejected != 0 {
+		n.w.t.Errorf("%d records did not apply at the takeover by %s", s.counts.rejected, n.owner)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestEmptyShardMemory(t *testing.T) {
 		}
 		n.updateShards(w.ctx) // as happens every half minute
 		for _, s := range n.localShards(name) {
-			s.rubbish.all.Wait() // it has looked for unneeded payloads
+			s.payloads.running.Wait() // it has looked for unneeded payloads
 			if err := s.do(w.ctx, newCall(statsStep)); err != nil {
 				t.Fatal(err)
 			}

@@ -2,112 +2,137 @@ package broker
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/queue/internal/ledger"
+	"github.com/emitd/emitd/storage/blob"
 )
 
-// rubbish holds the keys of payload objects that are not needed any more. A goroutine deletes them
-// one after the other. It exists only while there is something to delete: most shards are idle, and
-// a process has thousands.
-type rubbish struct {
+// payloads is the payload objects of one shard: it makes their keys, and deletes those that are not
+// needed any more. A goroutine deletes them one after the other. It exists only while there is
+// something to delete: most shards are idle, and a process has thousands.
+type payloads struct {
+	bucket blob.Bucket
+	prefix string // of the objects' keys
+	epoch  int64
+	ctx    context.Context // of the run
+	logger *slog.Logger
+
 	mu      sync.Mutex
-	keys    []string
-	busy    bool // the goroutine is running
-	over    bool // no more keys are accepted
-	all     sync.WaitGroup
-	deletes func() // the goroutine's function
+	keys    []string // to delete
+	busy    bool     // the goroutine is running
+	over    bool     // no more keys are accepted
+	running sync.WaitGroup
 }
 
-// begin starts the goroutine, which runs first before it deletes.
-func (r *rubbish) begin(first, deletes func()) {
-	r.busy, r.deletes = true, deletes
-	r.all.Go(func() { first(); deletes() })
+// newKey returns the key for a payload that is stored now.
+func (p *payloads) newKey(payload []byte) string {
+	return fmt.Sprintf("%s%d-%s-%s", p.prefix, p.epoch, uuid.NewString(), digest(payload))
 }
 
-// put adds a key, and starts the goroutine if it is not running.
-func (r *rubbish) put(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.over || len(r.keys) >= inboxSize {
+// begin deletes the payload objects of earlier epochs that no job refers to, on a goroutine. An earlier
+// broker left them if it died between writing the object and the job's record, or between the job's
+// end and the deletion. This is safe because the ledger has all that earlier brokers recorded, and
+// they can record nothing more. unreferenced asks the ledger; it fails when the run has ended.
+func (p *payloads) begin(unreferenced func(keys map[string]bool) ([]string, error)) {
+	p.busy = true
+	p.running.Go(func() {
+		p.deleteOrphans(unreferenced)
+		p.deleteAll()
+	})
+}
+
+// delete schedules the deletion of an object. If too many wait already, the object stays: it only
+// costs storage, and the shard's next broker finds it. Any goroutine may call it.
+func (p *payloads) delete(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over || len(p.keys) >= inboxSize {
 		return
 	}
-	r.keys = append(r.keys, key)
-	if !r.busy {
-		r.busy = true
-		r.all.Go(r.deletes)
+	p.keys = append(p.keys, key)
+	if !p.busy {
+		p.busy = true
+		p.running.Go(p.deleteAll)
 	}
 }
 
-// next returns the next key. If there is none, the goroutine must end.
-func (r *rubbish) next() (key string, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.keys) == 0 {
-		r.keys, r.busy = nil, false
-		return "", false
+// deleteOf schedules the deletion of the payload objects of jobs that a record ends. The ledger still has
+// the jobs.
+func (p *payloads) deleteOf(r *ledger.Record, l *ledger.Ledger) {
+	if r.Kind != ledger.Complete && r.Kind != ledger.Cancel && r.Kind != ledger.Purge {
+		return
 	}
-	key, r.keys = r.keys[0], r.keys[1:]
-	return key, true
-}
-
-// end accepts no more keys and waits until all are deleted.
-func (r *rubbish) end() {
-	r.mu.Lock()
-	r.over = true
-	r.mu.Unlock()
-	r.all.Wait()
-}
-
-// trash schedules the deletion of a payload object. If too many wait already, the object stays: it
-// only costs storage, and the shard's next broker finds it.
-func (s *shard) trash(key string) { s.rubbish.put(key) }
-
-// sweep deletes the scheduled objects. Once the run has ended, the remaining ones stay.
-func (s *shard) sweep() {
-	for key, ok := s.rubbish.next(); ok; key, ok = s.rubbish.next() {
-		if s.ctx.Err() == nil {
-			s.remove(s.ctx, key)
+	for _, n := range r.Numbers {
+		if key := l.Blob(n); key != "" {
+			p.delete(key)
 		}
 	}
 }
 
-// sweepLeft deletes the payload objects of earlier epochs that no job refers to. An earlier broker
-// left them if it died between writing the object and the job's record, or between the job's end
-// and the deletion. This is safe because the ledger has all that earlier brokers recorded, and they
-// can record nothing more.
-func (s *shard) sweepLeft() {
-	ctx := s.ctx
-	left, err := s.blobsBefore(ctx)
-	if err != nil && ctx.Err() == nil {
-		s.b.cfg.Logger.WarnContext(ctx, "cannot look for unused payloads", "unit", s.unit.String(), "error", err)
-	}
-	if len(left) == 0 {
-		return
-	}
-	c := newCall(func(s *shard, c *call) progress {
-		c.keys = s.ledger.Unreferenced(left)
-		return decided
-	})
-	if s.do(ctx, c) != nil {
-		return // the run has ended: the next broker does it
-	}
-	for _, key := range c.keys {
-		s.remove(ctx, key)
+// end accepts no more keys and waits until all are deleted.
+func (p *payloads) end() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	p.running.Wait()
+}
+
+// deleteAll deletes the scheduled objects. Once the run has ended, the remaining ones stay.
+func (p *payloads) deleteAll() {
+	for key, ok := p.next(); ok; key, ok = p.next() {
+		if p.ctx.Err() == nil {
+			p.remove(key)
+		}
 	}
 }
 
-// blobsBefore lists the payload objects of earlier epochs.
-func (s *shard) blobsBefore(ctx context.Context) (map[string]bool, error) {
+// next returns the next key to delete. If there is none, the goroutine must end.
+func (p *payloads) next() (key string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.keys) == 0 {
+		p.keys, p.busy = nil, false
+		return "", false
+	}
+	key, p.keys = p.keys[0], p.keys[1:]
+	return key, true
+}
+
+func (p *payloads) deleteOrphans(unreferenced func(keys map[string]bool) ([]string, error)) {
+	earlier, err := p.earlierEpochs()
+	if err != nil && p.ctx.Err() == nil {
+		p.logger.WarnContext(p.ctx, "cannot look for unused payloads", "prefix", p.prefix, "error", err)
+	}
+	if len(earlier) == 0 {
+		return
+	}
+	keys, err := unreferenced(earlier)
+	if err != nil {
+		return // the run has ended: the next broker does it
+	}
+	for _, key := range keys {
+		p.remove(key)
+	}
+}
+
+// earlierEpochs lists the objects of earlier epochs.
+func (p *payloads) earlierEpochs() (map[string]bool, error) {
 	out := map[string]bool{}
 	for after := ""; ; {
-		page, err := s.b.cfg.Bucket.List(ctx, s.blobs, after, 0)
+		page, err := p.bucket.List(p.ctx, p.prefix, after, 0)
 		if err != nil {
 			return out, err
 		}
 		for _, e := range page.Entries {
-			epoch, _, _ := strings.Cut(e.Key[len(s.blobs):], "-")
-			if n, err := strconv.ParseInt(epoch, 10, 64); err == nil && n < s.epoch {
+			epoch, _, _ := strings.Cut(e.Key[len(p.prefix):], "-")
+			if n, err := strconv.ParseInt(epoch, 10, 64); err == nil && n < p.epoch {
 				out[e.Key] = true
 			}
 			after = e.Key
@@ -119,8 +144,8 @@ func (s *shard) blobsBefore(ctx context.Context) (map[string]bool, error) {
 }
 
 // remove deletes one object; an error is only logged.
-func (s *shard) remove(ctx context.Context, key string) {
-	if err := s.b.cfg.Bucket.Delete(ctx, key); err != nil && ctx.Err() == nil {
-		s.b.cfg.Logger.WarnContext(ctx, "cannot delete an unused payload", "key", key, "error", err)
+func (p *payloads) remove(key string) {
+	if err := p.bucket.Delete(p.ctx, key); err != nil && p.ctx.Err() == nil {
+		p.logger.WarnContext(p.ctx, "cannot delete an unused payload", "key", key, "error", err)
 	}
 }

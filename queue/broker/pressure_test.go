@@ -60,13 +60,13 @@ func TestPayloadsOfTheDeadAreSwept(t *testing.T) {
 		a.enqueue(queue.Job{ID: "lives", Payload: large}, queue.Job{ID: "waits", Payload: large, Delay: time.Hour})
 		s := a.shard(queue.DefaultQueue, 0)
 		put := func(epoch int) string {
-			key := fmt.Sprintf("%s%d-of-the-test-%d", s.blobs, epoch, len(bucket.Keys()))
+			key := fmt.Sprintf("%s%d-of-the-test-%d", s.payloads.prefix, epoch, len(bucket.Keys()))
 			if _, err := bucket.Create(a.w.ctx, key, large); err != nil {
 				t.Fatal(err)
 			}
 			return key
 		}
-		orphan, later, foreign := put(1), put(2), s.blobs+"README"
+		orphan, later, foreign := put(1), put(2), s.payloads.prefix+"README"
 		if _, err := bucket.Create(a.w.ctx, foreign, large); err != nil {
 			t.Fatal(err)
 		}

@@ -243,12 +243,20 @@ func (s *shard) stats() *queue.Stats {
 		IndexBytes: l.IndexBytes, PayloadBytes: l.PayloadBytes, DedupBytes: l.DedupBytes, DedupIDs: int64(l.DedupIDs),
 		Broker: s.b.cfg.Address, Epoch: s.epoch,
 	}
-	if s.tools != nil {
-		st.Duplicates = s.tools.rates.duplicates
-		st.EnqueueRate, st.CompleteRate = s.tools.rates.perSecond(s.clock.local)
-	}
+	s.counts.addTo(st, s.clock.local)
 	if l.Oldest != 0 {
 		st.OldestAge = millisecond(max(0, s.clock.now-l.Oldest))
 	}
 	return st
+}
+
+// unreferenced returns those of the payload objects to which no job refers. Any goroutine may call it; it
+// fails when the run has ended.
+func (s *shard) unreferenced(keys map[string]bool) ([]string, error) {
+	c := newCall(func(s *shard, c *call) progress {
+		c.keys = s.ledger.Unreferenced(keys)
+		return decided
+	})
+	err := s.do(s.ctx, c)
+	return c.keys, err
 }

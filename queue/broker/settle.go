@@ -156,7 +156,7 @@ func (s *shard) jobOfHolder(c *call, x *queue.Settlement) (*ledger.Job, queue.Ou
 		return nil, stale(x, "this is not a token of the job")
 	}
 	var ok bool
-	j := &s.use().scratch
+	j := s.claims.job()
 	*j, ok = s.ledger.JobWithoutPayload(t.number) // the MAC proves that the job has this ID
 	switch {
 	case !ok:

@@ -3,19 +3,18 @@ package broker
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
 
 // shard is one shard that this node serves. One goroutine, run, owns its fields and works in
-// rounds. Other goroutines use only these: calls, settings.changes and withdrawn (queues to that goroutine),
-// snapshot (atomic), runEnded (closed when run has returned), rubbish (has a mutex), tokenCodecs (a pool),
-// and the fields that never change after the takeover, such as name, index, epoch and ctx.
+// rounds; most of what it does is in the types of the second half of the fields. Other goroutines use
+// only these: calls, settings.changes and claims.withdrawn (queues to that goroutine), counts.published
+// (atomic), runEnded (closed when run has returned), payloads (has a mutex), tokenCodecs (a pool), and
+// the fields that never change after the takeover, such as name, index, epoch and ctx.
 //
 // A round (method round) has these steps, in this order:
 //
@@ -27,7 +26,7 @@ import (
 //     inbox. Each call's step makes records, which commits gathers. At its end, servePolls gives jobs to
 //     long polls. A shard that has drained skips this step.
 //  4. commits.appendBatch appends what was gathered to the journal as one batch.
-//  5. checkpoints.step starts or continues a checkpoint, and show publishes the counts for metrics.
+//  5. checkpoints.step starts or continues a checkpoint, and counts.publish publishes the counts for metrics.
 //
 // There are two kinds of records. A hard record is applied to the ledger when its batch is durable.
 // Until then its jobs are held: nothing else may happen to them, and a call that meets one is
@@ -44,47 +43,24 @@ type shard struct {
 	unit        daemon.Unit
 	name        string // of the queue
 	index       int
-	blobs       string          // prefix of payload objects
 	ctx         context.Context // of the run; daemon.Validity reads from it how long the assignment holds
 	log         *journal.Log
 	ledger      *ledger.Ledger
 	tokenCodecs *sync.Pool
-	begun       time.Time // start of this run, by the local clock
-	tools       *tools    // nil until the first call or record; see use
 	epoch       int64
-	rejected    int // records that the takeover's replay rejected (ledger.ErrVoid); expected to be 0
 
-	calls    *mailbox[*call]
-	settings shardSettings
-	handOver handOver
+	calls    *mailbox[*call] // to decide
+	retries  []*call         // calls to decide in the next round
 	runEnded chan struct{}
-	snapshot atomic.Pointer[queue.Stats]
-	shown    time.Time // when snapshot was stored
-	shownAt  uint64    // commits.changes at that time
 
 	clock       queueClock
 	commits     commits
-	requests    map[string]*batch // batches with durable claims that are not durable yet, by request ID
-	retries     []*call           // calls to decide in the next round
-	polls       []*call
-	withdrawn   *mailbox[*call] // long polls whose callers have stopped waiting
+	settings    shardSettings
+	handOver    handOver
+	claims      claims
+	counts      counts
+	payloads    payloads
 	checkpoints checkpoints
-	rubbish     rubbish // payload objects to delete
-}
-
-// tools holds what only a shard with work needs. A process may have thousands of shards, most of
-// them idle, so it is allocated on first use.
-type tools struct {
-	rates   rates
-	scratch ledger.Job // the job of the settlement that is being decided
-}
-
-// use returns the tools, and allocates them on first use.
-func (s *shard) use() *tools {
-	if s.tools == nil {
-		s.tools = &tools{rates: rates{begun: s.begun}}
-	}
-	return s.tools
 }
 
 const (
@@ -93,7 +69,6 @@ const (
 	roundBytes = 4 << 20 // bytes of records in one round
 	roundCalls = 4096
 	inboxSize  = 4096 // calls that may wait for the shard's goroutine
-	showEvery  = time.Second
 )
 
 // run serves the shard until the context ends, the drain is complete, or the journal is lost to
@@ -161,7 +136,7 @@ func (s *shard) round() {
 	if !s.handOver.isDraining() {
 		s.checkpoints.step()
 	}
-	s.show()
+	s.counts.publish(s.clock.local, s.commits.changes, s.stats)
 }
 
 // decideWaiting decides the waiting calls. While the journal accepts nothing more, only calls that write
@@ -259,8 +234,8 @@ func (s *shard) appended(records int) { s.b.instruments.batch(s.name, records) }
 // beforeApplying schedules the deletion of payload objects that a durable record makes unneeded, and
 // counts the record.
 func (s *shard) beforeApplying(r *ledger.Record) {
-	s.unlink(r)
-	s.use().rates.count(r, s.clock.local)
+	s.payloads.deleteOf(r, s.ledger)
+	s.counts.record(r, s.clock.local)
 }
 
 // applied forgets a batch that is durable.
@@ -269,16 +244,14 @@ func (s *shard) applied(b *batch) {
 		s.b.instruments.commit(s.name, s.clock.local.Sub(b.begun))
 	}
 	s.settings.applied(b)
-	for _, id := range b.requests {
-		delete(s.requests, id)
-	}
+	s.claims.applied(b)
 }
 
 // retry decides calls anew in the next round.
 func (s *shard) retry(calls []*call) { s.retries = append(s.retries, calls...) }
 
 // untilNextEvent returns how long run may wait if no event comes: until the next deadline of the ledger, the
-// soft records, the drain or the snapshot.
+// soft records, the drain or the published counts.
 func (s *shard) untilNextEvent() time.Duration {
 	wait := time.Hour
 	if next, ok := untilDue(&s.commits); ok && !s.handOver.isDraining() {
@@ -290,8 +263,8 @@ func (s *shard) untilNextEvent() time.Duration {
 	if drain, ok := s.handOver.untilDue(time.Now()); ok {
 		wait = min(wait, drain)
 	}
-	if s.shownAt != s.commits.changes {
-		wait = min(wait, max(0, showEvery-time.Since(s.shown)))
+	if publish, ok := s.counts.untilPublish(time.Now(), s.commits.changes); ok {
+		wait = min(wait, publish)
 	}
 	return wait
 }

@@ -112,13 +112,14 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	s := &shard{
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
 		tokenCodecs: newTokenCodecs(log.Secret()), calls: newMailbox[*call](inboxSize), runEnded: make(chan struct{}),
-		withdrawn: newMailbox[*call](inboxSize),
-		blobs:     blobPrefix(shardPrefix(b.cfg.Root, set, a.Index)),
-		requests:  map[string]*batch{}, begun: time.Now(), rejected: f.rejected,
-		clock: queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, local: time.Now()},
+		claims: claims{withdrawn: newMailbox[*call](inboxSize)},
+		counts: counts{begun: time.Now(), rejected: f.rejected},
+		clock:  queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, local: time.Now()},
 	}
 	s.commits = commits{log: log, ledger: l, clock: &s.clock, host: s, changes: 1}
 	s.checkpoints = checkpoints{ledger: l, host: s}
+	s.payloads.bucket, s.payloads.prefix, s.payloads.epoch = b.cfg.Bucket, blobPrefix(shardPrefix(b.cfg.Root, set, a.Index)), s.epoch
+	s.payloads.ctx, s.payloads.logger = ctx, b.cfg.Logger
 	b.cfg.Logger.InfoContext(ctx, "took over a shard of a queue", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.rejected, "took", time.Since(begun))
 	return s, nil
@@ -204,12 +205,4 @@ func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) 
 		taken++
 	}
 	return taken, nil
-}
-
-// show publishes the shard's counts for metrics, at most once per showEvery.
-func (s *shard) show() {
-	if s.shownAt != s.commits.changes && s.clock.local.Sub(s.shown) >= showEvery {
-		s.snapshot.Store(s.stats())
-		s.shown, s.shownAt = s.clock.local, s.commits.changes
-	}
 }

@@ -579,7 +579,7 @@ func TestNothingPilesUp(t *testing.T) {
 		callers.Wait()
 		a.stats()
 		synctest.Wait()
-		if n := len(a.shard(queue.DefaultQueue, 0).polls); n != 0 {
+		if n := len(a.shard(queue.DefaultQueue, 0).claims.waiting); n != 0 {
 			t.Errorf("%d polls of nobody", n)
 		}
 		a.enqueue(jobsWithIDs(100)...)
@@ -589,8 +589,8 @@ func TestNothingPilesUp(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		s := a.shard(queue.DefaultQueue, 0)
-		if n := len(s.polls) + len(s.commits.inFlight) + len(s.requests) + len(s.retries) + s.commits.unapplied.jobs + int(s.commits.unapplied.bytes) + s.commits.size(); n != 0 {
-			t.Errorf("left: %d polls, %d works, %d requests, %+v, %d bytes", len(s.polls), len(s.commits.inFlight), len(s.requests), s.commits.unapplied, s.commits.size())
+		if n := len(s.claims.waiting) + len(s.commits.inFlight) + len(s.claims.requests) + len(s.retries) + s.commits.unapplied.jobs + int(s.commits.unapplied.bytes) + s.commits.size(); n != 0 {
+			t.Errorf("left: %d polls, %d works, %d requests, %+v, %d bytes", len(s.claims.waiting), len(s.commits.inFlight), len(s.claims.requests), s.commits.unapplied, s.commits.size())
 		}
 	})
 }
