@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -94,9 +95,9 @@ func (s *shell) watchStore() {
 			failures = 0
 		}
 		failures++
-		pause := backoff(failures, 100*time.Millisecond, 5*time.Second)
+		pause := streamRetries.Jittered(failures)
 		s.c.asyncLog.Warn("listening for wake-ups of the store ended; starting again", "pause", pause, "error", err)
-		sleep(s.background, pause)
+		_ = backoff.Sleep(s.background, pause)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/backoff"
 )
 
 // ErrEventsGone reports that events which a reader wanted have been swept. The reader should call
@@ -36,7 +37,7 @@ func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.
 					return
 				}
 				failures++
-				sleep(ctx, backoff(failures, 100*time.Millisecond, 5*time.Second))
+				_ = backoff.Sleep(ctx, streamRetries.Jittered(failures))
 			case next == after:
 				failures = 0
 				await(ctx, woken, eventPoll)

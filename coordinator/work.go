@@ -3,11 +3,11 @@ package coordinator
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/node"
 )
 
@@ -21,9 +21,13 @@ func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t nod
 	c.lead.assign(&leaderWork{run: func(r *leaderTerm) { c.work(name, f, r) }})
 }
 
+// streamRetries are the pauses before a stream of the store is opened again.
+var streamRetries = backoff.Policy{First: 100 * time.Millisecond, Limit: 5 * time.Second}
+
 // work calls f in one term until it is done, and resigns if f keeps failing.
 func (c *Coordinator) work(name string, f func(context.Context, node.Term) error, r *leaderTerm) {
 	log := c.asyncLog.With("work", name, "term", r.term.Number)
+	retries := backoff.Policy{First: c.timing.HeartbeatInterval / 10, Limit: c.timing.HeartbeatInterval}
 	var since lease.Instant // the first failure in a row
 	for failures := 0; r.ctx.Err() == nil; {
 		began := c.clock()
@@ -42,9 +46,9 @@ func (c *Coordinator) work(name string, f func(context.Context, node.Term) error
 			c.lead.resign(r, node.PassesFailed, 0)
 			return
 		}
-		pause := backoff(failures, c.timing.HeartbeatInterval/10, c.timing.HeartbeatInterval)
+		pause := retries.Jittered(failures)
 		log.Warn("leader-only work failed; it will be repeated", "failures", failures, "pause", pause, "error", err)
-		if !sleep(r.ctx, pause) {
+		if backoff.Sleep(r.ctx, pause) != nil {
 			return
 		}
 	}
@@ -66,22 +70,4 @@ func recoverPanic(f func() error) (err error) {
 		}
 	}()
 	return f()
-}
-
-// backoff returns a pause that doubles with each failure, from first up to limit, ± 10 %.
-func backoff(failures int, first, limit time.Duration) time.Duration {
-	d := min(first<<min(failures-1, 16), limit)
-	return d - d/10 + rand.N(max(d/5, 1))
-}
-
-// sleep waits for d. It returns false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

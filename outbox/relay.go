@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/backoff"
 )
 
 // ID returns the ID of the daemon that relays a subscription: emit:outbox/<name>.
@@ -170,7 +170,7 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 	wake := r.cfg.Log.WakeUps(ctx)
 	sampling := r.sample(ctx, a, log)
 	defer sampling()
-	for pause := firstPause; ; {
+	for failures := 0; ; {
 		began := time.Now()
 		err := r.session(ctx, a, shards, wake, log)
 		switch {
@@ -180,7 +180,7 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 			return context.Cause(ctx)
 		case errors.Is(err, ErrMoved):
 			log.Debug("outbox cursor moved; the relay opens its cursors again", "error", err)
-			if time.Since(began) < firstPause && !sleep(ctx, a.Draining(), firstPause/2+rand.N(firstPause)) {
+			if time.Since(began) < logRetries.First && !sleep(ctx, a.Draining(), logRetries.Jittered(1)) {
 				return context.Cause(ctx) // nil if the unit drains
 			}
 			continue
@@ -191,22 +191,19 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 			}
 		}
 		if time.Since(began) > time.Minute {
-			pause = firstPause
+			failures = 0
 		}
-		wait := pause/2 + rand.N(pause)
+		failures++
+		wait := logRetries.Jittered(failures)
 		log.Warn("outbox relay is interrupted", "error", err, "retry_in", wait)
 		if !sleep(ctx, a.Draining(), wait) {
 			return context.Cause(ctx) // nil if the unit drains
 		}
-		pause = min(2*pause, lastPause)
 	}
 }
 
-// The shortest and the longest pause after the log failed.
-const (
-	firstPause = 50 * time.Millisecond
-	lastPause  = 5 * time.Second
-)
+// logRetries are the pauses after the log failed.
+var logRetries = backoff.Policy{First: 50 * time.Millisecond, Limit: 5 * time.Second}
 
 // overtakenErr returns the error that ends the run if the refusal err carries an epoch that is at least the
 // run's own: another relay owns the range. Otherwise it returns nil. The case: a receiver that reports no

@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/emitd/emitd/internal/backoff"
 )
 
 func (r Retry) withDefaults() Retry {
@@ -35,9 +36,8 @@ func (r Retry) validate() error {
 
 // pause returns the pause after a number of failed attempts. dice is in [0, 1) and sets the jitter.
 func (r Retry) pause(attempts int, dice float64) time.Duration {
-	d := float64(r.Backoff) * math.Pow(r.Factor, float64(max(attempts-1, 0)))
-	d = min(d, float64(r.MaxBackoff))
-	return time.Duration(d * (1 + r.Jitter*(2*dice-1)))
+	p := backoff.Policy{First: r.Backoff, Limit: r.MaxBackoff, Factor: r.Factor}
+	return backoff.Spread(p.After(attempts), r.Jitter, dice)
 }
 
 // maxRetryAfter bounds what a receiver may ask for, because a nonsensical value must not hold a key for
@@ -70,21 +70,19 @@ func (c *Config) outcomeOf(row Row, err error, dice float64) Outcome {
 	return o
 }
 
-// Pauses of the circuit breaker. A sink may ask for a longer one, up to breakMaxAsked.
-const (
-	breakFirst    = 100 * time.Millisecond
-	breakLast     = 30 * time.Second
-	breakMaxAsked = time.Hour
-)
+// breaks are the pauses of the circuit breaker. A sink may ask for a longer one, up to breakMaxAsked.
+var breaks = backoff.Policy{First: 100 * time.Millisecond, Limit: 30 * time.Second}
+
+const breakMaxAsked = time.Hour
 
 // breaker is the circuit breaker of a sink. After the sink was down, it lets one call through after a
 // pause; if that call succeeds, all calls may pass. All units of a relay share it, because they share the
 // sink.
 type breaker struct {
-	mu    sync.Mutex
-	pause time.Duration // 0: the breaker is closed and calls pass
-	until time.Time
-	probe chan struct{} // holds a token while no call probes the sink
+	mu       sync.Mutex
+	failures int // pauses in a row; 0: the breaker is closed and calls pass
+	until    time.Time
+	probe    chan struct{} // holds a token while no call probes the sink
 }
 
 func newBreaker() *breaker {
@@ -139,7 +137,7 @@ func (b *breaker) acquire(ctx context.Context, draining <-chan struct{}) (done f
 func (b *breaker) closed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.pause == 0
+	return b.failures == 0
 }
 
 func (b *breaker) result(s health, rest time.Duration) {
@@ -150,14 +148,14 @@ func (b *breaker) result(s health, rest time.Duration) {
 	case s == unclear:
 		return
 	case s == isUp:
-		if now.Before(b.until) && b.pause > 0 {
+		if now.Before(b.until) && b.failures > 0 {
 			return // this call began before another one found the sink down: the probe after the pause decides
 		}
-		b.pause = 0
+		b.failures = 0
 		return
-	case b.pause == 0 || !now.Before(b.until): // otherwise this call began before, too: the pause is not doubled
-		b.pause = min(max(2*b.pause, breakFirst), breakLast)
-		b.until = now.Add(b.pause/2 + rand.N(b.pause))
+	case b.failures == 0 || !now.Before(b.until): // otherwise this call began before, too: the pause is not doubled
+		b.failures++
+		b.until = now.Add(breaks.Jittered(b.failures))
 	}
 	if at := now.Add(min(rest, breakMaxAsked)); at.After(b.until) {
 		b.until = at

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -137,21 +138,19 @@ func (h *Held) left() (time.Duration, <-chan struct{}) {
 // renew extends the holding every Renew, and sooner after a failure, until the holding has ended.
 func (h *Held) renew() {
 	cfg := h.locks.cfg
-	pause := cfg.Renew
-	for sleep(h.ctx, pause-rand.N(pause/10+1)) {
+	pause, failures := cfg.Renew, 0
+	for backoff.Sleep(h.ctx, pause-rand.N(pause/10+1)) == nil {
 		err := h.extend(h.ctx)
 		switch {
 		case h.ctx.Err() != nil:
 			return
 		case err == nil:
-			pause = cfg.Renew
+			pause, failures = cfg.Renew, 0
 			continue
-		case pause == cfg.Renew:
-			pause = cfg.RetryMin
+		case failures == 0:
 			cfg.Logger.WarnContext(h.ctx, "cannot renew a lock; trying again", "lock", h.row.Name, "number", h.row.Number, "error", err)
-		default:
-			pause = min(2*pause, cfg.RetryMax)
 		}
-		pause = min(pause, cfg.Renew)
+		failures++
+		pause = min(h.locks.retries.After(failures), cfg.Renew)
 	}
 }

@@ -71,12 +71,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/bootclock"
 	"github.com/emitd/emitd/storage"
 )
@@ -172,8 +172,9 @@ func (c Config) validate() error {
 
 // Locks gives access to the locks of a store. Its methods may be called from any goroutine.
 type Locks struct {
-	store storage.Locker
-	cfg   Config
+	store   storage.Locker
+	cfg     Config
+	retries backoff.Policy // after a failed call, or while another process holds the lock
 
 	mu       sync.Mutex
 	observed map[string]observation // other processes' holdings, by name of the lock
@@ -196,7 +197,10 @@ func New(store storage.Locker, cfg Config) (*Locks, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("locks: %w", err)
 	}
-	return &Locks{store: store, cfg: cfg, observed: map[string]observation{}}, nil
+	return &Locks{
+		store: store, cfg: cfg, retries: backoff.Policy{First: cfg.RetryMin, Limit: cfg.RetryMax},
+		observed: map[string]observation{},
+	}, nil
 }
 
 // Acquire waits until it has the lock or ctx ends. Temporary failures (storage.ErrUnavailable, a
@@ -204,7 +208,7 @@ func New(store storage.Locker, cfg Config) (*Locks, error) {
 // the wait, not the holding.
 func (l *Locks) Acquire(ctx context.Context, name string) (*Held, error) {
 	a := l.attempt(name)
-	for pause := l.cfg.RetryMin; ; pause = min(2*pause, l.cfg.RetryMax) {
+	for attempts := 1; ; attempts++ {
 		held, wait, err := a.try(ctx)
 		switch {
 		case err == nil:
@@ -214,8 +218,8 @@ func (l *Locks) Acquire(ctx context.Context, name string) (*Held, error) {
 		case !isTemporary(err):
 			return nil, fmt.Errorf("acquire lock %q: %w", name, err)
 		}
-		wait = min(max(wait, l.cfg.RetryMin), pause)
-		if !sleep(ctx, wait/2+rand.N(wait)) {
+		wait = min(max(wait, l.cfg.RetryMin), l.retries.After(attempts))
+		if backoff.Sleep(ctx, backoff.Jitter(wait)) != nil {
 			return nil, gaveUp(ctx, name, err)
 		}
 	}
@@ -318,16 +322,4 @@ var errLate = fmt.Errorf("%w: the answer came after the lock's validity had ende
 // isTemporary reports whether the error is temporary, so that asking again may help.
 func isTemporary(err error) bool {
 	return errors.Is(err, storage.ErrLocked) || errors.Is(err, storage.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// sleep waits for d. It returns false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

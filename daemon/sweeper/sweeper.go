@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/backoff"
 )
 
 // ID is the ID of the daemon.
@@ -206,7 +207,7 @@ func (b *taskRunner) failed(err error) time.Duration {
 	} else if b.timeouts++; b.timeouts >= shrinkAfter && b.batch > 1 {
 		b.timeouts, b.batch = 0, b.batch/2
 	}
-	pause := b.jitter(min(time.Second<<min(b.failures-1, 10), b.task.Every))
+	pause := b.jitter(backoff.Policy{First: time.Second, Limit: b.task.Every}.After(b.failures))
 	b.log.Warn("sweep failed", "error", err, "failures", b.failures, "batch", b.batch, "retry_in", pause)
 	return pause
 }

@@ -2,13 +2,13 @@ package postgres
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/outbox/internal/wakeup"
 )
@@ -57,15 +57,12 @@ func (l *Log) WakeUps(ctx context.Context) <-chan struct{} {
 	return l.bell.subscribe(ctx)
 }
 
-// Pauses before a listener that lost its connection reconnects.
-const (
-	firstPause = 100 * time.Millisecond
-	lastPause  = 15 * time.Second
-)
+// reconnects are the pauses before a listener that lost its connection reconnects.
+var reconnects = backoff.Policy{First: 100 * time.Millisecond, Limit: 15 * time.Second}
 
 // listenOn listens until the log is closed. While it cannot listen, relays poll.
 func (l *Log) listenOn() {
-	for pause := firstPause; l.ctx.Err() == nil; pause = min(2*pause, lastPause) {
+	for failures := 1; l.ctx.Err() == nil; failures++ {
 		began := time.Now()
 		err := l.listenOnce()
 		if l.ctx.Err() != nil {
@@ -73,14 +70,9 @@ func (l *Log) listenOn() {
 		}
 		l.cfg.Logger.Debug("outbox relays poll until notifications arrive again", "error", l.cfg.explain("listen", err))
 		if time.Since(began) > time.Minute {
-			pause = firstPause
+			failures = 1
 		}
-		t := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-t.C:
-		case <-l.ctx.Done():
-			t.Stop()
-		}
+		_ = backoff.Sleep(l.ctx, reconnects.Jittered(failures))
 	}
 }
 

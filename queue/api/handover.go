@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/client"
 )
@@ -25,7 +26,7 @@ func callAt[T any](f *Forwarder, name string, p shardHolder, do func(p shardHold
 	if err == nil || !f.betweenBrokers(p, err) {
 		return out, err
 	}
-	h := handover{f: f, name: name, until: time.Now().Add(f.cfg.HandoverWait), pause: firstPause}
+	h := handover{f: f, name: name, until: time.Now().Add(f.cfg.HandoverWait)}
 	for err != nil && f.betweenBrokers(p, err) {
 		next, found := h.next(p)
 		if !found {
@@ -63,13 +64,11 @@ type handover struct {
 	f     *Forwarder
 	name  string
 	until time.Time
-	pause time.Duration // the pause before the next attempt
+	looks int // how often the next broker was looked for
 }
 
-const (
-	firstPause = 5 * time.Millisecond
-	maxPause   = 40 * time.Millisecond
-)
+// looks are the pauses between looking for the next broker.
+var looks = backoff.Policy{First: 5 * time.Millisecond, Limit: 40 * time.Millisecond}
 
 // next waits until the shards of a place have another broker. It returns the broker of this process
 // even if nothing has changed, because its run may have started anew.
@@ -82,10 +81,11 @@ func (h *handover) next(p shardHolder) (shardHolder, bool) {
 		if ok && (next.svc != p.svc || next.generation != p.generation) {
 			return next, true
 		}
-		if time.Now().Add(h.pause).After(h.until) || !pause(p.asked, h.pause) {
+		h.looks++
+		pause := looks.After(h.looks)
+		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.asked, pause) != nil {
 			return p, false
 		}
-		h.pause = min(2*h.pause, maxPause)
 		if ok && next.svc == h.f.cfg.Local {
 			return next, true
 		}

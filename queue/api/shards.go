@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/client"
 )
@@ -223,7 +224,7 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 			return nil, err // no node serves any of the shards
 		case last:
 			return nil, nil
-		case err != nil && part.Wait > 0 && !pause(ctx, part.Wait):
+		case err != nil && part.Wait > 0 && backoff.Sleep(ctx, part.Wait) != nil:
 			return nil, ctx.Err()
 		}
 	}
@@ -232,17 +233,6 @@ func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimReque
 // noneServed reports whether no place serves its shards.
 func noneServed(places []shardHolder) bool {
 	return !slices.ContainsFunc(places, func(p shardHolder) bool { return p.err == nil })
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // Get implements [queue.Operator]. A job with a group may not be on the shard of its ID, so all

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/inflight"
 	"github.com/emitd/emitd/internal/queue/wire/batch"
 	"github.com/emitd/emitd/internal/queue/wire/queuev1"
@@ -49,7 +49,8 @@ func (c *Client) call(ctx context.Context, r request) error {
 		failed place
 		tried  []place
 	)
-	for pause := c.cfg.Backoff; ; pause = min(2*pause, c.cfg.MaxBackoff) {
+	retries := backoff.Policy{First: c.cfg.Backoff, Limit: c.cfg.MaxBackoff}
+	for failures := 1; ; failures++ {
 		p, err := c.find(ctx, r.queue, failed)
 		found := err == nil
 		if found {
@@ -81,9 +82,9 @@ func (c *Client) call(ctx context.Context, r request) error {
 			continue
 		}
 		if e.Holder == "" || e.Tag == queue.QueueFull {
-			least = max(min(least, c.cfg.MaxBackoff), jitter(pause))
+			least = max(min(least, c.cfg.MaxBackoff), retries.Jittered(failures))
 		} else {
-			least = jitter(c.cfg.Backoff)
+			least = backoff.Jitter(c.cfg.Backoff)
 		}
 		if err := sleep(ctx, least); err != nil {
 			return giveUp(last, unsure, err)
@@ -277,22 +278,10 @@ func (e *connectError) refusal() *queue.Error {
 	return nil
 }
 
-// jitter returns a random pause in the second half of d, so that clients that failed together do
-// not retry together.
-func jitter(d time.Duration) time.Duration {
-	return d/2 + rand.N(d/2+1) // no secret
-}
-
+// sleep waits for d, unless ctx would end during the pause: there would be no attempt after it.
 func sleep(ctx context.Context, d time.Duration) error {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
-		return context.DeadlineExceeded // there would be no attempt after it
+		return context.DeadlineExceeded
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+	return backoff.Sleep(ctx, d)
 }

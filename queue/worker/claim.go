@@ -5,17 +5,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 )
 
 const (
-	firstPause   = 100 * time.Millisecond
-	longestPause = 5 * time.Second
 	// saturatedWait is how long a claim waits if types at their limit are left out: one of
 	// their places may become free meanwhile.
 	saturatedWait = time.Second
@@ -24,9 +22,12 @@ const (
 	releaseTimeout = 2 * time.Second
 )
 
+// retries are the pauses after a failed call of the broker.
+var retries = backoff.Policy{First: 100 * time.Millisecond, Limit: 5 * time.Second}
+
 // claims claims jobs and starts their runs until ctx ends.
 func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
-	pause := firstPause
+	failures := 0
 	for ctx.Err() == nil {
 		n, types, saturated := w.capacity()
 		if n <= 0 {
@@ -51,11 +52,11 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 			return
 		case err != nil:
 			w.cfg.Hooks.erred(fmt.Errorf("claim: %w", err))
-			sleep(ctx, jitter(pause))
-			pause = min(2*pause, longestPause)
+			failures++
+			_ = backoff.Sleep(ctx, retries.Jittered(failures))
 			continue
 		}
-		pause = firstPause
+		failures = 0
 		for _, c := range claims[:min(n, len(claims))] {
 			w.start(ctx, c, asked, jobs)
 		}
@@ -63,7 +64,7 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 			w.releaseUnstarted(ctx, req, claims[n:], nil)
 		}
 		if len(claims) == 0 && time.Since(asked) < req.Wait/2 {
-			sleep(ctx, jitter(saturatedWait)) // the broker does not wait
+			_ = backoff.Sleep(ctx, backoff.Jitter(saturatedWait)) // the broker does not wait
 		}
 	}
 }
@@ -145,18 +146,5 @@ func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
 		case !transient(o.Err):
 			runs[i].loseClaim(o.Err)
 		}
-	}
-}
-
-func jitter(d time.Duration) time.Duration {
-	return d/2 + mathrand.N(d/2+1) // no secret
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -111,10 +112,7 @@ func (r *reporter) call(batch []*report) {
 }
 
 // sleep waits for d, or until the reporter ends.
-func (r *reporter) sleep(d time.Duration) error {
-	sleep(r.ctx, d)
-	return r.ctx.Err()
-}
+func (r *reporter) sleep(d time.Duration) error { return backoff.Sleep(r.ctx, d) }
 
 // close cancels the calls in flight and waits for their goroutines.
 func (r *reporter) close() {

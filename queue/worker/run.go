@@ -161,7 +161,7 @@ func (w *Worker) report(r *run, s queue.Settlement) (queue.Outcome, error) {
 	if r.claimLost() {
 		return queue.Outcome{}, context.Cause(r.ctx)
 	}
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for failures := 1; ; failures++ {
 		out, err := w.reports.settle(s)
 		switch {
 		case err == nil && out.Err == nil:
@@ -175,7 +175,7 @@ func (w *Worker) report(r *run, s queue.Settlement) (queue.Outcome, error) {
 		if !transient(err) || time.Now().After(r.reportDeadline(w.cfg.Visibility)) {
 			return queue.Outcome{}, fmt.Errorf("%s: %w", s.Verb, err)
 		}
-		if err := w.reports.sleep(jitter(pause)); err != nil {
+		if err := w.reports.sleep(retries.Jittered(failures)); err != nil {
 			return queue.Outcome{}, err
 		}
 	}

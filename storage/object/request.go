@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/blob"
 )
@@ -18,16 +18,15 @@ const (
 	corruptTries = 3
 )
 
-// The pauses between the repetitions double, and are jittered down to a half.
-const (
-	firstPause = 20 * time.Millisecond
-	maxPause   = time.Second
-)
+// maxPause is the longest pause between two repetitions.
+const maxPause = time.Second
+
+var retries = backoff.Policy{First: 20 * time.Millisecond, Limit: maxPause}
 
 // retry repeats a request while it fails in a way that passes by itself, at most tries times and
 // not beyond ctx. The request must be repeatable.
 func (s *Store) retry(ctx context.Context, request func() error) error {
-	pause, corrupt := firstPause, 0
+	corrupt := 0
 	for try := 1; ; try++ {
 		err := request()
 		if errors.Is(err, blob.ErrCorrupt) {
@@ -36,11 +35,10 @@ func (s *Store) retry(ctx context.Context, request func() error) error {
 		if err == nil || !isTransient(err) || try == tries || corrupt == corruptTries || ctx.Err() != nil {
 			return err
 		}
-		wait := max(pause/2+rand.N(pause/2), blob.RetryAfter(err))
-		if ended := sleep(ctx, wait); ended != nil {
+		wait := max(retries.Jittered(try), blob.RetryAfter(err))
+		if ended := backoff.Sleep(ctx, wait); ended != nil {
 			return fmt.Errorf("%w (%w)", err, ended)
 		}
-		pause = min(2*pause, maxPause)
 	}
 }
 
@@ -58,21 +56,6 @@ func isTransient(err error) bool {
 // isConflict reports whether a conditional write found another object than the known one.
 func isConflict(err error) bool {
 	return errors.Is(err, blob.ErrChanged) || errors.Is(err, blob.ErrExists)
-}
-
-// sleep waits for d, or returns why it ended early.
-func sleep(ctx context.Context, d time.Duration) error {
-	if err := ctx.Err(); err != nil || d <= 0 {
-		return err
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // readNewer reads an object; nil says that it is still the known one.

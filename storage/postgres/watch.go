@@ -5,19 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/storage"
 )
 
-// reconnectFirst and reconnectCap bound the back-off of the connection that listens.
-const reconnectFirst, reconnectCap = 100 * time.Millisecond, 5 * time.Second
+// reconnects are the pauses before the connection that listens is made again.
+var reconnects = backoff.Policy{First: 100 * time.Millisecond, Limit: 5 * time.Second}
 
 // ErrNoNotifications says that LISTEN is accepted but notifications do not arrive. The cause is a pooler that
 // hands connections around, such as PgBouncer in transaction mode.
@@ -88,7 +88,7 @@ func (s *Store) listenLoop(ctx context.Context) {
 	if s.notifyOff.Load() {
 		return
 	}
-	wait, deaf := reconnectFirst, 0
+	failures, deaf := 0, 0
 	for {
 		listened, err := s.listen(ctx)
 		switch {
@@ -105,15 +105,16 @@ func (s *Store) listenLoop(ctx context.Context) {
 			return
 		}
 		if listened {
-			wait, deaf = reconnectFirst, 0
+			failures, deaf = 0, 0
 		} else {
-			wait = min(2*wait, reconnectCap)
+			failures++
 		}
+		wait := reconnects.Jittered(failures + 1)
 		s.cfg.Logger.Debug("the connection for notifications ended; connecting again", "after", wait, "error", s.fail("watch", err))
 		select {
 		case <-ctx.Done():
 		case <-s.calls.Done():
-		case <-time.After(wait/2 + rand.N(wait/2)):
+		case <-time.After(wait):
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -63,6 +64,11 @@ const rivalProofHeartbeats = 2
 
 // firstRetry is the pause after a failed heartbeat. It doubles with each failure, up to Timing.Backoff.
 const firstRetry = 50 * time.Millisecond
+
+// retryAfter returns the pause, before jitter, after this many failures in a row of one kind of request.
+func (m *Member) retryAfter(failures int) time.Duration {
+	return backoff.Policy{First: firstRetry, Limit: m.t.Backoff()}.After(failures)
+}
 
 // A wake-up reaches all nodes that it concerns at the same moment. wakeSpread spreads the heartbeats that follow
 // it. In a large cluster they are spread further, by heartbeatCost per node: about what one heartbeat costs a store.
@@ -196,7 +202,7 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	m.heartbeats.failures++
 	m.starts.heartbeatFailed(now)
 	var crowded *storage.TooManyNodesError
-	pause := min(firstRetry<<min(m.heartbeats.failures-1, 10), m.t.Backoff())
+	pause := m.retryAfter(m.heartbeats.failures)
 	switch {
 	case errors.Is(err, storage.ErrNotRegistered):
 		m.heartbeats.sendAdvert, m.heartbeats.wantMembers, m.otherTimings.joining = true, true, true

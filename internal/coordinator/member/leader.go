@@ -196,7 +196,7 @@ func (m *Member) passFailed(now lease.Instant, err error) {
 	l := &m.leader
 	l.phase, l.wanted = passIdle, true
 	l.failed++
-	l.retry = now.Add(m.jitter(min(firstRetry<<min(l.failed, 10), m.t.Backoff())))
+	l.retry = now.Add(m.jitter(m.retryAfter(l.failed + 1)))
 	m.emit(Notice{Kind: PassFailed, Err: err, Term: m.election.held.Number})
 }
 

@@ -528,7 +528,7 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 	if res.Err != nil {
 		rs.failures++
 		rs.size.failed()
-		rs.retry = now.Add(m.jitter(min(firstRetry<<min(rs.failures-1, 10), m.t.Backoff())))
+		rs.retry = now.Add(m.jitter(m.retryAfter(rs.failures)))
 		rs.reportFailedAt = now
 		m.heartbeats.sendAdvert = m.heartbeats.sendAdvert || errors.Is(res.Err, storage.ErrNotRegistered)
 		if m.heartbeats.failures == 0 {

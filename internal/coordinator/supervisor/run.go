@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
@@ -194,13 +194,8 @@ func (r *run) held(err error) {
 // backoff returns the pause after n failures in a row. It doubles each time, with jitter, so that
 // runs that failed together do not restart together.
 func (r *run) backoff(n int) time.Duration {
-	shortest, longest := r.s.cfg.RestartMin, r.s.cfg.RestartMax
-	d := shortest
-	for i := 1; i < n && d < longest; i++ {
-		d *= 2
-	}
-	d = min(d, longest)
-	return max(d/2+rand.N(d/2+1), shortest)
+	shortest := r.s.cfg.RestartMin
+	return max(backoff.Policy{First: shortest, Limit: r.s.cfg.RestartMax}.Jittered(n), shortest)
 }
 
 // sleep waits for d and returns true, or returns false as soon as the run is cancelled or drained.

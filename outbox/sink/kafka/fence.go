@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -93,17 +94,8 @@ func (s *Sink) load(ctx context.Context, client *kgo.Client, id string) error {
 	return nil
 }
 
-// pause waits before a request is repeated. It returns false if ctx has ended.
-func pause(ctx context.Context) bool {
-	t := time.NewTimer(50 * time.Millisecond)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+// repeatAfter is the pause before a request is repeated.
+const repeatAfter = 50 * time.Millisecond
 
 // initFailed returns the error for a producer that could not be made. Without it nothing of the range can
 // be delivered.
@@ -208,7 +200,7 @@ func (s *Sink) bump(ctx context.Context, id string) error {
 		if err = kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.ConcurrentTransactions) {
 			return err
 		}
-		if !pause(ctx) {
+		if backoff.Sleep(ctx, repeatAfter) != nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -33,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/storage/blob"
 )
 
@@ -156,7 +157,7 @@ func (b *Bucket) admit(ctx context.Context, class Class, op, key string) error {
 			return err
 		}
 		again := wait.again
-		if stopped := sleep(ctx, wait.d); stopped != nil {
+		if stopped := backoff.Sleep(ctx, wait.d); stopped != nil {
 			b.release(class, wait)
 			return &blob.Error{Op: op, Key: key, Kind: blob.ErrUnavailable, Err: stopped}
 		}
@@ -249,18 +250,4 @@ func (b *Bucket) count(class Class, change func(*Stats)) {
 	s := b.stats[class]
 	change(&s)
 	b.stats[class] = s
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/client"
@@ -159,7 +160,9 @@ const (
 // begin tries to open the object store until the queues are served. It returns nil if they never will be:
 // the object store is unfit, or ctx has ended.
 func (f *queueAPI) begin(ctx context.Context) *queues {
-	for limit := firstAttempt; ; limit = min(2*limit, lastAttempt) {
+	limits := backoff.Policy{First: firstAttempt, Limit: lastAttempt}
+	for attempts := 1; ; attempts++ {
+		limit := limits.After(attempts)
 		begun := time.Now()
 		q, err := f.attempt(ctx, limit)
 		if err == nil {

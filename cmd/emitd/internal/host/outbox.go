@@ -12,6 +12,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/queue"
 )
@@ -110,7 +111,9 @@ func (r *relays) offer(all []Daemon) error {
 
 // run tries to open the outbox, if it is not open yet, until done is closed.
 func (r *relays) run(ctx context.Context, done <-chan struct{}) {
-	for pause := time.Second; r.box.Load() == nil && r.h.Config.HasOutbox(); pause = min(2*pause, lastAttempt) {
+	retries := backoff.Policy{First: time.Second, Limit: lastAttempt}
+	for failures := 1; r.box.Load() == nil && r.h.Config.HasOutbox(); failures++ {
+		pause := retries.Jittered(failures)
 		select {
 		case <-time.After(pause):
 		case <-done:
@@ -118,7 +121,7 @@ func (r *relays) run(ctx context.Context, done <-chan struct{}) {
 		}
 		if err := r.open(ctx); err != nil && ctx.Err() == nil {
 			why := backend.OutboxFault(err)
-			r.h.log.Warn("cannot open the outbox; other daemons run", "code", why.Code, "error", why.What, "do", why.Advice(), "again_in", pause)
+			r.h.log.Warn("cannot open the outbox; other daemons run", "code", why.Code, "error", why.What, "do", why.Advice(), "again_in", retries.After(failures+1))
 		}
 	}
 }

@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/coordinator/admin"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
@@ -78,21 +78,19 @@ func (w *waiting) Leadership() (node.Term, context.Context, bool) {
 	return node.Term{}, ctx, false
 }
 
-// The pause between two attempts starts with firstPause and doubles up to lastPause. Each is shortened at
-// random by up to half, so that nodes that wait for one database do not all return at the same moment.
-// The wait is logged at once and then every remindEvery.
-const (
-	firstPause  = time.Second
-	lastPause   = 5 * time.Second
-	remindEvery = time.Minute
-)
+// retries are the pauses between two attempts to open the store. They have jitter, so that nodes that wait for
+// one database do not all return at the same moment.
+var retries = backoff.Policy{First: time.Second, Limit: 5 * time.Second}
+
+// remindEvery is how often a wait that goes on is logged again.
+const remindEvery = time.Minute
 
 // open opens the store. If the store cannot be reached, it tries again until ctx ends or the listener
 // fails, unless store.wait is false.
 func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store, error) {
 	begun := time.Now()
 	var said time.Time
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for attempts := 1; ; attempts++ {
 		s, err := w.h.Open(ctx, w.h.tel)
 		if err == nil {
 			if w.openError.Load() != nil {
@@ -111,7 +109,7 @@ func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store
 		}
 		w.h.notifySystemdOnce(startingLonger)
 		select {
-		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-time.After(retries.Jittered(attempts)):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case err := <-broken:

@@ -95,7 +95,7 @@ func TestStoreIsWaitedFor(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begun); took > 10*time.Minute+lastPause {
+		if took := time.Since(begun); took > 10*time.Minute+retries.Limit {
 			t.Errorf("the store was open after %v", took)
 		}
 		if n := len(log.said); n < 9 || n > 12 || !strings.Contains(log.said[n-1], "answers") {

@@ -4,15 +4,12 @@ import (
 	"errors"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 )
 
-// The pause before a repeated attempt begins with firstPause, doubles each time, and is at most
-// lastPause.
-const (
-	firstPause = 20 * time.Millisecond
-	lastPause  = 2 * time.Second
-)
+// retries are the pauses before a repeated attempt.
+var retries = backoff.Policy{First: 20 * time.Millisecond, Limit: 2 * time.Second}
 
 // maxBrokenReads is how often an object is read again before it counts as corrupt.
 const maxBrokenReads = 2
@@ -29,15 +26,15 @@ func (m *Machine) call(c *Call) {
 func (m *Machine) repeat(c *Call, least time.Duration) {
 	next := *c
 	next.Attempt++
-	next.After = max(m.backoff(c.Attempt), least)
+	next.After = max(m.pause(c.Attempt), least)
 	m.stats.Repeated++
 	m.call(&next)
 }
 
-// backoff returns the pause before an attempt. Half of it is random, so that owners do not retry in
-// step.
-func (m *Machine) backoff(attempt int) time.Duration {
-	p := min(firstPause<<min(attempt, 10), lastPause)
+// pause returns the pause after an attempt; the first is attempt 0. Half of it is random, so that owners do not
+// retry in step. The random number is the machine's own, because the simulator repeats what happened.
+func (m *Machine) pause(attempt int) time.Duration {
+	p := retries.After(attempt + 1)
 	return p/2 + time.Duration(m.cfg.Rand()%uint64(p/2))
 }
 

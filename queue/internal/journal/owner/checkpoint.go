@@ -229,7 +229,7 @@ func (m *Machine) sendHead(head format.Head, version string, refused int) {
 	m.change = &change{head: head, refused: refused}
 	c := &Call{Op: ReplaceHead, Key: format.HeadKey, Data: format.EncodeHead(head), Old: version}
 	if refused > 0 {
-		c.After = m.backoff(refused - 1)
+		c.After = m.pause(refused - 1)
 	}
 	m.call(c)
 }

@@ -187,7 +187,7 @@ func (m *Machine) replaceHead(old format.Head, version string) {
 	m.emit(Reset{})
 	c := &Call{Op: ReplaceHead, Key: format.HeadKey, Data: format.EncodeHead(mine), Old: version}
 	if n := len(m.attemptNonces); n > 1 { // two processes that want the journal must not retry in step
-		c.After = m.backoff(n - 2)
+		c.After = m.pause(n - 2)
 	}
 	m.call(c)
 	if m.takeover.keptDue {

@@ -25,12 +25,13 @@
 package settle
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/storage/blob"
 )
 
@@ -104,23 +105,12 @@ func (p Policy) bound(ctx context.Context) (context.Context, context.CancelFunc)
 // pause waits before attempt n (1 is the first repetition). The wait is random between half and all
 // of a growing time, or what the store asked for if that is longer.
 func (p Policy) pause(ctx context.Context, n int, asked time.Duration) error {
-	base := p.Pause
-	if base == 0 {
-		base = 50 * time.Millisecond
-	}
-	d := min(base<<min(n-1, 10), 40*base)
-	d = max(d/2+rand.N(d/2+1), asked)
+	base := cmp.Or(p.Pause, 50*time.Millisecond)
+	d := max(backoff.Policy{First: base, Limit: 40 * base}.Jittered(n), asked)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return context.DeadlineExceeded // the context would end during the pause, so return at once
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return backoff.Sleep(ctx, d)
 }
 
 // Call is one conditional write.
