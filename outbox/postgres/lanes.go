@@ -40,7 +40,7 @@ func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 			return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
 		}
-		at := ranges.LaneOf(o.Row)
+		at := ranges.ParkedKeyOf(o.Row)
 		switch o.Kind {
 		case outbox.Delivered, outbox.Dropped:
 			continue
@@ -155,7 +155,7 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 					from (select * from ~outbox_parked p where p.subscription = n.subscription and p.shard = n.shard and p.lane = n.key and p.solo = n.solo
 						order by p.id limit case when n.attempts > 0 then 1 else $5::int end) p) p
 				where p.size <= $6 or p.size = octet_length(p.payload)) p order by n.place, p.id`,
-			[]any{c.claim.Subscription, c.Lo, c.Hi, limit, ranges.LaneRows, ranges.LaneBytes}, func(row pgx.Rows) error {
+			[]any{c.claim.Subscription, c.Lo, c.Hi, limit, ranges.ParkedRows, ranges.ParkedBytes}, func(row pgx.Rows) error {
 				if err := b.scan(row, &place, &attempts); err != nil {
 					return err
 				}
@@ -241,7 +241,7 @@ func (c *cursor) updateLanes(q *query, stay []outbox.Outcome) error {
 	var t laneTable
 	for _, o := range stay {
 		seqs = append(seqs, o.Row.Seq)
-		t.add(ranges.LaneOf(o.Row), o)
+		t.add(ranges.ParkedKeyOf(o.Row), o)
 	}
 	kept := q.exec(`insert into ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause)
 		select $1, p.shard, p.lane, p.solo, l.held, l.attempts, `+inDue+`, l.cause

@@ -15,7 +15,7 @@ func (c *cursor) storeOutcome(q *query, o outbox.Outcome, pos int64) error {
 	if o.Row.Seq > pos || o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 		return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
 	}
-	sub, at := c.claim.Subscription, ranges.LaneOf(o.Row)
+	sub, at := c.claim.Subscription, ranges.ParkedKeyOf(o.Row)
 	switch o.Kind {
 	case outbox.Delivered, outbox.Dropped:
 		return nil
@@ -69,7 +69,7 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 				return true, err
 			})
 		for i, at := range lanes {
-			n := ranges.LaneRows
+			n := ranges.ParkedRows
 			if attempts[i] > 0 {
 				n = 1
 			}
@@ -96,7 +96,7 @@ func (q *query) lane(sub string, at ranges.ParkedKey, most int) (rows []outbox.R
 			if err != nil {
 				return false, err
 			}
-			if size += n; size > ranges.LaneBytes && len(rows) > 0 {
+			if size += n; size > ranges.ParkedBytes && len(rows) > 0 {
 				return false, nil
 			}
 			r.Attempt = 1

@@ -120,7 +120,7 @@ func (b *Broker) repairShard(ctx context.Context, set *queue.Settings, index int
 		return nil, err
 	}
 	if id := found.Head.StoreID; id != "" && id != b.cfg.StoreID {
-		return nil, fmt.Errorf("%w: it says %q, ours is %q", journal.ErrForeign, id, b.cfg.StoreID)
+		return nil, fmt.Errorf("%w: it says %q, ours is %q", journal.ErrOtherStore, id, b.cfg.StoreID)
 	}
 	if r.out.Problems, err = r.problems(ctx); err != nil {
 		return nil, err

@@ -172,7 +172,7 @@ func (b *Broker) takeoverError(a *daemon.Assignment, set *queue.Settings, err er
 		a.ReportRefused(g.Held)
 		return fmt.Errorf("take over %s: %w", a.Unit, err)
 	}
-	if errors.Is(err, journal.ErrForeign) {
+	if errors.Is(err, journal.ErrOtherStore) {
 		return fmt.Errorf("take over %s: %w; to move the queue to this cluster, stop the other one and run: emitd queue adopt %s", a.Unit, err, set.Name)
 	}
 	if isDamage(err) {

@@ -229,7 +229,7 @@ func TestGenerationsAndStores(t *testing.T) {
 	b.cfg.StoreID = "another"
 	r = b.begin(queue.DefaultQueue, 0)
 	<-r.done
-	if !errors.Is(r.err, journal.ErrForeign) || !strings.Contains(r.err.Error(), "emitd queue adopt default") {
+	if !errors.Is(r.err, journal.ErrOtherStore) || !strings.Contains(r.err.Error(), "emitd queue adopt default") {
 		t.Fatalf("%v", r.err)
 	}
 	if taken, err := b.Adopt(w.ctx, queue.DefaultQueue); taken != 1 || err != nil {

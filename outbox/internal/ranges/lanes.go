@@ -6,21 +6,21 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Bounds of the messages that Due returns of one lane.
+// Bounds of the messages that Due returns of one parked key.
 const (
-	LaneRows  = 100
-	LaneBytes = 1 << 20
+	ParkedRows  = 100
+	ParkedBytes = 1 << 20
 )
 
-// ParkedKey identifies the lane of a parked key, or of one message that is parked alone.
+// ParkedKey identifies a parked key, or one message without a key, which is parked alone.
 type ParkedKey struct {
 	Shard     int
 	Key       string
-	MessageID int64 // the ID of a message that is parked alone; 0 for a key's lane
+	MessageID int64 // the ID of a message that is parked alone; 0 for a key
 }
 
-// LaneOf returns the lane in which a message of the log is parked.
-func LaneOf(r outbox.Row) ParkedKey {
+// ParkedKeyOf returns the parked key to which a message of the log belongs while it is parked.
+func ParkedKeyOf(r outbox.Row) ParkedKey {
 	if r.Key == "" {
 		return ParkedKey{r.Shard, "", r.Seq}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// TestLaneOf checks that messages of a key share a lane, and that each message without a key has its own.
-func TestLaneOf(t *testing.T) {
+// TestParkedKeyOf checks that messages of a key share a parked key, and that each message without a key has its own.
+func TestParkedKeyOf(t *testing.T) {
 	t.Parallel()
 	row := func(seq int64, key string) outbox.Row {
 		return outbox.Row{Message: outbox.Message{Key: key}, Seq: seq, Shard: 7}
@@ -23,7 +23,7 @@ func TestLaneOf(t *testing.T) {
 		{row(1, ""), row(1, ""), true},
 		{row(1, "k"), row(1, ""), false},
 	} {
-		if a, b := LaneOf(c.a), LaneOf(c.b); (a == b) != c.same || a.Shard != 7 {
+		if a, b := ParkedKeyOf(c.a), ParkedKeyOf(c.b); (a == b) != c.same || a.Shard != 7 {
 			t.Errorf("%v and %v", a, b)
 		}
 	}

@@ -11,9 +11,9 @@ var (
 	// ErrFenced means that another owner has taken the journal over. Records that were not
 	// acknowledged have an unknown outcome: the new owner may have found them or not.
 	ErrFenced = owner.ErrFenced
-	// ErrForeign means that the journal belongs to another cluster store. Config.Adopt takes it
+	// ErrOtherStore means that the journal belongs to another cluster store. Config.Adopt takes it
 	// over.
-	ErrForeign = owner.ErrForeign
+	ErrOtherStore = owner.ErrOtherStore
 	// ErrGeneration is the kind of a GenerationError.
 	ErrGeneration = owner.ErrGeneration
 	// ErrCorrupt means that an object is not what a journal writes. Nothing was changed.

@@ -33,7 +33,7 @@
 // A takeover makes this process the owner and rebuilds the state:
 //
 //	R1  Replace HEAD by one with epoch+1. Refuse if HEAD belongs to another store
-//	    ([ErrForeign]) or to a generation that is not lower ([GenerationError]); the same
+//	    ([ErrOtherStore]) or to a generation that is not lower ([GenerationError]); the same
 //	    owner may use the same generation again. The window in HEAD becomes the larger of
 //	    what it was and eight times our own; after a clean close, our own.
 //	R2  Read the checkpoint and the slots after it, up to the first empty slot F. At a fence in

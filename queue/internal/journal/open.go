@@ -93,7 +93,7 @@ func random() uint64 {
 // deadline of the assignment (daemon.Validity), no request outlasts it. Failing requests are repeated
 // until nothing was read for OpenTimeout; a denied request is not repeated.
 //
-// Errors to act on: [GenerationError] (also if another process took over meanwhile), [ErrForeign],
+// Errors to act on: [GenerationError] (also if another process took over meanwhile), [ErrOtherStore],
 // [ErrFenced] (another run of this same process took over meanwhile), [ErrCorrupt], [ErrNewer],
 // [ErrMissing], [ErrRepairing], and those of package blob, such as blob.ErrDenied.
 func Open(ctx context.Context, cfg Config, fold StateBuilder) (*Log, error) {

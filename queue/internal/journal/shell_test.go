@@ -55,7 +55,7 @@ func TestOpenSaysWhy(t *testing.T) {
 			want error
 		}{
 			"a lower generation": {as(cfg, "two", 4), journal.ErrGeneration},
-			"another store":      {foreign, journal.ErrForeign},
+			"another store":      {foreign, journal.ErrOtherStore},
 		} {
 			_, err := journal.Open(t.Context(), c.cfg, &book{})
 			if !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), "open journal root/v1/ab/orders/1/0: ") {
@@ -69,7 +69,7 @@ func TestOpenSaysWhy(t *testing.T) {
 		foreign.Adopt = true
 		l, _ = open(t, foreign)
 		closeLog(t, l)
-		if _, err := journal.Open(t.Context(), cfg, &book{}); !errors.Is(err, journal.ErrForeign) {
+		if _, err := journal.Open(t.Context(), cfg, &book{}); !errors.Is(err, journal.ErrOtherStore) {
 			t.Errorf("after it was adopted: %v", err)
 		}
 	})

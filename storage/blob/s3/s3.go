@@ -199,7 +199,7 @@ func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte,
 	if err := check(call); err != nil {
 		return "", err
 	}
-	call.Nonce, call.LookTwice = rand.Text(), true
+	call.Nonce, call.ReadTwice = rand.Text(), true
 	call.Send = func(ctx context.Context) settle.Answer {
 		in := b.input(call.Key, data, call.Nonce)
 		condition(in)

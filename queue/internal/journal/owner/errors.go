@@ -10,7 +10,7 @@ import (
 // The kinds of errors; package journal documents them.
 var (
 	ErrFenced     = errors.New("another owner has taken the journal over")
-	ErrForeign    = errors.New("the journal belongs to another cluster store")
+	ErrOtherStore = errors.New("the journal belongs to another cluster store")
 	ErrGeneration = errors.New("the journal was owned by a higher generation")
 	ErrCorrupt    = errors.New("an object of the journal is corrupt")
 	ErrNewer      = errors.New("an object of the journal has a newer format")

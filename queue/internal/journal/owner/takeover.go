@@ -135,7 +135,7 @@ func (m *Machine) mayOwn(h format.Head) error {
 	case m.cfg.Adopt && h.StoreID != m.cfg.StoreID:
 		return nil
 	case h.StoreID != m.cfg.StoreID:
-		return &ObjectError{Key: format.HeadKey, Kind: ErrForeign, Err: fmt.Errorf("it says %q, ours is %q", h.StoreID, m.cfg.StoreID)}
+		return &ObjectError{Key: format.HeadKey, Kind: ErrOtherStore, Err: fmt.Errorf("it says %q, ours is %q", h.StoreID, m.cfg.StoreID)}
 	case m.attemptNonces[h.Nonce]: // our own earlier attempt, which arrived late
 		return nil
 	case m.takeover.claimSent && h.Generation == m.cfg.Generation && h.Owner == m.cfg.Owner:

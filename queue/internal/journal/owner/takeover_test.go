@@ -73,7 +73,7 @@ func TestWhoMayTakeOver(t *testing.T) {
 		"the same, of the same owner":        {config("a", 5), nil},
 		"the same, of another owner":         {config("b", 5), owner.ErrGeneration},
 		"a lower one":                        {config("a", 4), owner.ErrGeneration},
-		"another store":                      {foreign, owner.ErrForeign},
+		"another store":                      {foreign, owner.ErrOtherStore},
 		"another store's, but told to adopt": {adopt, nil},
 	} {
 		b := empty()

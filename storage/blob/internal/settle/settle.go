@@ -123,11 +123,11 @@ type Call struct {
 	Send    func(context.Context) Answer
 	Stat    func(context.Context) (ObjectInfo, Answer)
 
-	// LookTwice is for stores that may answer a read of the metadata with the nonce of one write and
+	// ReadTwice is for stores that may answer a read of the metadata with the nonce of one write and
 	// the version of the next. The caller's own nonce then counts only if a second read returns the
 	// same. What the first read returned was then the object at some moment in between, because a
 	// nonce does not come back.
-	LookTwice bool
+	ReadTwice bool
 }
 
 // conditionalWrite is a conditional write in progress.
@@ -192,7 +192,7 @@ func (w *conditionalWrite) readBack(ctx context.Context, answer Answer) (v blob.
 			continue
 		case seen.Exists && seen.Nonce == w.Nonce:
 			w.outcomeUnknown = true // it has happened; from now on it can only have been replaced
-			if !w.LookTwice || w.same(ctx, seen) {
+			if !w.ReadTwice || w.same(ctx, seen) {
 				return seen.Version, false, nil
 			}
 			last = &blob.Error{Kind: blob.ErrUnavailable, Err: errDiffer}

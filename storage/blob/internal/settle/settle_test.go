@@ -153,14 +153,14 @@ func TestMetadataAndVersionOfDifferentMoments(t *testing.T) {
 			}
 		}
 		c := s.call("")
-		c.LookTwice = true
+		c.ReadTwice = true
 		v, err := Policy{}.Write(t.Context(), c)
 		if !errors.Is(err, blob.ErrExists) || blob.NotApplied(err) {
 			t.Errorf("got %q, %v, want ErrExists of unknown outcome", v, err)
 		}
 		s = scene{send: []Effect{Unknown}, apply: []bool{true}}
 		c = s.call("")
-		c.LookTwice = true
+		c.ReadTwice = true
 		if v, err := (Policy{}).Write(t.Context(), c); err != nil || v != "v-mine" || s.looked != 2 {
 			t.Errorf("got %q, %v after %d looks, want success after 2", v, err, s.looked)
 		}
