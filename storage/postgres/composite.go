@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // composite reads one table row that Postgres has written as a single value: (a,"b c",,7). Asking for rows in this
@@ -19,12 +21,15 @@ import (
 type composite struct {
 	rest    []byte
 	bracket byte     // the bracket that closes rest
-	values  [][]byte // instead of rest: the columns of a row that is no composite
+	values  [][]byte // instead of rest: the columns of a row of an answer
 	err     error
 }
 
 // errRow says that a value is neither a row nor an array of rows.
 var errRow = errors.New("not the text of a row or an array of rows")
+
+// columnsOf reads the columns of the present row of an answer in the same way. They are valid until the next row.
+func columnsOf(rows pgx.Rows) *composite { return &composite{values: rows.RawValues()} }
 
 func rowOf(text []byte) *composite {
 	if len(text) < 2 || text[0] != '(' || text[len(text)-1] != ')' {

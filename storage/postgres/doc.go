@@ -22,10 +22,10 @@
 //   - The server's statistics (pg_stat_statements) have one entry for each kind of statement.
 //     Values stand only in statements whose constants every version of the server removes, never in
 //     a CALL or a SET.
-//   - The role needs USAGE on the schema and SELECT, INSERT, UPDATE and DELETE on its tables. Two
-//     more things make heartbeats cheap: EXECUTE on the function heartbeat_2, which every role has
-//     unless it is revoked, and transactions that begin as READ COMMITTED, the server's default.
-//     Without them heartbeats do the same by separate statements, and the store logs one warning.
+//   - The role needs USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on its tables, and
+//     EXECUTE on the function heartbeat_2, which every role has unless it is revoked. If the role's
+//     transactions do not begin as READ COMMITTED, the server's default, each heartbeat sets its
+//     isolation first, which costs the server a few statements more.
 //   - No error and no log contains a password.
 //
 // # The way of a heartbeat
@@ -34,7 +34,7 @@
 // nodes that register at once must not delay renewals. A heartbeat that neither registers nor
 // campaigns, asks for no members and reports no exit evidence and no returned run is simple. The
 // store sends a simple heartbeat as one call of the database function heartbeat_2
-// (migrations/001_heartbeat.sql). Any other becomes a list of statements, which [Store.Heartbeat]
+// (migrations/002_heartbeat.up.sql). Any other becomes a list of statements, which [Store.Heartbeat]
 // joins into one message (heartbeat.go, message.go, sql/*.sql). Both forms do the same in the same
 // order:
 //
@@ -49,9 +49,9 @@
 // only in these cases. If the heartbeat was refused, it finds out why. If the server process is new
 // to this process, it reads the server's identity; if the rows record another identity, or have
 // lost events that this process has seen, it records the new one (identity.go). If the node is more
-// than 500 events behind, it reads the next ones in order. If the function is missing, forbidden,
-// or called in another isolation, nothing has happened: the store repeats the heartbeat as
-// statements, logs this once, and uses statements from then on.
+// than 500 events behind, it reads the next ones in order. If the function was called in another
+// isolation, it has done nothing: the store repeats the call, once, and sets the isolation from
+// then on.
 //
 // # The rules of the statements
 //

@@ -87,6 +87,8 @@ func explain(err error, cfg Config) error {
 	switch c := pgerror.Code(err); {
 	case c == codeNoTable || c == codeNoSchema:
 		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
+	case c == codeNoFunction: // version 2 brings the only one
+		return &storage.SchemaError{Have: 1, Want: Version, Hint: hintMigrate(cfg)}
 	case c == codeNoPrivilege:
 		return denied(err, cfg)
 	case c == codeNoRow:

@@ -21,20 +21,14 @@ func fake(clock, id string) *strings.Replacer {
 // function heartbeat_2 belongs to the schema: see [FakeFunction].
 func (s *Store) FakeServer(clock, id string) {
 	for name, text := range s.sql {
-		s.sql[name] = cut(fake(clock, id).Replace(text.String()))
+		s.sql[name] = fake(clock, id).Replace(text)
 	}
 }
 
 // FakeFunction is the definition of a function heartbeat_2 that uses the expressions.
 func FakeFunction(cfg Config, clock, id string) string {
-	return fake(clock, id).Replace(cfg.names().include("001_heartbeat"))
+	return fake(clock, id).Replace(cfg.names().include("002_heartbeat.up"))
 }
-
-// Slow makes heartbeats use statements instead of the function.
-func (s *Store) Slow() { s.quick.Store(false) }
-
-// Quick reports whether heartbeats use the function.
-func (s *Store) Quick() bool { return s.quick.Load() }
 
 // ParseTime reads a timestamptz.
 func ParseTime(text string) (time.Time, error) { return parseTime([]byte(text)) }

@@ -136,7 +136,7 @@ func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	}
 	var held int64
 	var timeout string
-	err := tx.QueryRow(ctx, s.sql.get("fence").String(), string(f.Unit.Daemon), f.Unit.Index, bound.Milliseconds()).Scan(&held, &timeout)
+	err := tx.QueryRow(ctx, s.sql.get("fence"), string(f.Unit.Daemon), f.Unit.Index, bound.Milliseconds()).Scan(&held, &timeout)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return s.fail(what, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/pgerror"
 	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/postgres"
 )
 
@@ -109,8 +110,7 @@ func TestShadowsAreNotSeen(t *testing.T) {
 	term := a.lead()
 	a.assign(term, unit(0), b)
 	a.beat(renew(term))
-	store.Slow()
-	a.beat(renew(term))
+	a.beat(renew(term), func(b *storage.Heartbeat) { b.WantMembers = true })
 	if _, err := store.Snapshot(context.Background()); err != nil {
 		t.Error(err)
 	}

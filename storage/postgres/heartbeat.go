@@ -41,11 +41,8 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 		advert = hb.Advert.Encode()
 	}
 	var err error
-	if b.simple() && s.quick.Load() {
-		err = s.call(ctx, b.operation(), inFunction, b.writeFunctionCall)
-		if c := pgerror.Code(err); c == codeNoPrivilege || c == codeNoFunction || c == codeIsolation {
-			err = s.retryAsStatements(ctx, b, err)
-		}
+	if b.simple() {
+		err = s.callFunction(ctx, b)
 	} else {
 		err = s.call(ctx, b.operation(), writing, func(m *message) { b.writeStatements(m, advert) })
 	}
@@ -101,7 +98,6 @@ func (b *beat) simple() bool {
 
 // writeStatements writes a heartbeat as statements into a message.
 func (b *beat) writeStatements(m *message, advert []byte) {
-	claims := b.TermRequest.Campaign || b.TermRequest.Renew != 0
 	if advert != nil {
 		m.do("register_lock", cleanText(string(b.Node.ID)))
 	}
@@ -111,15 +107,10 @@ func (b *beat) writeStatements(m *message, advert []byte) {
 	if len(b.ExitEvidence) > 0 && advert == nil {
 		m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
 	}
-	admitted := func(n int64) { b.admitted = n == 1 }
-	own := []any{inc(b.Node), number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration}
-	switch {
-	case advert != nil:
+	if advert != nil {
 		b.register(m, advert)
-	case claims || len(b.ExitEvidence) > 0 || len(b.ReturnedRuns) > 0:
-		m.count(admitted, "beat_marked", own...)
-	default:
-		m.count(admitted, "beat", own...)
+	} else {
+		m.count(func(n int64) { b.admitted = n == 1 }, "beat", inc(b.Node), number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration)
 	}
 	if len(b.ReturnedRuns) > 0 {
 		returned := encode(returnedInput(b.ReturnedRuns))
@@ -158,11 +149,12 @@ func (b *beat) writeFunctionCall(m *message) {
 	} {
 		args = append(args, strconv.FormatInt(n, 10)) // a quoted number needs no cast: the function has one form
 	}
-	m.ask(func(values [][]byte) error {
-		if b.admitted = values[0] != nil; !b.admitted {
+	m.ask(func(answer *composite) error {
+		text, refused := answer.field()
+		if b.admitted = !refused; refused {
 			return nil
 		}
-		c := rowOf(values[0])
+		c := rowOf(text)
 		if c.bool() {
 			b.reply.Verdict = storage.Renew
 		}
@@ -173,17 +165,17 @@ func (b *beat) writeFunctionCall(m *message) {
 	}, "heartbeat", args...)
 }
 
-// retryAsStatements repeats a heartbeat without the function. The first attempt has changed nothing: it
-// failed because the role may not execute the function, the function is missing, or the transaction
-// began in another isolation. If the repetition succeeds, the store stops using the function.
-func (s *Store) retryAsStatements(ctx context.Context, b *beat, cause error) error {
-	*b = beat{Heartbeat: b.Heartbeat, before: b.before}
-	err := s.call(ctx, b.operation(), writing, func(m *message) { b.writeStatements(m, nil) })
-	if err == nil && s.quick.CompareAndSwap(true, false) {
-		s.cfg.Logger.Warn("heartbeats cost the database more than they need to: the function heartbeat_2 may not be used, or is missing",
-			"schema", s.cfg.Schema, "error", sentence(cause))
+// callFunction sends a simple heartbeat. The function refuses any isolation but READ COMMITTED, and does nothing then.
+// If transactions begin in another one, this heartbeat and all later ones set their isolation first.
+func (s *Store) callFunction(ctx context.Context, b *beat) error {
+	if !s.isolates.Load() {
+		err := s.call(ctx, b.operation(), inFunction, b.writeFunctionCall)
+		if pgerror.Code(err) != codeIsolation {
+			return err
+		}
+		s.isolates.Store(true)
 	}
-	return err
+	return s.call(ctx, b.operation(), writing, b.writeFunctionCall)
 }
 
 // register writes the own row and what the node advertises.
@@ -193,7 +185,7 @@ func (b *beat) register(m *message, advert []byte) {
 	m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
 	b.otherCluster.Node = cleanText(b.Advert.Traits.Cluster)
 	m.do("name_cluster", b.otherCluster.Node)
-	m.ask(columns(func(c *composite) error {
+	m.ask(func(c *composite) error {
 		b.admitted = c.bool()
 		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
 		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
@@ -201,7 +193,7 @@ func (b *beat) register(m *message, advert []byte) {
 		c.skip(2) // the columns of the hints sent and of the mark
 		b.otherCluster.Store = c.text()
 		return nil
-	}), "register", inc(b.Node), cleanText(string(b.Node.ID)), cleanText(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.ConfirmedSeq),
+	}, "register", inc(b.Node), cleanText(string(b.Node.ID)), cleanText(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.ConfirmedSeq),
 		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.otherCluster.Node, array(b.ExitEvidence))
 }
 
@@ -212,10 +204,10 @@ func (b *beat) claim(m *message) {
 	switch {
 	case c.Campaign:
 		m.do("lease_lock")
-		m.ask(columns(func(row *composite) error {
+		m.ask(func(row *composite) error {
 			b.reply.Verdict = storage.ElectionResult(row.int())
 			return nil
-		}), "stand", inc(b.Node), lease, c.LostThrough, c.SeenTerm, c.SeenRenewals, c.Unchanged, pass)
+		}, "stand", inc(b.Node), lease, c.LostThrough, c.SeenTerm, c.SeenRenewals, c.Unchanged, pass)
 	case c.Renew != 0:
 		m.count(func(n int64) {
 			if n == 1 {
@@ -231,7 +223,7 @@ func (b *beat) read(m *message) {
 	if b.WantMembers {
 		m.ask(members(&b.reply.Members, &b.members), "members")
 	}
-	m.ask(columns(b.state.scanSingle), "single")
+	m.ask(b.state.scanSingle, "single")
 	m.ask(records(&b.reply.Units), "held", inc(b.Node))
 	if b.EventsAfter >= 0 {
 		m.ask(events(&b.reply.Events), "roll", b.EventsAfter, b.EventsAfter+maxMemberEvents)
@@ -272,10 +264,10 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 	var live bool
 	err := s.call(ctx, what, writing, func(m *message) {
 		m.do("counter_lock")
-		m.ask(columns(func(c *composite) error {
+		m.ask(func(c *composite) error {
 			stored, live, name = c.text(), c.bool(), c.text()
 			return nil
-		}), "rename_cluster", cleanText(from), cleanText(to), micros(ttl))
+		}, "rename_cluster", cleanText(from), cleanText(to), micros(ttl))
 	})
 	switch {
 	case err != nil:
@@ -299,10 +291,10 @@ func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.ID
 	}
 	var found, present, departed bool
 	err := s.call(ctx, "standing", reading, func(m *message) {
-		m.ask(columns(func(c *composite) error {
+		m.ask(func(c *composite) error {
 			found, present, departed = true, c.bool(), c.bool()
 			return nil
-		}), "standing", inc(who))
+		}, "standing", inc(who))
 	})
 	switch {
 	case err != nil:

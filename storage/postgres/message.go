@@ -1,121 +1,56 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/emitd/emitd/internal/pgschema"
 )
 
-// message holds one call's statements, which are sent together and answered together.
+// message holds one call's statements, which are sent together and answered together. pgx fills in their arguments,
+// as quoted literals, for the simple protocol. Strings must be cleaned before: see cleanText.
 type message struct {
 	statements    statements
-	text          []byte
+	batch         pgx.Batch
 	serverTimeout string // how long the server may take, in milliseconds
-	takes         []receiver
-	err           error
-}
-
-// receiver receives the answer of one statement: row gets its rows, one by one, and rows gets at the
-// end how many rows the statement affected. A row's texts are valid only during the call. Either
-// may be nil.
-type receiver struct {
-	row  func(values [][]byte) error
-	rows func(n int64)
 }
 
 // do appends a statement whose answer is not needed.
-func (m *message) do(name string, args ...any) { m.append(m.statements.get(name), args, receiver{}) }
+func (m *message) do(name string, args ...any) *pgx.QueuedQuery {
+	return m.batch.Queue(m.statements.get(name), args...)
+}
 
-// ask appends a statement and receives its rows.
-func (m *message) ask(row func(values [][]byte) error, name string, args ...any) {
-	m.append(m.statements.get(name), args, receiver{row: row})
+// ask appends a statement and receives its rows, one by one. What was read of a row is valid only during the call.
+func (m *message) ask(read func(*composite) error, name string, args ...any) {
+	m.do(name, args...).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			row := columnsOf(rows)
+			if err := cmp.Or(read(row), row.err); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
 }
 
 // count appends a statement and receives how many rows it affected.
 func (m *message) count(rows func(n int64), name string, args ...any) {
-	m.append(m.statements.get(name), args, receiver{rows: rows})
+	m.do(name, args...).Exec(func(tag pgconn.CommandTag) error {
+		rows(tag.RowsAffected())
+		return nil
+	})
 }
 
-// set appends a statement without arguments that is not one of the sources.
-func (m *message) set(sql string) { m.append(statement{sql}, nil, receiver{}) }
-
-// append appends a statement with its arguments filled in.
-func (m *message) append(s statement, args []any, t receiver) {
-	if len(m.text) > 0 {
-		m.text = append(m.text, ';')
-	}
-	for i, part := range s {
-		if i%2 == 0 {
-			m.text = append(m.text, part...)
-			continue
-		}
-		n, _ := strconv.Atoi(part)
-		if n < 1 || n > len(args) {
-			m.err = fmt.Errorf("statement wants argument %s of %d", part, len(args))
-			return
-		}
-		m.text = quote(m.text, args[n-1])
-	}
-	m.takes = append(m.takes, t)
-}
-
-// statement is a text cut at its placeholders: text, number, text, number, …, text.
-type statement []string
-
-var placeholder = regexp.MustCompile(`\$(\d+)`)
-
-// cut cuts a text at its placeholders. The sources contain a dollar sign nowhere else.
-func cut(text string) statement {
-	var s statement
-	from := 0
-	for _, at := range placeholder.FindAllStringSubmatchIndex(text, -1) {
-		s = append(s, text[from:at[0]], text[at[2]:at[3]])
-		from = at[1]
-	}
-	return append(s, text[from:])
-}
-
-// quote appends a value as a literal. Strings must be cleaned before. They are quoted for
-// standard_conforming_strings = on, which [checkSession] ensures. Spaces and brackets separate a
-// literal from the text around it.
-func quote(text []byte, value any) []byte {
-	switch v := value.(type) {
-	case nil:
-		return append(text, " null "...)
-	case bool:
-		return strconv.AppendBool(append(text, ' '), v)
-	case int:
-		return quoteInt(text, int64(v))
-	case int64:
-		return quoteInt(text, v)
-	case string:
-		text = append(text, ' ', '\'')
-		for i := range len(v) {
-			if v[i] == '\'' {
-				text = append(text, '\'')
-			}
-			text = append(text, v[i])
-		}
-		return append(text, '\'', ' ')
-	}
-	panic(fmt.Sprintf("postgres: no literal for a %T", value))
-}
-
-// quoteInt appends a number as a bigint, whatever its size. Without the quotes, an integer gets the
-// smallest type that it fits into. One statement would then be several to the server's statistics,
-// and each call would need a cast.
-func quoteInt(text []byte, v int64) []byte {
-	return append(strconv.AppendInt(append(text, " '"...), v, 10), "'::bigint "...)
-}
+// set appends a statement that is not one of the sources.
+func (m *message) set(sql string, args ...any) { m.batch.Queue(sql, args...) }
 
 // cleanText makes a text that Postgres can store: valid UTF-8 without NUL. A bad character in a user's
 // error must not prevent a report from being written.
@@ -126,54 +61,20 @@ func cleanText(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// checkSession refuses sessions in which quotes have another meaning.
-func checkSession(conn *pgconn.PgConn) error {
-	for name, want := range map[string]string{"standard_conforming_strings": "on", "client_encoding": "UTF8"} {
-		if got := conn.ParameterStatus(name); got != want {
-			return fmt.Errorf("the session has %s = %q, want %q", name, got, want)
+// send sends the message and passes the answers to those that wait for them.
+func (m *message) send(ctx context.Context, conn *pgx.Conn) error {
+	for _, query := range m.batch.QueuedQueries {
+		// The simple protocol ends a message at NUL. Strings are cleaned before; this check is the second safeguard.
+		if slices.ContainsFunc(query.Arguments, holdsNUL) {
+			return errors.New("a value holds NUL")
 		}
 	}
-	return nil
+	return conn.SendBatch(ctx, &m.batch).Close()
 }
 
-// send sends the message and passes the answers to their takes.
-func (m *message) send(ctx context.Context, conn *pgconn.PgConn) error {
-	if m.err != nil {
-		return m.err
-	}
-	if err := checkSession(conn); err != nil {
-		return err
-	}
-	// The simple protocol ends a message at NUL. Strings are cleaned before; this check is the
-	// second safeguard.
-	if slices.Contains(m.text, 0) {
-		return errors.New("a value holds NUL")
-	}
-	results := conn.Exec(ctx, string(m.text))
-	var bad error
-	for i := 0; results.NextResult() && i < len(m.takes); i++ {
-		if err := m.takes[i].receive(results.ResultReader()); err != nil && bad == nil {
-			bad = err
-		}
-	}
-	return errors.Join(results.Close(), bad)
-}
-
-// receive reads one statement's answer to its end.
-func (t receiver) receive(r *pgconn.ResultReader) (err error) {
-	for r.NextRow() {
-		if t.row != nil && err == nil {
-			err = t.row(r.Values())
-		}
-	}
-	tag, closed := r.Close()
-	if closed != nil {
-		return nil //nolint:nilerr // said again by the whole
-	}
-	if t.rows != nil {
-		t.rows(tag.RowsAffected())
-	}
-	return err
+func holdsNUL(value any) bool {
+	text, _ := value.(string)
+	return strings.IndexByte(text, 0) >= 0
 }
 
 // Isolation levels of a call. In a write, every statement sees what was committed before it. It is
@@ -199,13 +100,13 @@ func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.
 	if isolation != inFunction {
 		m.set(isolation)
 		m.set("set local search_path = " + pgschema.SearchPath)
-		m.set("select set_config('jit', 'off', true), set_config('statement_timeout', '" + m.serverTimeout + "', true)")
+		m.set("select set_config('jit', 'off', true), set_config('statement_timeout', $1, true)", m.serverTimeout)
 	}
 	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
 		m.set("set local datestyle = 'ISO'")
 	}
 	if lock > 0 {
-		m.set("select set_config('lock_timeout', '" + milliseconds(lock) + "', true)")
+		m.set("select set_config('lock_timeout', $1, true)", milliseconds(lock))
 	}
 }
 

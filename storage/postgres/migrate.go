@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the schema version that this program needs.
-const Version = 1
+const Version = 2
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
@@ -34,7 +34,9 @@ type Migration struct {
 
 // compatible lists the steps that older programs still work with. A step that is not listed breaks
 // all of them.
-var compatible = map[int]int{}
+//
+// Version 2 adds the function of the heartbeat. Programs that need version 1 do not call it.
+var compatible = map[int]int{2: 1}
 
 // versions is what this program knows about the versions of its tables.
 func (n names) versions() pgschema.Schema {

@@ -128,14 +128,17 @@ func TestMigrationSQL(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	cfg := s.bare()
-	print := func(up bool) string {
-		text, err := postgres.MigrationSQL(cfg, 1, up)
+	run := func(version int, up bool) {
+		t.Helper()
+		text, err := postgres.MigrationSQL(cfg, version, up)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return "begin;\n" + text + "commit;\n"
+		s.exec(t, "begin;\n"+text+"commit;\n")
 	}
-	s.exec(t, print(true))
+	for version := 1; version <= postgres.Version; version++ {
+		run(version, true)
+	}
 	join(t, open(t, cfg), "a").beat()
 	other := s.bare()
 	migrate(t, other, postgres.Version, postgres.Version)
@@ -148,7 +151,9 @@ func TestMigrationSQL(t *testing.T) {
 	if a, b := value[string](t, s, shape, cfg.Schema), value[string](t, s, shape, other.Schema); a != b {
 		t.Errorf("the printed schema is another:\n%s\n%s", a, b)
 	}
-	s.exec(t, print(false))
+	for version := postgres.Version; version >= 1; version-- {
+		run(version, false)
+	}
 	if _, err := postgres.OpenConfig(context.Background(), cfg); !errors.Is(err, storage.ErrSchema) {
 		t.Errorf("error %v after the way down", err)
 	}
@@ -205,6 +210,33 @@ func TestOpenWantsItsSchema(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A deployment migrates first: a program that needs version 1 goes on after version 2 was applied. A program that needs
+// version 2 is refused until then, and after the way back.
+func TestProgramsOfBothVersions(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	migrate(t, cfg, 1, 1)
+	refused := func() {
+		t.Helper()
+		var schema *storage.SchemaError
+		if _, err := postgres.OpenConfig(context.Background(), cfg); !errors.As(err, &schema) || schema.Have != 1 || !strings.Contains(schema.Hint, "emitd migrate up") {
+			t.Errorf("error %v, want that the schema is at version 1, and what to run", err)
+		}
+	}
+	refused()
+	s.exec(t, "create function "+cfg.Schema+".heartbeat_1() returns void language sql as ''") // as the first programs did
+	migrate(t, cfg, 2, 1)
+	join(t, open(t, cfg), "a").beat()
+	if oldest := value[int](t, s, "select compatible from "+cfg.Schema+".migration where version = 2"); oldest != 1 {
+		t.Errorf("programs of version %d and newer may go on, want 1", oldest)
+	}
+	s.exec(t, "select "+cfg.Schema+".heartbeat_1()")
+	migrate(t, cfg, 1, 1)
+	refused()
+	migrate(t, cfg, 0, 1)
 }
 
 // No program migrates a schema that a newer program has migrated further.

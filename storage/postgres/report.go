@@ -61,16 +61,16 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 }
 
 // isSame reads the answer of same.sql.
-func isSame(same *bool) func([][]byte) error {
-	return columns(func(c *composite) error {
+func isSame(same *bool) func(*composite) error {
+	return func(c *composite) error {
 		*same = c.text() == "same"
 		return nil
-	})
+	}
 }
 
 // outcomes reads the outcomes of steps: ord, applied, the row. It ignores the columns after these.
-func outcomes(out []storage.Outcome) func([][]byte) error {
-	return columns(func(c *composite) error {
+func outcomes(out []storage.Outcome) func(*composite) error {
+	return func(c *composite) error {
 		ord, applied := c.int(), c.bool()
 		if ord < 0 || ord >= int64(len(out)) {
 			return errRow
@@ -79,7 +79,7 @@ func outcomes(out []storage.Outcome) func([][]byte) error {
 		record := unit.record()
 		out[ord] = storage.Outcome{Unit: record.Unit, Applied: applied, Record: record}
 		return unit.err
-	})
+	}
 }
 
 // splitByKey cuts a list, in order, into batches in which no key occurs twice, because one statement

@@ -106,12 +106,12 @@ func (s *state) scanSingle(c *composite) error {
 	return cmp.Or(counter.err, term.err, lease.err)
 }
 
-// list reads rows of one column, a composite.
-func list[T any](into *[]T, read func(*composite) T) func([][]byte) error {
-	return func(values [][]byte) error {
-		c := rowOf(values[0])
-		*into = append(*into, read(c))
-		return c.err
+// list reads rows of one column, a composite value.
+func list[T any](into *[]T, read func(*composite) T) func(*composite) error {
+	return func(c *composite) error {
+		row := c.row()
+		*into = append(*into, read(row))
+		return row.err
 	}
 }
 
@@ -125,8 +125,8 @@ func each[T any](rows *composite, into *[]T, read func(*composite) T) error {
 	return rows.err
 }
 
-func records(into *[]daemon.Record) func([][]byte) error { return list(into, (*composite).record) }
-func events(into *[]daemon.Event) func([][]byte) error   { return list(into, (*composite).event) }
+func records(into *[]daemon.Record) func(*composite) error { return list(into, (*composite).record) }
+func events(into *[]daemon.Event) func(*composite) error   { return list(into, (*composite).event) }
 
 // command is a command and its place in the order of submission.
 type command struct {
@@ -134,24 +134,16 @@ type command struct {
 	number int64
 }
 
-func commands(into *[]command) func([][]byte) error { return list(into, (*composite).command) }
+func commands(into *[]command) func(*composite) error { return list(into, (*composite).command) }
 
 // members reads the newest event and the member list, both of the same snapshot. There is always a
 // row, because the node that asks has one.
-func members(into *[]node.Member, head *int64) func([][]byte) error {
-	return func(values [][]byte) error {
-		at, c := &composite{values: values[:1]}, rowOf(values[1])
-		*head = at.int()
-		*into = append(*into, c.member())
-		return cmp.Or(at.err, c.err)
-	}
-}
-
-// columns reads a row of plain columns in the same way as the fields of a composite row.
-func columns(take func(c *composite) error) func([][]byte) error {
-	return func(values [][]byte) error {
-		c := &composite{values: values}
-		return cmp.Or(take(c), c.err)
+func members(into *[]node.Member, head *int64) func(*composite) error {
+	return func(c *composite) error {
+		*head = c.int()
+		row := c.row()
+		*into = append(*into, row.member())
+		return row.err
 	}
 }
 

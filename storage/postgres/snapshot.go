@@ -17,7 +17,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	err := s.call(ctx, "snapshot", reading, func(m *message) {
 		m.ask(members(&snap.Nodes, &head), "members")
 		m.ask(records(&snap.Units), "units")
-		m.ask(columns(st.scanSingle), "single")
+		m.ask(st.scanSingle, "single")
 	})
 	if err == nil {
 		snap.Now, snap.Cluster, snap.Term, snap.Lease, snap.Head = st.now, st.cluster, st.term, st.lease, st.head
@@ -52,7 +52,7 @@ func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error 
 		return nil
 	}
 	return s.call(ctx, "adverts", reading, func(m *message) {
-		m.ask(columns(func(c *composite) error {
+		m.ask(func(c *composite) error {
 			hash := c.text()
 			a := &daemon.Advert{}
 			if c.json(a); c.err != nil {
@@ -64,7 +64,7 @@ func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error 
 			s.adverts.Store(hash, a)
 			snap.Adverts[hash] = a
 			return nil
-		}), "adverts", array(missing))
+		}, "adverts", array(missing))
 	})
 }
 
@@ -73,10 +73,10 @@ func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.Ev
 	page := &storage.EventPage{}
 	err := s.call(ctx, "events", reading, func(m *message) {
 		m.ask(events(&page.Events), "events", after, max(limit, 0))
-		m.ask(columns(func(c *composite) error {
+		m.ask(func(c *composite) error {
 			page.Head, page.Oldest = c.int(), c.int()
 			return nil
-		}), "bounds")
+		}, "bounds")
 	})
 	if err != nil {
 		return nil, s.fail("read events", err)

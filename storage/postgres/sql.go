@@ -176,7 +176,7 @@ func (n names) embargo(list, incarnation, micros, reason, run string) string {
 }
 
 // statements are the sources with the names filled in, by file name without .sql.
-type statements map[string]statement
+type statements map[string]string
 
 var comment = regexp.MustCompile(`(?m)^\s*--.*\n`)
 
@@ -192,7 +192,7 @@ func (n names) compile() statements {
 		if err != nil {
 			panic("postgres: " + err.Error())
 		}
-		out[strings.TrimSuffix(path.Base(file), ".sql")] = cut(strings.TrimSpace(n.fill(file, string(text))))
+		out[strings.TrimSuffix(path.Base(file), ".sql")] = strings.TrimSpace(n.fill(file, string(text)))
 	}
 	return out
 }
@@ -211,22 +211,10 @@ func (n names) fill(name, text string) string {
 }
 
 // get returns a statement. A missing one is a programming error.
-func (s statements) get(name string) statement {
+func (s statements) get(name string) string {
 	sql, ok := s[name]
 	if !ok {
 		panic("postgres: no statement " + name)
 	}
 	return sql
-}
-
-// String returns a statement with its placeholders, for the extended protocol.
-func (s statement) String() string {
-	var out strings.Builder
-	for i, part := range s {
-		if i%2 == 1 {
-			out.WriteByte('$')
-		}
-		out.WriteString(part)
-	}
-	return out.String()
 }

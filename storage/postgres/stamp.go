@@ -109,14 +109,14 @@ func (s *Store) sendBatch(batch []*stampRequest) {
 	err := s.callWithin(s.calls, "stamp", writing, briefWait, func(m *message) {
 		m.do("stamps_rows", text)
 		m.do("stamps", text)
-		m.ask(columns(func(c *composite) error {
+		m.ask(func(c *composite) error {
 			ord, held := c.int(), c.int()
 			if ord < 0 || ord >= int64(len(batch)) {
 				return errRow
 			}
 			batch[ord].held = held
 			return nil
-		}), "stamps_held", text)
+		}, "stamps_held", text)
 	})
 	for _, w := range batch {
 		if pgerror.Code(err) != codeLockTimeout { // otherwise each caller tries its own stamp

@@ -32,7 +32,7 @@ type Store struct {
 	lockWaiters  chan struct{} // places of stamps that wait in line for their fence
 	notifyOff    atomic.Bool   // notifications do not arrive, or Config.Notify is poll
 	watchers     watchers
-	quick        atomic.Bool // heartbeats may use the function heartbeat_2
+	isolates     atomic.Bool // transactions begin in another isolation, so each heartbeat sets its own
 
 	calls    context.Context // ends when Close begins
 	endCalls context.CancelFunc
@@ -60,7 +60,6 @@ func newStore(cfg Config) (*Store, error) {
 	s.calls, s.endCalls = context.WithCancel(context.Background())
 	s.life, s.cut = context.WithCancel(context.Background())
 	s.notifyOff.Store(cfg.Notify == NotifyPoll)
-	s.quick.Store(true)
 	var err error
 	if s.instruments, err = newInstruments(); err != nil {
 		return nil, err
@@ -141,10 +140,10 @@ func (s *Store) callWithin(ctx context.Context, op, isolation string, lock time.
 	if deadline, ok := ctx.Deadline(); ok {
 		left = time.Until(deadline)
 	}
-	m := &message{statements: s.sql, text: make([]byte, 0, 512)} // room for a heartbeat
+	m := &message{statements: s.sql}
 	m.begin(conn.Conn().PgConn(), isolation, left, min(lock, left))
 	fill(m)
-	err = m.send(context.WithValue(ctx, callKey{}, true), conn.Conn().PgConn())
+	err = m.send(context.WithValue(ctx, callKey{}, true), conn.Conn())
 	if err != nil && isReadOnlyServer(err) {
 		s.pool.Reset()
 	}

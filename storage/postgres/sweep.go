@@ -65,9 +65,9 @@ func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step fun
 func into(n *int64) func(int64) { return func(count int64) { *n = count } }
 
 // number64 receives one number.
-func number64(n *int64) func([][]byte) error {
-	return columns(func(c *composite) error {
+func number64(n *int64) func(*composite) error {
+	return func(c *composite) error {
 		*n = c.int()
 		return nil
-	})
+	}
 }

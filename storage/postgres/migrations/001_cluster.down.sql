@@ -1,5 +1,4 @@
-drop function if exists {{schema}}.{{name "heartbeat_1"}}; -- of earlier programs
-drop function if exists {{schema}}.{{name "heartbeat_2"}};
+drop function if exists {{schema}}.{{name "heartbeat_1"}}; -- which the first programs created with version 1
 drop table {{lock}};
 drop table {{command}};
 drop table {{counter}};

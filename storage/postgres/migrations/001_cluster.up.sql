@@ -1,6 +1,6 @@
 -- The cluster's state. The tables that every heartbeat writes (node, lease) have no index on the
 -- columns that heartbeats change, and free room on their pages. An update therefore stays on its
--- page (HOT) and costs neither an index entry nor a vacuum.
+-- page (HOT) and needs neither an index entry nor a vacuum.
 
 create table {{node}} (
 	incarnation        text collate "C" primary key,
@@ -15,7 +15,7 @@ create table {{node}} (
 	ended_at           timestamptz,
 	never_lead         boolean not null,
 	witnessed          boolean not null,
-	departed           boolean not null, -- it deregistered itself: never to be revived
+	departed           boolean not null, -- it deregistered itself, so it is never revived
 	state              text not null,
 	judged             text not null,
 	id                 text collate "C" not null,
@@ -46,9 +46,9 @@ create table {{term}} (
 );
 insert into {{term}} (number, ordinal, node_id, incarnation, name, vacant) values (0, 0, '', '', '', false);
 
--- The term and its holder are repeated here, so that a renewal reads and locks this row alone.
+-- Repeats the term and its holder, so that a renewal reads and locks only this row.
 create table {{lease}} (
-	term         bigint not null, -- 0: nobody renews
+	term         bigint not null, -- 0: there is no lease to renew
 	incarnation  text collate "C" not null,
 	expires_at   timestamptz,
 	renewals     bigint not null,
@@ -88,7 +88,7 @@ create table {{unit}} (
 ) with (fillfactor = 70);
 create index {{name "unit_owner"}} on {{unit}} (owner);
 
--- Which run may write. Neither leader nor heartbeat touches these rows.
+-- Which run may write. Neither the leader nor a heartbeat touches these rows.
 create table {{fence}} (
 	daemon     text collate "C" not null,
 	index      integer not null,
@@ -111,19 +111,19 @@ create table {{event}} (
 	generation   bigint not null,
 	reason       text not null,
 	detail       json,
-	roll         boolean generated always as (starts_with(kind, 'node.')) stored -- about members
+	roll         boolean generated always as (starts_with(kind, 'node.')) stored -- true: about members
 );
 
 -- Numbers that only grow. A transaction that makes an event updates this row last before it
 -- commits. The row's lock makes the order of numbers the order of commits, without gaps.
 create table {{counter}} (
-	head       bigint not null, -- the newest event there was
+	head       bigint not null, -- the number of the newest event, kept or deleted
 	oldest     bigint not null, -- the first event that is kept, or head + 1
-	rolled     bigint not null, -- not below the newest event about members
+	rolled     bigint not null, -- at least the number of the newest event about members
 	waiting    bigint not null, -- commands that nobody has fulfilled
 	lock_floor bigint not null, -- the highest number of a lock whose row was swept
-	-- The server under which the newest heartbeat found these rows, and since when it is another
-	-- one than before: a failover brings along the rows of the server that was copied.
+	-- The identity of the server on which the latest heartbeat found these rows, and since when it is another one than
+	-- before. After a failover, the new server has the rows that it copied from the old one.
 	store_id    text not null,
 	other_since timestamptz,
 	-- The cluster's name, set by the first node that registers.
@@ -154,5 +154,3 @@ create table {{lock}} (
 	ttl        bigint not null, -- microseconds
 	expires_at timestamptz not null
 ) with (fillfactor = 50);
-
-{{include "001_heartbeat"}}

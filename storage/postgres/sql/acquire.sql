@@ -7,10 +7,10 @@ taken as (
 			else greatest(l.number + 1, (select lock_floor + 1 from {{counter}}),
 				floor(extract(epoch from clock.now) * 1000)::bigint) end,
 		renewals = case when l.owner = $2 then l.renewals + 1 else 0 end,
-		ttl = $3,
-		expires_at = clock.now + $3 * interval '1 microsecond'
+		ttl = $3::bigint,
+		expires_at = clock.now + $3::bigint * interval '1 microsecond'
 	from clock
-	where l.name = $1 and (l.owner = '' or l.owner = $2 or l.number = $4 and l.renewals = $5)
+	where l.name = $1 and (l.owner = '' or l.owner = $2 or l.number = $4::bigint and l.renewals = $5::bigint)
 	returning l.owner, l.number, l.renewals, l.ttl, l.expires_at
 )
 select true, owner, number, renewals, ttl, expires_at, clock.now from taken, clock

@@ -3,7 +3,7 @@ with clock as materialized (select clock_timestamp() as now),
 input as materialized (
 	select * from json_to_recordset($4) as x (ord int, daemon text, index int, state text, generation bigint,
 		retired boolean, reason text)
-	where {{leads "$1" "$2" "$3"}}
+	where {{leads "$1::bigint" "$2" "$3"}}
 ),
 marked as (
 	update {{unit}} u set retired = i.retired

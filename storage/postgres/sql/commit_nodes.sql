@@ -1,8 +1,8 @@
--- The leader's steps with nodes. No node occurs twice in the input.
+-- Takes the leader's steps with nodes. No node occurs twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 input as materialized (
 	select * from json_to_recordset($4) as x (ord int, incarnation text, seq bigint, state text, reason text, stamp timestamptz)
-	where {{leads "$1" "$2" "$3"}}
+	where {{leads "$1::bigint" "$2" "$3"}}
 ),
 changed as (
 	update {{node}} n set

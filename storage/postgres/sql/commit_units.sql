@@ -1,11 +1,11 @@
--- The leader's steps. A statement before locked the rows. No unit occurs twice in the input. A
+-- Takes the leader's steps with units. An earlier statement locked the rows. No unit occurs twice in the input. A
 -- change whose row no longer matches its guard is skipped.
 with clock as materialized (select clock_timestamp() as now),
 input as materialized (
 	select * from json_to_recordset($4) as x (ord int, daemon text, index int, step text, state text, generation bigint,
 		target text, acknowledge bigint, drain bigint, dead text, seq bigint, forced boolean, embargo bigint,
 		retired boolean, reason text, detail json)
-	where {{leads "$1" "$2" "$3"}}
+	where {{leads "$1::bigint" "$2" "$3"}}
 ),
 stepped as (
 	update {{unit}} u set
@@ -14,7 +14,7 @@ stepped as (
 		node_id = coalesce(n.id, u.node_id),
 		incarnation = coalesce(n.incarnation, u.incarnation),
 		generation = case when i.step <> 'assign' then u.generation
-			else {{generation "u.generation" "$1" "$5" "u"}} end,
+			else {{generation "u.generation" "$1::bigint" "$5::bigint" "u"}} end,
 		term = case when i.step = 'expire' then u.term else $1::bigint end,
 		assigned_at = case when i.step = 'assign' then clock.now else u.assigned_at end,
 		revoked_at = case i.step when 'assign' then null when 'revoke' then clock.now else u.revoked_at end,

@@ -7,7 +7,7 @@ me as (
 revoked as (
 	update {{unit}} u set
 		state = t.next, since = clock.now, revoked_at = clock.now, reason = $2,
-		drain_timeout = case when u.drain_timeout = 0 then $3 else u.drain_timeout end
+		drain_timeout = case when u.drain_timeout = 0 then $3::bigint else u.drain_timeout end
 	from me, clock, (values {{lifecycle "revoke"}}) as t (state, step, next)
 	where u.owner = me.incarnation and t.state = u.state
 	returning u.*

@@ -1,1 +1,1 @@
-select e from {{event}} e where e.seq > $1 order by e.seq limit $2
+select e from {{event}} e where e.seq > $1::bigint order by e.seq limit $2::bigint

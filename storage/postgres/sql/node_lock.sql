@@ -1,2 +1,2 @@
--- Lock first, act in the next statement: its snapshot is then newer than the wait.
+-- Locks the row for the next statement, whose snapshot is then taken after the wait.
 select from {{node}} where incarnation = $1 for update

@@ -1,2 +1,2 @@
--- Heartbeats ask for commands only while some wait. A statement before locked the row.
+-- Counts the commands that wait. Heartbeats ask for commands only if there are some. An earlier statement locked the row.
 update {{counter}} set waiting = (select count(*) from {{command}} where done_at is null)

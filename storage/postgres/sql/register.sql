@@ -6,36 +6,36 @@ with clock as materialized (select clock_timestamp() as now),
 old as (select * from {{node}} where incarnation = $1),
 other as materialized (
 	select cluster from {{counter}}
-	where cluster <> $12 and $12 <> '' and not exists (select from old where old.departed or old.seq >= $5)
+	where cluster <> $12 and $12 <> '' and not exists (select from old where old.departed or old.seq >= $5::bigint)
 ),
 taken as (
 	select n.id, n.name, n.incarnation, n.last_heartbeat_at, n.traits->'host' as host
 	from {{node}} n, clock
 	where n.id = $2 and n.incarnation <> $1 and n.state <> 'removed' and n.incarnation <> all($13::text[])
 		-- A stamp further ahead was made before the clock was set back.
-		and clock.now - n.last_heartbeat_at < $4 * interval '1 microsecond'
-		and n.last_heartbeat_at - clock.now < $4 * interval '1 microsecond'
-		and not exists (select from old where old.state <> 'removed' or old.departed or old.seq >= $5)
+		and clock.now - n.last_heartbeat_at < $4::bigint * interval '1 microsecond'
+		and n.last_heartbeat_at - clock.now < $4::bigint * interval '1 microsecond'
+		and not exists (select from old where old.state <> 'removed' or old.departed or old.seq >= $5::bigint)
 		and not exists (select from other)
 	order by n.incarnation limit 1
 ),
 inserted as (
 	insert into {{node}} (incarnation, seq, heard, last_heartbeat_at, heard_at, highest_term, highest_generation,
 		registered_at, never_lead, witnessed, departed, state, judged, id, name, advert, end_reason, traits)
-	select $1, $5, $6, now, now, $7, $8, now, $9, false, false, 'live', '', $2, $3, $10, '', $11::jsonb
+	select $1, $5::bigint, $6::bigint, now, now, $7::bigint, $8::bigint, now, $9::boolean, false, false, 'live', '', $2, $3, $10, '', $11::jsonb
 	from clock
 	where not exists (select from old) and not exists (select from taken) and not exists (select from other)
 	returning name
 ),
 kept as (
 	update {{node}} n set
-		seq = $5,
+		seq = $5::bigint,
 		last_heartbeat_at = clock.now,
-		heard_at = case when old.state = 'removed' or $6 > old.heard then clock.now else old.heard_at end,
-		heard = greatest(old.heard, $6),
-		highest_term = greatest(old.highest_term, $7),
-		highest_generation = greatest(old.highest_generation, $8),
-		never_lead = $9, advert = $10, traits = $11::jsonb,
+		heard_at = case when old.state = 'removed' or $6::bigint > old.heard then clock.now else old.heard_at end,
+		heard = greatest(old.heard, $6::bigint),
+		highest_term = greatest(old.highest_term, $7::bigint),
+		highest_generation = greatest(old.highest_generation, $8::bigint),
+		never_lead = $9::boolean, advert = $10, traits = $11::jsonb,
 		id = case when old.state = 'removed' then $2 else old.id end,
 		name = case when old.state = 'removed' then $3 else old.name end,
 		registered_at = case when old.state = 'removed' then clock.now else old.registered_at end,
@@ -44,7 +44,7 @@ kept as (
 		ended_at = null, end_reason = '',
 		state = case when old.state = 'removed' then 'live' else old.state end
 	from old, clock
-	where n.incarnation = $1 and not old.departed and old.seq < $5
+	where n.incarnation = $1 and not old.departed and old.seq < $5::bigint
 		and (old.state <> 'removed' or not exists (select from taken)) and not exists (select from other)
 	returning old.state = 'removed' as returned
 ),
@@ -59,6 +59,6 @@ awake as (select t.incarnation, true as leader from {{term}} t, news where {{hel
 select (select count(*) from inserted) + (select count(*) from kept) > 0,
 	coalesce(t.id, ''), coalesce(t.name, ''), coalesce(t.incarnation, ''), t.last_heartbeat_at, t.host,
 	(select count(*) from woken),
-	case when exists (select from inserted) or exists (select from kept) then {{mark "$1 || case when $9 then '' else '!' end"}} end,
+	case when exists (select from inserted) or exists (select from kept) then {{mark "$1 || case when $9::boolean then '' else '!' end"}} end,
 	coalesce((select cluster from other), '')
 from (select) as always left join taken t on true

@@ -4,8 +4,8 @@ with clock as materialized (select clock_timestamp() as now),
 live as materialized (
 	select n.name from {{node}} n, clock
 	where n.state <> 'removed'
-		and clock.now - n.last_heartbeat_at < $3 * interval '1 microsecond'
-		and n.last_heartbeat_at - clock.now < $3 * interval '1 microsecond'
+		and clock.now - n.last_heartbeat_at < $3::bigint * interval '1 microsecond'
+		and n.last_heartbeat_at - clock.now < $3::bigint * interval '1 microsecond'
 	order by n.incarnation limit 1
 ),
 old as materialized (select cluster from {{counter}}),

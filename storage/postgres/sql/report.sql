@@ -1,4 +1,4 @@
--- The holder's steps. A statement before locked the rows, so the transaction commits against what
+-- Takes the holder's steps. An earlier statement locked the rows, so the transaction commits against what
 -- this snapshot shows. No unit occurs twice in the input.
 with clock as materialized (select clock_timestamp() as now),
 me as (select * from {{node}} n where n.incarnation = $1 and {{written "$1"}}),

@@ -1,7 +1,7 @@
 with clock as materialized (select clock_timestamp() as now),
 vacated as (
 	update {{term}} t set vacant = true
-	where t.number = $2 and {{held "t"}} and t.node_id = $3 and t.incarnation = $1 and {{written "$1"}}
+	where t.number = $2::bigint and {{held "t"}} and t.node_id = $3 and t.incarnation = $1 and {{written "$1"}}
 	returning t.*
 ),
 -- A vacant term has no lease to renew.

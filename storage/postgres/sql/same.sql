@@ -3,5 +3,5 @@
 -- that they have all the events that the calling process has seen.
 select set_config('emitd.store', case when $1 = ''
 	or (pg_control_system()).system_identifier::text || '/' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) = split_part($1, '#', 1)
-		and exists (select from {{counter}} c where c.store_id = $1 and c.head >= $2)
+		and exists (select from {{counter}} c where c.store_id = $1 and c.head >= $2::bigint)
 	then 'same' else 'another' end, true)

@@ -1,3 +1,3 @@
--- Waits for transactions that hold a lower generation's fence, and only for those.
-update {{fence}} set generation = $3, stamped_at = clock_timestamp()
-where daemon = $1 and index = $2 and generation < $3
+-- Raises the fence. It waits only for transactions that hold the fence with a lower generation.
+update {{fence}} set generation = $3::bigint, stamped_at = clock_timestamp()
+where daemon = $1 and index = $2::bigint and generation < $3::bigint

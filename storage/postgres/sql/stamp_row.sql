@@ -1,4 +1,4 @@
--- Inserts the row to be raised, so that the next statement has one to wait for. This statement
+-- Inserts the row if it is missing, so that the next statement has one to wait for. This statement
 -- never waits for transactions that hold the fence.
-insert into {{fence}} (daemon, index, generation, stamped_at) values ($1, $2, 0, clock_timestamp())
+insert into {{fence}} (daemon, index, generation, stamped_at) values ($1, $2::bigint, 0, clock_timestamp())
 on conflict do nothing

@@ -1,1 +1,1 @@
-select generation from {{fence}} where daemon = $1 and index = $2
+select generation from {{fence}} where daemon = $1 and index = $2::bigint

@@ -1,5 +1,5 @@
--- storage.Decide, clause by clause, for a candidate, and the writes that follow from it. Statements
--- before this one locked term and lease.
+-- Decides whether a candidate is elected, by the rules of storage.Decide, clause by clause, and writes the result.
+-- Statements before this one locked term and lease.
 with clock as materialized (select clock_timestamp() as now),
 seen as materialized (
 	select t.number, t.ordinal, t.node_id, t.incarnation, t.name, {{held "t"}} as held,
@@ -10,9 +10,9 @@ seen as materialized (
 ),
 verdict as materialized (
 	select seen.*, clock.now, case
-		when mine and number > $3 then 1
+		when mine and number > $3::bigint then 1
 		when not held or mine then 2
-		when number = $4 and renewals = $5 and ($6 or clock.now >= expires_at) then 2
+		when number = $4::bigint and renewals = $5::bigint and ($6::boolean or clock.now >= expires_at) then 2
 		else 0
 	end as verdict
 	from seen, clock
@@ -29,10 +29,10 @@ elected as (
 leased as (
 	update {{lease}} l set
 		term = coalesce((select number from elected), l.term), incarnation = v.me,
-		expires_at = v.now + $2 * interval '1 microsecond',
+		expires_at = v.now + $2::bigint * interval '1 microsecond',
 		renewals = case v.verdict when 1 then l.renewals + 1 else 0 end,
-		last_pass_at = case when v.verdict = 2 then null when $7 > l.pass_seq then v.now else l.last_pass_at end,
-		pass_seq = case when v.verdict = 2 then 0 else greatest(l.pass_seq, $7) end
+		last_pass_at = case when v.verdict = 2 then null when $7::bigint > l.pass_seq then v.now else l.last_pass_at end,
+		pass_seq = case when v.verdict = 2 then 0 else greatest(l.pass_seq, $7::bigint) end
 	from verdict v where v.verdict > 0
 ),
 news as (

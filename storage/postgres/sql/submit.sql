@@ -1,8 +1,8 @@
--- A request to resign another term than the present one is answered at once.
+-- Stores a command. If it asks another term than the present one to resign, it is stored as done, with a conflict.
 with clock as materialized (select clock_timestamp() as now),
 filed as (
 	insert into {{command}} (id, kind, actor, reason, term, cooldown, args, created_at, done_at, result)
-	select $1, $2, $3, $4, $5, $6, $7::json, clock.now,
+	select $1, $2, $3, $4, $5::bigint, $6::bigint, $7::json, clock.now,
 		case when late then clock.now end,
 		case when late then 'conflict: expected term ' || $5::bigint || ', the term is ' || t.number else '' end
 	from clock, {{term}} t, lateral (select $2 = 'leader.resign' and $5::bigint <> 0 and $5::bigint <> t.number as late) l
@@ -16,7 +16,7 @@ news as (
 	from filed where kind = 'leader.resign'
 ),
 {{tell}},
--- Wakes the leader's node for a heartbeat and not for a pass: only heartbeats read commands.
+-- Wakes the leader's node for a heartbeat, not for a pass, because only heartbeats read commands.
 awake as (select t.incarnation, false as leader from {{term}} t, filed where {{held "t"}}),
 {{wake}}
 select count(*) from woken

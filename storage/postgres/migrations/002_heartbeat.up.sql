@@ -1,18 +1,20 @@
--- Serves a simple heartbeat, one that neither registers nor campaigns. The function does what the statements
--- beat, renew, single with held, roll and waiting of package storage/postgres do, in this order. Each
--- statement of a volatile function has a snapshot of its own, so none that reads is older than a wait before
--- it. That holds only in READ COMMITTED, so the function does nothing in any other isolation. A session
--- plans the statements once and not at every heartbeat, and the function skips those that would find
--- nothing, as the counter says. Both together save more than half of a heartbeat's work. It is no procedure,
--- because the server's statistics remove the constants from a SELECT but not from a CALL.
+-- Serves a simple heartbeat: one that does not register, does not campaign, and asks for no more than the rest of the
+-- reply. The function does what the statements beat, renew, single, held, roll and waiting of package storage/postgres
+-- do, in this order. Each statement of a volatile function has a snapshot of its own. A statement that reads therefore
+-- sees everything that was committed while an earlier one waited for a lock. This is true only in READ COMMITTED, so
+-- the function does nothing in any other isolation.
+--
+-- A session plans the function's statements once, and not for every heartbeat. The function skips statements that would
+-- find nothing, as the row counter tells. Both together save more than half of a heartbeat's work. It is a function and
+-- not a procedure, because the server's statistics remove the constants from a SELECT but not from a CALL.
 --
 -- The caller selects the function as one value, not FROM it: a row that is one value costs the server a third less
--- than one of several columns. The value is null if the heartbeat was refused. Otherwise it is a row: whether the
+-- than a row of several columns. The value is null if the heartbeat was refused. Otherwise it is a row: whether the
 -- lease was renewed, the columns of the statement single, and arrays of the rows of held, roll and waiting.
 --
--- The name contains the version: programs of this version go on calling it while a later one migrates.
--- Another list of parameters, or another answer, needs another name. Where the function of that name is
--- missing, programs send the statements.
+-- The name contains the version of the schema. Programs of an earlier version go on calling the function with their
+-- own number, which this step leaves in place. Another list of parameters, or another answer, needs a step with
+-- another name.
 create or replace function {{schema}}.{{name "heartbeat_2"}}(
 	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint
@@ -29,7 +31,7 @@ begin
 			'transactions of this role begin as %s: set its default_transaction_isolation to %L',
 			current_setting('transaction_isolation'), 'read committed');
 	end if;
-	-- The function waits for locks only, and for each no longer than its caller waits for the answer.
+	-- The function waits for nothing but locks, and for each lock no longer than its caller waits for the answer.
 	ignored := set_config('lock_timeout', patience, true);
 	update {{node}} n set
 		seq = beat,
@@ -52,12 +54,12 @@ begin
 		where l.term = holds and l.incarnation = who;
 		renewed := found;
 	end if;
-	-- No join: the planner takes tables that were never analyzed for large ones. Three of them joined
-	-- would look like so much work that the server compiles the statement.
+	-- Subqueries instead of a join: the planner assumes that tables which were never analyzed are large. A join of three
+	-- of them would look like so much work that the server compiles the statement (jit).
 	select renewed, c, clock_timestamp(), pg_postmaster_start_time(), pg_walfile_name(pg_current_wal_insert_lsn()),
 			(select t from {{term}} t), (select l from {{lease}} l), array(select u from {{unit}} u where u.owner = who),
 			null::{{event}}[] as roll, null::{{command}}[] as waiting, c.rolled, c.waiting as open
-		into strict answer -- without its row the store is broken, and nothing is written
+		into strict answer -- without this row the store is broken: the call fails and writes nothing
 		from {{counter}} c;
 	if roll_after >= 0 and roll_after < answer.rolled then
 		answer.roll := array(select e from {{event}} e where e.seq > roll_after and e.seq <= roll_to and e.roll);

@@ -1,12 +1,9 @@
 package postgres_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,7 +15,6 @@ import (
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/postgres"
-	"github.com/emitd/emitd/storage/storagetest"
 )
 
 // counted fails the test if the counter is wrong about what heartbeats rely on: no event about
@@ -36,96 +32,68 @@ func (s *stage) counted(t testing.TB, schema string) {
 	}
 }
 
-// Runs the whole suite for a role that may not execute the function.
-func TestConformanceWithoutFunction(t *testing.T) {
+// Without the function, or the right to execute it, no heartbeat is written, and the error says what to do.
+func TestFunctionIsNeeded(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	storagetest.Run(t, storagetest.Factory{
-		Open: func(t testing.TB) storagetest.Backend {
-			b := s.backend(t)
-			for _, store := range []storage.Store{b.Store, b.Second} {
-				store.(*postgres.Store).Slow()
-			}
-			return b
-		},
-		Runs: 3,
-	})
-}
-
-// If the function is forbidden or missing, one heartbeat costs a second round trip, once.
-func TestFunctionIsNotNeeded(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct{ spoil, session string }{
-		"forbidden":    {spoil: "revoke execute on function SCHEMA.heartbeat_2 from public, ROLE"},
-		"missing":      {spoil: "drop function SCHEMA.heartbeat_2"},
-		"serializable": {session: "&default_transaction_isolation=serializable"},
+	for name, tt := range map[string]struct{ spoil, says string }{
+		"forbidden": {"revoke execute on function SCHEMA.heartbeat_2 from public, ROLE", "emitd migrate get"},
+		"missing":   {"drop function SCHEMA.heartbeat_2", "emitd migrate up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			cfg := s.schema(t)
-			proxy := pgtest.NewProxy(t, cfg.URL)
-			cfg.URL = proxy.URL() + tt.session
-			var told bytes.Buffer
-			cfg.Logger = slog.New(slog.NewTextHandler(&told, nil))
-			store := open(t, cfg)
-			a, b := join(t, store, "a"), join(t, store, "b")
-			term := a.lead()
-			a.assign(term, unit(0), b)
-			if tt.spoil != "" {
-				s.exec(t, strings.NewReplacer("SCHEMA", cfg.Schema, "ROLE", s.role).Replace(tt.spoil))
+			a := join(t, open(t, cfg), "a")
+			s.exec(t, strings.NewReplacer("SCHEMA", cfg.Schema, "ROLE", s.role).Replace(tt.spoil))
+			if _, err := a.try(); err == nil || errors.Is(err, storage.ErrUnavailable) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("error %v, want %q", err, tt.says)
 			}
-
-			trips := func(want int64, beat func()) {
-				t.Helper()
-				before := proxy.Queries()
-				beat()
-				if n := proxy.Queries() - before; n != want {
-					t.Errorf("%d round trips, want %d", n, want)
-				}
+			if seq := value[uint64](t, s, "select seq from "+cfg.Schema+".node"); seq >= a.seq {
+				t.Errorf("heartbeat %d was written", seq)
 			}
-			trips(2, func() {
-				if r := a.beat(renew(term)); r.Verdict != storage.Renew {
-					t.Errorf("verdict %v, want a renewal", r.Verdict)
-				}
-			})
-			if store.Quick() {
-				t.Error("the store goes on trying")
-			}
-			if n := strings.Count(told.String(), "heartbeats cost"); n != 1 {
-				t.Errorf("it was told %d times, want once:\n%s", n, &told)
-			}
-			trips(1, func() {
-				if r := b.beat(); len(r.Units) != 1 {
-					t.Errorf("%d units, want 1", len(r.Units))
-				}
-			})
 		})
 	}
 }
 
-// A role that may not even write rows gets an error that says so, and the store keeps using the
-// function.
-func TestDeniedRowsAreNotTheFunctions(t *testing.T) {
+// If transactions begin in another isolation, one heartbeat costs a second round trip, once.
+func TestOtherIsolationCostsOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	cfg := s.schema(t)
+	proxy := pgtest.NewProxy(t, cfg.URL)
+	cfg.URL = proxy.URL() + "&default_transaction_isolation=serializable"
 	store := open(t, cfg)
-	a := join(t, store, "a")
-	role, err := url.Parse(cfg.URL)
-	if err != nil {
-		t.Fatal(err)
+	a, b := join(t, store, "a"), join(t, store, "b")
+	term := a.lead()
+	a.assign(term, unit(0), b)
+	for i, want := range []int64{2, 1, 1} {
+		before := proxy.Queries()
+		if r := a.beat(renew(term)); r.Verdict != storage.Renew {
+			t.Errorf("verdict %v, want a renewal", r.Verdict)
+		}
+		if n := proxy.Queries() - before; n != want {
+			t.Errorf("heartbeat %d: %d round trips, want %d", i+1, n, want)
+		}
 	}
-	s.exec(t, "revoke update on "+cfg.Schema+".node from "+role.User.Username())
-	if _, err := a.try(); err == nil || errors.Is(err, storage.ErrUnavailable) {
-		t.Errorf("error %v, want what to grant", err)
-	}
-	if !store.Quick() {
-		t.Error("the function was given up")
+	if r := b.beat(); len(r.Units) != 1 {
+		t.Errorf("%d units, want 1", len(r.Units))
 	}
 }
 
-// A heartbeat answers and does the same by the function and by statements.
+// A role that may not write the rows gets an error that says so.
+func TestDeniedRows(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.schema(t)
+	a := join(t, open(t, cfg), "a")
+	s.exec(t, "revoke update on "+cfg.Schema+".node from "+s.role)
+	if _, err := a.try(); err == nil || errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("error %v, want what to grant", err)
+	}
+}
+
+// A heartbeat answers and does the same by the function and by the statements, which also serve heartbeats that ask for
+// members.
 func TestBothWaysAnswerAlike(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -165,29 +133,29 @@ func TestBothWaysAnswerAlike(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			quick, slow := newTwin(t, false), newTwin(t, true)
+			simple, other := newTwin(t), newTwin(t)
 			type answer struct {
 				reply *storage.Reply
 				err   error
 			}
 			var answers []answer
-			for _, c := range []*cluster{quick, slow} {
+			for _, c := range []*cluster{simple, other} {
 				who := tt.who(c)
-				r, err := who.try(tt.edit(c))
+				r, err := who.try(tt.edit(c), func(b *storage.Heartbeat) { b.WantMembers = c == other })
 				answers = append(answers, answer{r, err})
 			}
 			if fmt.Sprint(answers[0].err != nil, errors.Unwrap(answers[0].err)) != fmt.Sprint(answers[1].err != nil, errors.Unwrap(answers[1].err)) {
 				t.Errorf("errors %v and %v", answers[0].err, answers[1].err)
 			}
-			if a, b := essence(quick, answers[0].reply), essence(slow, answers[1].reply); !reflect.DeepEqual(a, b) {
+			if a, b := essence(simple, answers[0].reply), essence(other, answers[1].reply); !reflect.DeepEqual(a, b) {
 				t.Errorf("replies differ:\n%+v\n%+v", a, b)
 			}
 			const row = "select string_agg(concat_ws(' ', name, seq, heard, heard_at > registered_at, highest_term > 0, highest_generation, state), e'\\n' order by name) from %s.node"
-			if a, b := value[string](t, quick.stage, quick.in(row)), value[string](t, slow.stage, slow.in(row)); a != b {
+			if a, b := value[string](t, simple.stage, simple.in(row)), value[string](t, other.stage, other.in(row)); a != b {
 				t.Errorf("nodes differ:\n%s\n%s", a, b)
 			}
 			const lease = "select concat_ws(' ', renewals, pass_seq, last_pass_at is not null, expires_at > clock_timestamp()) from %s.lease"
-			if a, b := value[string](t, quick.stage, quick.in(lease)), value[string](t, slow.stage, slow.in(lease)); a != b {
+			if a, b := value[string](t, simple.stage, simple.in(lease)), value[string](t, other.stage, other.in(lease)); a != b {
 				t.Errorf("leases differ: %s and %s", a, b)
 			}
 		})
@@ -216,13 +184,10 @@ func everything(*cluster) func(*storage.Heartbeat) {
 	return func(b *storage.Heartbeat) { b.EventsAfter = 0 }
 }
 
-// newTwin is a cluster in which two commands wait, with or without the function.
-func newTwin(t *testing.T, slow bool) *cluster {
+// newTwin is a cluster in which two commands wait.
+func newTwin(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t)
-	if slow {
-		c.store.Slow()
-	}
 	for _, id := range []string{"first", "second"} {
 		if _, err := c.store.Submit(context.Background(), storage.Command{ID: id, Kind: "test", Args: []byte(`{"a": "\"(,)"}`)}); err != nil {
 			t.Fatal(err)
@@ -294,17 +259,17 @@ func TestFunctionReadsAfterItsWrite(t *testing.T) {
 // nothing.
 func TestCounterIsGone(t *testing.T) {
 	t.Parallel()
-	for name, slow := range map[string]bool{"by the function": false, "by statements": true} {
+	for name, members := range map[string]bool{"by the function": false, "by statements": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newTwin(t, slow)
+			c := newTwin(t)
 			seq := c.in("select seq from %s.node where name = 'worker'")
 			before := value[int64](t, c.stage, seq)
 			c.exec(t, c.in("delete from %s.counter"))
-			if _, err := c.worker.try(); err == nil || !strings.Contains(err.Error(), "counter has no row") {
+			if _, err := c.worker.try(func(b *storage.Heartbeat) { b.WantMembers = members }); err == nil || !strings.Contains(err.Error(), "counter has no row") {
 				t.Errorf("the heartbeat: %v", err)
 			}
-			if after := value[int64](t, c.stage, seq); !slow && after != before {
+			if after := value[int64](t, c.stage, seq); !members && after != before {
 				t.Errorf("the node's row counts heartbeat %d, want %d", after, before)
 			}
 			if _, err := c.store.Snapshot(context.Background()); err == nil || !strings.Contains(err.Error(), "counter has no row") {
@@ -424,7 +389,7 @@ func TestSchemaMadeAgain(t *testing.T) {
 		}
 	}
 	b := join(t, store, "b")
-	if r := b.beat(); r.Head != 1 || !store.Quick() {
-		t.Errorf("head %d, want 1; quick %v", r.Head, store.Quick())
+	if r := b.beat(); r.Head != 1 {
+		t.Errorf("head %d, want 1", r.Head)
 	}
 }

@@ -1,0 +1,1 @@
+drop function if exists {{schema}}.{{name "heartbeat_2"}};
