@@ -1,17 +1,17 @@
--- The outbox. Numbers of messages (id) are drawn after the transaction has its number (tx): defaults
--- are computed in the order of the columns, and relays rely on it.
+-- The outbox. A message draws its number (id) after its transaction has got its own number (tx): Postgres computes
+-- defaults in the order of the columns. Relays rely on this order.
 
--- The log. Rows are added and never changed; partitions go as a whole. What a producer leaves empty
--- is null. Readers find new rows by id, and those of transactions that took long by (tx, id).
+-- The log. Rows are added and never changed; old ones are deleted by whole partitions. What a producer leaves empty is
+-- null. Readers find new rows by id, and rows of transactions that took long by (tx, id).
 create table {{outbox}} (
-	tx          xid8        not null default pg_current_xact_id(), -- of the whole transaction, whatever the savepoint
-	-- Who may insert draws an id here and nowhere else: an identity column needs no right on its sequence.
-	-- A cache would break the order of keys.
+	tx          xid8        not null default pg_current_xact_id(), -- of the top-level transaction, also within a savepoint
+	-- An identity column needs no right on its sequence, so a role that may only insert can draw an id here and in no
+	-- other way. A cache of numbers for each session would break the order within a key.
 	id          bigint      not null generated always as identity (sequence name {{outbox_id}} cache 1),
 	shard       smallint    not null check (shard between 0 and 63),
 	created_at  timestamptz not null default clock_timestamp(),
 	dedup_id    uuid        not null default gen_random_uuid(),
-	key         text collate "C", -- null = no order
+	key         text collate "C", -- null: the message has no order
 	topic       text not null,
 	type        text,
 	headers     json, -- an object of strings
@@ -23,10 +23,10 @@ create table {{outbox}} (
 ) partition by range (id);
 create index {{name "outbox_tx"}} on {{outbox}} (tx, id);
 
--- Ids from lo up to, not with, hi. When all of them were drawn, x0 is: a number that all
--- transactions with messages in the partition are below. Only the functions below write here, by which
--- nobody but the owner of the tables can choose what they truncate and drop. The partition itself is
--- the one of the log whose name ends in its number.
+-- A partition has the ids from lo to hi - 1. Once all of them are drawn, x0 is set to a transaction number that is
+-- above those of all transactions with messages in the partition. Only the functions below write this table, so nobody
+-- but the owner of the tables can choose what the functions truncate and drop. The partition itself is the one of the
+-- log whose name ends in its number.
 create table {{outbox_partition}} (
 	n          bigint primary key,
 	lo         bigint not null,
@@ -37,22 +37,22 @@ create table {{outbox_partition}} (
 	emptied_at timestamptz
 );
 
--- Which Postgres numbers transactions here. The era counts restores into another one; ids up to base
--- are of earlier eras, and all their transactions have ended.
+-- Which Postgres server numbers the transactions. The era counts how often the data was restored into another server.
+-- Ids up to base belong to earlier eras, and all their transactions have ended.
 create table {{outbox_state}} (
 	era   integer not null default 0,
 	base  bigint not null default 0,
 	sysid text,
-	-- How fast ids are drawn, in a second: the highest of late.
+	-- The highest number of ids drawn in a second, of recent measurements.
 	drawn bigint not null default 0,
 	drawn_at timestamptz not null default clock_timestamp(),
 	peak  double precision not null default 0,
-	width bigint not null, -- ids of a partition, at least
+	width bigint not null, -- the smallest number of ids in a partition
 	one   boolean primary key default true check (one)
 );
 insert into {{outbox_state}} (width) values ({{width}});
 
--- Messages that are not due. A relay of their shard moves them into the log.
+-- Messages that are not due yet. A relay of their shard moves them into the log when they are.
 create table {{outbox_delayed}} (
 	id          bigint generated always as identity primary key,
 	shard       smallint    not null check (shard between 0 and 63),
@@ -72,19 +72,19 @@ create index {{name "outbox_delayed_due"}} on {{outbox_delayed}} (not_before, id
 
 create table {{outbox_subscription}} (
 	name            text collate "C" primary key,
-	instances       integer not null, -- of the last claim that was not refused,
-	instances_epoch bigint not null,  -- and the highest epoch that ever claimed
+	instances       integer not null, -- of the last claim that was accepted
+	instances_epoch bigint not null,  -- the highest epoch that ever claimed
 	paused          boolean not null default false,
-	replayed        bigint not null default 0, -- up to here messages may come again: the end of the log at a replay
+	replayed        bigint not null default 0, -- the end of the log at the last replay: messages up to here may be delivered again
 	created_at      timestamptz not null default clock_timestamp()
 );
 
--- Where a subscription stands. The rows of one cover all shards, none twice. Delivered, or in a lane,
--- or dead, is
---   - what the snapshot snap_from sees, but for ids above again (a replay);
---   - what snap_to sees up to the id last, while the messages between the two are delivered.
--- A snapshot sees ids up to its base whatever their tx is. Messages of transactions that began after
--- snap_from have ids above floor.
+-- The cursors of the subscriptions. The rows of one subscription cover each shard exactly once. These messages are
+-- delivered, or stand in a lane, or are dead:
+--   - those that the snapshot snap_from sees, except ids above again (a replay);
+--   - while the messages between snap_from and snap_to are delivered: those that snap_to sees, up to the id last.
+-- A snapshot sees all ids up to its base, whatever their tx is. Messages of transactions that began after snap_from
+-- have ids above floor.
 create table {{outbox_cursor}} (
 	subscription text collate "C" not null,
 	lo           smallint not null,
@@ -92,7 +92,7 @@ create table {{outbox_cursor}} (
 	claim_lo     smallint not null,
 	claim_hi     smallint not null,
 	epoch        bigint not null, -- the generation of the relay that owns the row
-	turn         bigint not null, -- raised by claims and operators: what a reader has in memory is void
+	turn         bigint not null, -- raised by claims and by operators: a reader then discards what it has in memory
 	rev          bigint not null, -- raised by every write
 	era          integer not null,
 	snap_from    pg_snapshot not null,
@@ -102,14 +102,14 @@ create table {{outbox_cursor}} (
 	last         bigint not null default 0,
 	floor        bigint not null,
 	again        bigint,
-	drawn        bigint not null, -- the last id that was drawn before the row was written
+	drawn        bigint not null, -- the last id drawn before the row was written
 	node         text not null default '',
 	updated_at   timestamptz not null default clock_timestamp(),
-	trouble      text not null default '', -- why its owner delivers nothing
+	trouble      text not null default '', -- why the owner delivers nothing; empty if it delivers
 	primary key (subscription, lo)
 ) with (fillfactor = 50);
 
--- A lane is a key that waits (solo = 0), or one message alone: of no key, or a dead one put back.
+-- A lane is a key that waits (solo = 0), or a single message: one without a key, or a dead one that was put back.
 create table {{outbox_lane}} (
 	subscription text collate "C" not null,
 	shard        smallint not null,
@@ -123,7 +123,7 @@ create table {{outbox_lane}} (
 );
 create index {{name "outbox_lane_due"}} on {{outbox_lane}} (subscription, next_at, shard) where not held;
 
--- The messages of lanes, copied from the log; lane is the key of theirs, '' if they have none.
+-- The messages of the lanes, copied from the log. lane is the key of the lane, or empty if it has none.
 create table {{outbox_parked}} (
 	subscription text collate "C" not null,
 	id           bigint not null,
@@ -163,12 +163,12 @@ create table {{outbox_dead}} (
 	primary key (subscription, id)
 );
 
--- Partitions are made, passed and dropped by functions that run with the rights of their owner, so that
--- programs need none but those on rows. Every function of the outbox has a search path of its own, in
--- which nothing that a caller has made stands before what is meant.
+-- Functions that run with the rights of their owner create, close and drop partitions, so programs need only rights on
+-- rows. Each function of the outbox sets its own search path, in which no object that a caller has created hides
+-- another.
 
--- Makes partitions until the log has room for so many ids: up to 64 that nobody has begun to fill.
--- Attaching waits for no publisher.
+-- Creates partitions until the log has room for that many ids, but no more than 64 that are still empty. Attaching a
+-- partition waits for no publisher.
 create function {{function "outbox_extend"}}(room bigint, width bigint) returns integer
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $extend$
 declare
@@ -200,8 +200,8 @@ begin
 end
 $extend$;
 
--- Draws x0 for each partition that is full. The sequence is read before the transaction has its number:
--- whoever has an id of the partition has a lower one.
+-- Sets x0 of each partition that is full. It reads the sequence before the transaction gets its number, so every
+-- transaction that has drawn an id of the partition has a lower number.
 create function {{function "outbox_pass"}}() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $pass$
 declare
@@ -216,9 +216,9 @@ begin
 end
 $pass$;
 
--- Ends a partition that is being filled: its rest of ids is drawn for nobody, at once, and does not
--- count as speed. Nobody may have published in an open transaction, which holds the sequence, and
--- nobody draws an id meanwhile: the lock of altering keeps them off. So it is now, or never.
+-- Closes a partition that is being filled: it skips the remaining ids of the partition, which do not count as speed.
+-- The lock of ALTER SEQUENCE keeps publishers from drawing an id meanwhile. If an open transaction that has published
+-- holds the sequence, the function returns false after 10 ms.
 create function {{function "outbox_close"}}(which bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10ms' as $close$
 declare
@@ -239,8 +239,8 @@ exception when lock_not_available then
 end
 $close$;
 
--- Returns the partition of the log with that number, as it is written in a statement. Nothing but a
--- partition of the log is one, whatever its name.
+-- Returns the partition of the log with that number, quoted for a statement. A table of such a name that is no partition
+-- of the log is not returned.
 create function {{function "outbox_leaf"}}(which bigint) returns text
 language plpgsql stable security invoker set search_path = pg_catalog, pg_temp as $leaf$
 declare
@@ -255,9 +255,9 @@ begin
 end
 $leaf$;
 
--- Empties a partition that is older than keep (microseconds) and that every cursor has passed: no
--- transaction that wrote into it was open when any snap_from was taken, or the cursor was moved over
--- it (base_from) and none is open now. Asked again here, in the transaction that deletes.
+-- Empties a partition that is older than keep (microseconds) and that every cursor has passed. A cursor has passed it if
+-- no transaction that wrote into it was open when the cursor's snap_from was taken, or if an operator moved the cursor
+-- over it (base_from) and no such transaction is open now. This is checked again here, in the transaction that deletes.
 create function {{function "outbox_empty"}}(which bigint, keep bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $empty$
 declare
@@ -280,8 +280,8 @@ begin
 end
 $empty$;
 
--- Drops an empty partition, for which nobody may use the log for a moment: now, or never; or, if it
--- is pressing, after a fifth of a second at most.
+-- Drops an empty partition. For a moment, nobody else may use the log. The function gives up if it cannot get the lock at
+-- once or, if pressing is true, within a fifth of a second.
 create function {{function "outbox_drop"}}(which bigint, pressing boolean) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $drop$
 declare
@@ -304,8 +304,8 @@ exception when lock_not_available then
 end
 $drop$;
 
--- Begins another era: this server is not the one that numbered the transactions in the log. Nobody
--- publishes meanwhile, so whatever has an id up to base has ended.
+-- Begins another era, because another server numbered the transactions in the log. The lock keeps publishers out
+-- meanwhile, so every transaction with an id up to base has ended.
 create function {{function "outbox_begin_era"}}(was integer, now_at text) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $era$
 begin
@@ -318,7 +318,7 @@ begin
 end
 $era$;
 
--- Publishes a message, for programs in other languages. The tables check the limits.
+-- Publishes a message, for programs in other languages. Constraints of the tables check the limits.
 create function {{function "outbox_publish"}}(
 	topic text, payload bytea, key text default null, type text default null, headers json default null,
 	not_before timestamptz default null, dedup_id uuid default null, traceparent text default null, tracestate text default null
@@ -345,7 +345,7 @@ begin
 end
 $publish$;
 
--- Who may execute them is said by grants: see GrantSQL of package postgres.
+-- Grants decide who may execute them: see GrantSQL of package postgres.
 {{range privileged}}revoke all on function {{.}} from public;
 {{end}}
 select {{function "outbox_extend"}}({{room}}, {{width}});

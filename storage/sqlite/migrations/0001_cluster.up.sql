@@ -5,17 +5,17 @@
 CREATE TABLE ~meta (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
     file_id     TEXT    NOT NULL, -- random; part of the store's identity
-    place       TEXT    NOT NULL, -- device and inode under which the newest writer found the file
-    other_since INTEGER NOT NULL, -- since when it is another store than before in this boot; 0 = it is not
+    place       TEXT    NOT NULL, -- device and inode under which the latest writer found the file
+    other_since INTEGER NOT NULL, -- when it became another store during this boot of the host; 0 = it did not
     boot_id     TEXT    NOT NULL, -- the boot of the host that clock_base belongs to
     clock_base  INTEGER NOT NULL, -- the store's clock at the boot
-    latest      INTEGER NOT NULL, -- last stamp, where the wall clock is all there is
+    latest      INTEGER NOT NULL, -- the latest time that was written, for hosts whose only clock is the wall clock
     head        INTEGER NOT NULL, -- number of the newest event
     lock_floor  INTEGER NOT NULL, -- highest number of a lock whose row was swept
     cluster     TEXT    NOT NULL  -- the cluster's name, set by the first node that registers; '' until then
 );
 
--- Who is or was a member. A heartbeat writes its own row only; no index covers what it writes.
+-- The present and former members. A heartbeat writes only its own row, and no column that has an index.
 CREATE TABLE ~node (
     incarnation        TEXT    PRIMARY KEY,
     id                 TEXT    NOT NULL,
@@ -34,16 +34,16 @@ CREATE TABLE ~node (
     heard_at           INTEGER NOT NULL,
     ended_at           INTEGER NOT NULL DEFAULT 0,
     end_reason         TEXT    NOT NULL DEFAULT '',
-    left_itself        INTEGER NOT NULL DEFAULT 0 -- it deregistered: never revived
+    left_itself        INTEGER NOT NULL DEFAULT 0 -- it deregistered itself, so it is never revived
 ) WITHOUT ROWID;
 
--- What nodes advertise: replicas of one program share one text.
+-- What nodes advertise. Replicas of one program share one text.
 CREATE TABLE ~advert (
     hash TEXT PRIMARY KEY,
     text TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- One row: the present term. It changes at election, resignation and loss only.
+-- One row: the present term. Only an election, a resignation or a loss changes it.
 CREATE TABLE ~term (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
     number      INTEGER NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE ~term (
     vacant      INTEGER NOT NULL
 );
 
--- One row: what renewals and passes write.
+-- One row: what renewals of the lease and the leader's passes write.
 CREATE TABLE ~lease (
     one          INTEGER PRIMARY KEY CHECK (one = 1),
     expires_at   INTEGER NOT NULL,
@@ -93,10 +93,10 @@ CREATE TABLE ~unit (
     PRIMARY KEY (daemon, idx)
 ) WITHOUT ROWID;
 
--- A heartbeat reads what its node holds.
+-- For heartbeats, which read the units that their node holds.
 CREATE INDEX ~unit_holder ON ~unit (holder) WHERE state NOT IN ('unassigned', 'deleted');
 
--- The generation that owns each unit's effects. Only Stamp writes it.
+-- The generation that owns each unit's effects. Only StampFence writes it.
 CREATE TABLE ~fence (
     daemon     TEXT    NOT NULL,
     idx        INTEGER NOT NULL,
@@ -122,7 +122,7 @@ CREATE TABLE ~event (
     detail       TEXT
 );
 
--- A heartbeat reads the events about members.
+-- For heartbeats, which read the events about members.
 CREATE INDEX ~event_member ON ~event (seq) WHERE kind GLOB 'node.*';
 
 CREATE TABLE ~command (
@@ -139,7 +139,7 @@ CREATE TABLE ~command (
     result     TEXT    NOT NULL
 );
 
--- A heartbeat reads the commands that wait.
+-- For heartbeats, which read the commands that wait.
 CREATE INDEX ~command_waiting ON ~command (num) WHERE done_at = 0;
 
 CREATE TABLE ~lock (
