@@ -41,8 +41,14 @@ type Config struct {
 	// MaxShards is the limit for the shards of all queues of the cluster together; a queue
 	// beyond it cannot be declared. 0: [DefaultMaxShards]. Set the same value on all nodes.
 	MaxShards int
-	// MinGap and Window configure the journal; see journal.Config.
+	// MinGap is the least time between two commits of a shard. 0: a call is committed at once if no
+	// commit is under way, otherwise 2 to 5 ms after the last one, as the bucket's latency asks.
 	MinGap time.Duration
+	// WritesPerSecond is the budget of each shard for commits with few records, for a bucket that
+	// bills each write: commits wait, and become larger, for at most 1/WritesPerSecond. A commit
+	// of 27 records or more costs nothing of it, so it does not limit throughput. 0: no limit.
+	WritesPerSecond float64
+	// Window is how many commits of a shard may be under way; default 8.
 	Window int
 	// Logger receives warnings and errors; default slog.Default().
 	Logger *slog.Logger

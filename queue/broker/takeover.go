@@ -75,7 +75,7 @@ func ledgerConfig(set *queue.Settings) ledger.Config {
 func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64) journal.Config {
 	return journal.Config{
 		Bucket: b.cfg.Bucket, Prefix: shardPrefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
-		MinGap: b.cfg.MinGap, Window: b.cfg.Window, Name: shardPath(set, index), MarkAfter: b.markPause, MarkEvery: b.markPause, Codec: b.codec,
+		MinGap: b.cfg.MinGap, WritesPerSecond: b.cfg.WritesPerSecond, Window: b.cfg.Window, Name: shardPath(set, index), MarkAfter: b.markPause, MarkEvery: b.markPause, Codec: b.codec,
 		Hooks: journal.Hooks{
 			OnRetry: func(op string, attempt int, err error) {
 				b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)

@@ -218,7 +218,7 @@ func TestPacing(t *testing.T) {
 			last = add(t, l, "x")
 			time.Sleep(time.Millisecond)
 		}
-		if n := l.Stats().Outstanding; n < 6 || n > 7 {
+		if n := l.Stats().Outstanding; n < 7 || n > 8 {
 			t.Errorf("%d segments were cut in 30 ms", n)
 		}
 		await(t, l, last)

@@ -87,13 +87,13 @@
 //
 // # Committing
 //
-// The first record after a pause is written at once. Under load, segments are cut [Config.MinGap]
-// apart, at 4 MiB, and never more than the window allows. A write with an unknown outcome is
-// repeated with the same bytes. If the slot is then taken, a random number in its header (the put
-// ID) tells whether the segment is ours. If it is not, the owner is *fenced*: the log ends with
-// [ErrFenced], and records that were not acknowledged have an unknown outcome. Slots are
-// acknowledged strictly in order. An idle journal reads and writes nothing, except one mark; see
-// Damage.
+// A record is written at once if no other is being written. Under load, segments are cut
+// [Config.MinGap] apart, at 4 MiB, and never more than the window allows; [Config.WritesPerSecond]
+// is a budget for stores that bill each write. A write with an unknown outcome is repeated with the
+// same bytes. If the slot is then taken, a random number in its header (the put ID) tells whether
+// the segment is ours. If it is not, the owner is *fenced*: the log ends with [ErrFenced], and
+// records that were not acknowledged have an unknown outcome. Slots are acknowledged strictly in
+// order. An idle journal reads and writes nothing, except one mark; see Damage.
 //
 // # Time
 //
@@ -202,10 +202,16 @@ type Config struct {
 	// Window is how many slots may be outstanding; default 8, at most 8,192. A larger one uses
 	// a slow store better under load; each outstanding slot holds a segment in memory.
 	Window int
-	// MinGap is the least time between two segments under load. A longer one adds latency and
-	// saves requests: there is at most one write per MinGap. The default keeps the window full:
-	// the latency of a write divided by Window, but at least 2 ms and at most 5 ms.
+	// MinGap is the least time between two segments. A longer one adds latency and saves requests:
+	// there is at most one write per MinGap. By default, a record is written at once when none is
+	// being written. Otherwise, the default keeps the window full: the latency of a write divided by
+	// Window, but at least 2 ms and at most 5 ms.
 	MinGap time.Duration
+	// WritesPerSecond limits the average number of writes with few records, for a store that bills
+	// each one; 0: no limit. A write with 27 records or more costs nothing of it, so throughput is not
+	// limited. After a second without writes, this many are made at once. With a limit, a record
+	// waits at most 1/WritesPerSecond for its write.
+	WritesPerSecond float64
 	// MaxPending is the limit for the bytes of records that are not acknowledged; default 64
 	// MiB. Beyond it, Append returns ErrFull.
 	MaxPending int

@@ -26,6 +26,8 @@ const (
 	defaultMarkAfter   = time.Second
 	defaultMarkEvery   = time.Minute
 	readBytes          = 64 << 20
+
+	minWrites = 0.1 // a record waits at most 10 s for its write
 )
 
 // withDefaults sets zero fields to their defaults, and returns an error for invalid ones.
@@ -54,6 +56,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("config: PartSize is %d, at most %d are allowed", c.PartSize, format.MaxRaw/2)
 	case c.MinGap < 0 || c.MaxPending < 0 || c.PartSize < 0 || c.Readahead < 0 || c.CallTimeout < 0 || c.OpenTimeout < 0 || c.MarkAfter < 0 || c.MarkEvery < 0:
 		return c, errors.New("config: a negative number")
+	case c.WritesPerSecond != 0 && !(c.WritesPerSecond >= minWrites):
+		return c, fmt.Errorf("config: WritesPerSecond is %v, want 0 or at least %v", c.WritesPerSecond, minWrites)
 	}
 	longest := format.PartKey(format.Checkpoint{}, 0)
 	if err := blob.CheckKey(c.Prefix + "/" + longest); err != nil {
@@ -75,7 +79,7 @@ func (c Config) machine() owner.Config {
 	}
 	return owner.Config{
 		StoreID: c.StoreID, Generation: c.Generation, Owner: c.Owner, Adopt: c.Adopt, Name: c.Name, Salvage: c.Salvage, MarkAfter: c.MarkAfter, MarkEvery: c.MarkEvery,
-		Window: c.Window, MinGap: least, MaxGap: most, MaxSegment: maxSegment, MaxCall: MaxCall, MaxPending: c.MaxPending,
+		Window: c.Window, MinGap: least, MaxGap: most, WritesPerSecond: c.WritesPerSecond, MaxSegment: maxSegment, MaxCall: MaxCall, MaxPending: c.MaxPending,
 		PartSize: c.PartSize, Readahead: c.Readahead, ReadBytes: readBytes, Rand: random,
 	}
 }

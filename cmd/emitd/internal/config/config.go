@@ -17,6 +17,8 @@ package config
 
 import (
 	"cmp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/coordinator/lease"
@@ -71,7 +73,7 @@ type objectsKeys struct {
 	URL string `key:"url" secret:"url" help:"object store of the queues: file:///absolute/dir, s3://bucket/prefix?region=…, gs://bucket/prefix or mem://; empty: this node serves no queues"`
 
 	ReadsPerMinute   int `key:"reads_per_minute" help:"most reads of the queues' object store per minute by this process; further reads wait; 0: no limit"`
-	WritesPerMinute  int `key:"writes_per_minute" help:"the same for writes; to reduce the number of writes use queue.min_gap"`
+	WritesPerMinute  int `key:"writes_per_minute" help:"the same for writes; to reduce the number of writes use queue.write_budget or queue.min_gap"`
 	ListsPerMinute   int `key:"lists_per_minute" help:"the same for listings"`
 	DeletesPerMinute int `key:"deletes_per_minute" help:"the same for deletions"`
 	WritesPerDay     int `key:"writes_per_day" help:"budget of writes and deletions per 24 hours, counted from the first one; beyond it they fail until the next day, and queues accept and deliver no jobs; 0: no limit"`
@@ -119,7 +121,8 @@ type Exec struct {
 
 // queueKeys holds the defaults of queues.
 type queueKeys struct {
-	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto chooses 2 to 5 ms under load; 250ms costs fewer requests"`
+	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto commits at once if no commit is under way, otherwise 2 to 5 ms after the last one; 250ms costs fewer requests, and every call may wait that long"`
+	WriteBudget       string   `key:"write_budget" help:"how many commits per second each shard of a queue may make for few records, on average; a commit with 27 records or more costs nothing of it, so throughput is not limited, and a call waits at most one share, such as 125 ms. auto: 8 on s3 and gs, which bill each write, unlimited elsewhere"`
 	Claims            string   `key:"claims" words:"soft,durable" help:"soft: a claim is answered at once and stored within a second, so a crash may deliver the job again; durable: a claim is answered once it is stored"`
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
 	DedupWindow       Duration `key:"dedup_window" help:"deduplication window: how long a submitted ID is recognised"`
@@ -222,7 +225,7 @@ func Defaults(profile string) Config {
 			StopTimeout: Duration(t.StopTimeout),
 		},
 		Queue: queueKeys{
-			MinGap: "auto", Claims: "soft",
+			MinGap: "auto", WriteBudget: "auto", Claims: "soft",
 			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute), MaxShards: broker.DefaultMaxShards,
 		},
 		Outbox:    outboxKeys{MaxConnections: 8, Retention: Duration(24 * time.Hour), OnLag: "keep"},
@@ -259,6 +262,25 @@ func (c Config) Timing() lease.Timing {
 func (c Config) MinGap() time.Duration {
 	d, _ := time.ParseDuration(c.Queue.MinGap) // has been validated
 	return d
+}
+
+// billedWrites is queue.write_budget's auto on a store that bills each write.
+const billedWrites = 8
+
+// WritesPerSecond returns queue.write_budget; 0 means unlimited.
+func (c Config) WritesPerSecond() float64 {
+	scheme, _, _ := strings.Cut(c.Objects.URL, "://")
+	switch c.Queue.WriteBudget {
+	case "unlimited":
+		return 0
+	case "auto":
+		if scheme == "s3" || scheme == "gs" {
+			return billedWrites
+		}
+		return 0
+	}
+	n, _ := strconv.ParseFloat(c.Queue.WriteBudget, 64) // has been validated
+	return n
 }
 
 // HasOutbox reports whether an outbox is configured for this node.

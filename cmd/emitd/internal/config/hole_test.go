@@ -77,6 +77,9 @@ func TestHole11DocumentedSettingsStart(t *testing.T) {
 		for _, gap := range []string{"auto", "250ms"} {
 			load("queue.min_gap="+gap, map[string]string{"queue.min_gap": gap})
 		}
+		for _, budget := range []string{"auto", "unlimited", "0.5", "200"} {
+			load("queue.write_budget="+budget, map[string]string{"queue.write_budget": budget})
+		}
 		for _, url := range []string{"file:///srv/objects", "s3://bucket/prefix?region=eu-1", "gs://bucket/prefix"} {
 			load("objects.url="+url, map[string]string{"objects.url": url})
 		}

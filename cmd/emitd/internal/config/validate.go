@@ -370,10 +370,21 @@ func split(err error) []error {
 	return []error{err}
 }
 
+// The limits of queue.write_budget.
+const (
+	minWrites = 0.1
+	maxWrites = 10_000
+)
+
 func (v *validator) queue() {
 	if g := v.Queue.MinGap; g != "auto" {
 		if d, err := parseDuration(g); err != nil || d < 0 {
 			v.complain(fault.BadValue, "queue.min_gap", "is %q, want auto or a duration such as 250ms", g)
+		}
+	}
+	if b := v.Queue.WriteBudget; b != "auto" && b != "unlimited" {
+		if n, err := strconv.ParseFloat(b, 64); err != nil || !(n >= minWrites && n <= maxWrites) {
+			v.complain(fault.BadValue, "queue.write_budget", "is %q, want auto, unlimited or a number of writes per second, %v to %v", b, minWrites, maxWrites)
 		}
 	}
 	if d := v.Queue.VisibilityTimeout; d <= 0 {

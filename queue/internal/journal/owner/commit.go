@@ -26,7 +26,8 @@ type commits struct {
 	pending   int // bytes in gather, sealed and window
 	lastCutAt time.Duration
 	latency   time.Duration // latency of a write, smoothed
-	lastPutID uint64        // put ID of the newest segment or fence; 0: not known
+	budget    budget
+	lastPutID uint64 // put ID of the newest segment or fence; 0: not known
 
 	// Only the newest segment proves that its records exist, until the next one is written. If
 	// none follows, a mark is written: a segment without records.
@@ -103,6 +104,7 @@ func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64,
 		before = 0
 	}
 	l.gathering.Add(m.time, records...)
+	l.budget.earn(len(records))
 	l.pending += l.gathering.Len() - before
 	slot := m.newestSlot()
 	if l.gathering.Len() >= m.cfg.MaxSegment {
@@ -133,7 +135,7 @@ func (m *Machine) Tick(now time.Duration) []Effect {
 // cutSegments cuts segments while the window has room.
 func (m *Machine) cutSegments(now time.Duration) {
 	for l := &m.log; m.windowHasRoom(); {
-		switch due := l.lastCutAt + m.cutInterval(); {
+		switch due := m.nextCutAt(); {
 		case len(l.sealed) > 0:
 			body := l.sealed[0]
 			l.sealed[0] = format.Body{}
@@ -176,9 +178,19 @@ func (m *Machine) cutMark(now time.Duration) {
 	l.unmarked, l.markedAt = false, now
 }
 
-// cutInterval returns the time between two segments under load.
-func (m *Machine) cutInterval() time.Duration {
-	return max(m.cfg.MinGap, min(m.cfg.MaxGap, m.log.latency/time.Duration(m.cfg.Window)))
+// nextCutAt returns the earliest time for the next cut of what is being gathered.
+func (m *Machine) nextCutAt() time.Duration {
+	l := &m.log
+	due := l.budget.nextAt()
+	if len(l.window) == 0 && m.cfg.MaxGap > m.cfg.MinGap {
+		return due // nothing is being written, so nothing is gained by gathering more
+	}
+	// Spread over the latency of a write, the cuts fill the window exactly. The fewer writes are under
+	// way, the sooner the next is cut: callers who were answered together come back together, and the
+	// first of them must not make the others wait.
+	window := time.Duration(m.cfg.Window)
+	gap := l.latency / window * 2 * time.Duration(len(l.window)) / window
+	return max(due, l.lastCutAt+max(m.cfg.MinGap, min(m.cfg.MaxGap, gap)))
 }
 
 // windowHasRoom reports whether another slot may be outstanding. The window counts from the lowest slot that
@@ -206,6 +218,7 @@ func (m *Machine) cutSegment(now time.Duration, body format.Body) {
 	c.Write = w
 	l.next++
 	l.lastCutAt = now
+	l.budget.spend(now)
 	m.call(c)
 }
 

@@ -3,6 +3,7 @@ package owner_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -65,13 +66,92 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
+// TestNobodyElseInLine: by default, a record does not wait when none is being written, however short the
+// time since the last cut is. A MinGap that was chosen is kept.
+func TestNobodyElseInLine(t *testing.T) {
+	t.Parallel()
+	for _, chosen := range []bool{false, true} {
+		cfg := config("a", 1)
+		if !chosen {
+			cfg.MaxGap = 2 * cfg.MinGap
+		}
+		r := started(t, empty(), cfg)
+		for range 3 {
+			r.append("x")
+			r.run()
+		}
+		if n := r.m.View().Durable; (n == 3) == chosen {
+			t.Errorf("a gap was chosen: %v; durable %d", chosen, n)
+		}
+	}
+}
+
+// TestBudget: writes of few records are limited to a rate, with a second's worth at once after a pause.
+// A record waits at most for one write to be earned, and full writes cost nothing.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	const perSecond = 8
+	cfg := config("a", 1)
+	cfg.MinGap, cfg.MaxGap, cfg.WritesPerSecond = 0, time.Millisecond, perSecond
+	cfg.MaxSegment, cfg.MaxPending = 1<<20, 1<<20
+	r := started(t, empty(), cfg)
+	var longest time.Duration
+	during := func(d, every time.Duration, records int) (writes uint64) {
+		before, waits := r.m.View().Durable, never
+		for end := r.now + d; r.now < end; r.now += time.Millisecond {
+			if r.now%every == 0 {
+				r.append(slices.Repeat([]string{"x"}, records)...)
+				waits = min(waits, r.now)
+			}
+			if r.wake <= r.now {
+				r.do(r.m.Tick(r.now))
+			}
+			r.run()
+			if v := r.m.View(); v.Durable == v.Barrier && waits != never {
+				longest = max(longest, r.now-waits)
+				waits = never
+			}
+		}
+		return r.m.View().Durable - before
+	}
+	for _, c := range []struct {
+		every       time.Duration
+		records     int
+		least, most uint64 // writes in 10 s
+	}{
+		{10 * time.Millisecond, 1, 11*perSecond + 37 - 3, 11*perSecond + 37 + 3},    // 1,000/27 in addition
+		{500 * time.Millisecond, 1, 20, 20},                                         // fewer than the budget: each at once
+		{10 * time.Millisecond, owner.RecordsPerWrite, 1000, 1000},                  // full: each at once
+		{10 * time.Millisecond, 13, 11*perSecond + 481 - 5, 11*perSecond + 481 + 5}, // 13,000/27 in addition
+	} {
+		r.now += time.Minute
+		longest = 0
+		if n := during(10*time.Second, c.every, c.records); n < c.least || n > c.most {
+			t.Errorf("%d records every %v: %d writes in 10 s, want %d to %d", c.records, c.every, n, c.least, c.most)
+		}
+		if longest > time.Second/perSecond {
+			t.Errorf("%d records every %v: one waited %v", c.records, c.every, longest)
+		}
+	}
+	// After full writes without end, a lone record waits no longer than one write's time.
+	during(time.Second, time.Millisecond, 3*owner.RecordsPerWrite)
+	longest = 0
+	during(time.Second, time.Second, 1)
+	if longest > time.Second/perSecond {
+		t.Errorf("after full writes, a record waited %v", longest)
+	}
+}
+
+// never is a time after all others.
+const never = time.Duration(math.MaxInt64)
+
 // TestGapFollowsTheStore: segments are cut so close that the window is full for the latency of a
-// write, within the limits.
+// write, within the limits. The more writes are under way, the longer the gap is.
 func TestGapFollowsTheStore(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ least, most, write, want time.Duration }{
 		{2 * time.Millisecond, 5 * time.Millisecond, 0, 2 * time.Millisecond},
-		{2 * time.Millisecond, 5 * time.Millisecond, 12 * time.Millisecond, 3 * time.Millisecond},
+		{2 * time.Millisecond, 5 * time.Millisecond, 24 * time.Millisecond, 3 * time.Millisecond},
 		{2 * time.Millisecond, 5 * time.Millisecond, time.Second, 5 * time.Millisecond},
 		{250 * time.Millisecond, 250 * time.Millisecond, 0, 250 * time.Millisecond},
 		{250 * time.Millisecond, 0, time.Minute, 250 * time.Millisecond},
@@ -80,7 +160,7 @@ func TestGapFollowsTheStore(t *testing.T) {
 		cfg.MinGap, cfg.MaxGap = c.least, c.most
 		r := started(t, empty(), cfg)
 		var gap time.Duration
-		for range 100 {
+		for range 100 { // one write is under way
 			r.hold = writesSlots
 			r.now += time.Hour
 			r.append("at once")

@@ -39,10 +39,12 @@ type Config struct {
 	Salvage bool
 
 	Window int
-	// MinGap is the least time between two segments under load. If MaxGap is longer, the time
-	// is the latency of a write divided by Window, between the two: shorter times would only
-	// fill the window.
+	// MinGap is the least time between two segments. If MaxGap is longer, a segment is cut at once
+	// when none is being written. Otherwise, the time is between the two: about the latency of a
+	// write divided by Window, less when few are being written.
 	MinGap, MaxGap time.Duration
+	// WritesPerSecond limits the segments that carry few records; see budget. 0: no limit.
+	WritesPerSecond float64
 	// MarkAfter is how long a journal is idle before it writes a mark: a segment without
 	// records that says that the ones before it were acknowledged. MarkEvery is the least time
 	// between two marks. 0: no marks.
@@ -109,7 +111,7 @@ type Stats struct {
 // New returns a machine that waits for Start.
 func New(cfg Config) *Machine {
 	return &Machine{
-		cfg: cfg, takeover: &takeover{}, calls: map[uint64]*Call{}, attemptNonces: map[uint64]bool{}, time: minTime, log: commits{lastCutAt: never, markedAt: never, wakeAt: never},
+		cfg: cfg, takeover: &takeover{}, calls: map[uint64]*Call{}, attemptNonces: map[uint64]bool{}, time: minTime, log: commits{lastCutAt: never, markedAt: never, wakeAt: never, budget: newBudget(cfg.WritesPerSecond)},
 	}
 }
 

@@ -38,7 +38,7 @@ func (w *world) start(generation int64, name string) *broker {
 	b := &broker{w: w, name: name, generation: generation, since: w.now, window: 1 + w.rng.IntN(8)}
 	b.m = owner.New(owner.Config{
 		StoreID: "store", Generation: generation, Owner: name, Window: b.window, MinGap: 2 * time.Millisecond, MaxGap: 5 * time.Millisecond,
-		MarkAfter: time.Second, MarkEvery: 3 * time.Second, Name: prefix,
+		MarkAfter: time.Second, MarkEvery: 3 * time.Second, Name: prefix, WritesPerSecond: float64(w.rng.IntN(3) * 10),
 		MaxSegment: 200, MaxCall: 1 << 20, MaxPending: 1 << 20, PartSize: 2000,
 		Readahead: 8 + w.rng.IntN(120), ReadBytes: 1 << 20, Rand: w.rng.Uint64,
 	})
