@@ -6,7 +6,7 @@ SOURCES = $$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.connect\.go$$')
 # Packages whose tests need a Postgres server.
 POSTGRES = -e "/storage/postgres$$" -e "/outbox/postgres$$" -e "/internal/pgtest$$"
 # Packages without goroutines: the race detector finds nothing in them and makes them ten times slower.
-ALONE = -e "/internal/coordinator/sim$$" -e "/internal/coordinator/member$$" -e "/internal/coordinator/plan$$" -e "/coordinator/lease$$" -e "/queue/ledger$$" -e "/journal/owner$$"
+ALONE = -e "/internal/coordinator/sim$$" -e "/internal/coordinator/member$$" -e "/internal/coordinator/plan$$" -e "/internal/coordinator/lease$$" -e "/queue/ledger$$" -e "/journal/owner$$"
 # Packages whose tests take longer than all others together: whole processes, the suite of the stores over objects.
 LONG = -e "/cmd/emitd$$" -e "/storage/object$$"
 # Packages whose goroutines share most: make check has these with the race detector, make race all.

@@ -174,13 +174,13 @@ func (s *shell) shutdown(b *stopTimer) error {
 	c.logQueue.close()
 	s.await(ctx, "the log", &s.logDone)
 	if s.stopped != nil && s.stopped.Err != nil {
-		return fmt.Errorf("run: %w", s.stopped.Err)
+		return fmt.Errorf("run: %w", runError(s.stopped.Err))
 	}
 	return nil
 }
 
 // causeStopped is the cancellation cause of runs that are left when the node has stopped.
-const causeStopped member.CancelCause = "node stopped"
+const causeStopped = "node stopped"
 
 // warn logs a warning without waiting for the log.
 func (s *shell) warn(what string, args ...any) {

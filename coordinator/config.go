@@ -7,19 +7,51 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"time"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/internal/bootclock"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 )
 
-// Timing holds every duration of the protocol; [lease.Timing] says what each one costs.
-type Timing = lease.Timing
+// Timing holds every duration of the protocol. A zero field keeps the duration of the profile.
+type Timing struct {
+	// HeartbeatInterval is how often a node writes its row. A shorter interval finds work sooner in
+	// a store without wake-ups, and costs one more statement per node each time.
+	HeartbeatInterval time.Duration
+	// QueryTimeout bounds every call to the store.
+	QueryTimeout time.Duration
+	// LeaseDuration is how long a leader keeps its term without renewing it. It is also the time
+	// without a leader after a crash.
+	LeaseDuration time.Duration
+	// NodeRegistrationTTL is how long a node that sends no heartbeat keeps its units.
+	NodeRegistrationTTL time.Duration
+	// AcknowledgeTimeout is how long an assigned node has to start a unit.
+	AcknowledgeTimeout time.Duration
+	// DrainTimeout is how long a revoked unit has to finish.
+	DrainTimeout time.Duration
+	// StopTimeout is how long an agent has to return once its context is cancelled.
+	StopTimeout time.Duration
+	// LeaderStopTimeout is how long leader-only work may take to end at a clean stop.
+	LeaderStopTimeout time.Duration
+	// SettleWindow is how long the first leader of a cluster in which nothing runs waits for more
+	// nodes to join.
+	SettleWindow time.Duration
+
+	// Wakeup (σ) bounds the latency of waking up and cancelling.
+	Wakeup time.Duration
+	// ClockStep (θ) is the largest step of the store's clock that may go undetected.
+	ClockStep time.Duration
+	// ClockCheckInterval is how often the local clock is read, so that a suspend of the machine is noticed.
+	ClockCheckInterval time.Duration
+	// MinWorkTime is the least time for work that a deadline must leave after all margins.
+	MinWorkTime time.Duration
+}
 
 // The profiles of timings.
 const (
@@ -71,10 +103,10 @@ type Config struct {
 	// MeterProvider and TracerProvider default to OpenTelemetry's global ones.
 	MeterProvider  metric.MeterProvider
 	TracerProvider trace.TracerProvider
-	// Clock reads the local clock. It must never step and should count suspended time. The default is the
+	// Clock reads the local clock: the time since an arbitrary origin. It must never step and should count suspended time. The default is the
 	// system's clock (CLOCK_BOOTTIME on Linux). Tests in a testing/synctest bubble must set it, e.g. from
 	// time.Since, because the kernel's clock knows nothing of bubbles.
-	Clock func() lease.Instant
+	Clock func() time.Duration
 }
 
 // withDefaults returns the configuration with zero fields replaced by their defaults, and with a complete
@@ -85,7 +117,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Capacity = cmp.Or(c.Capacity, 1)
 	c.Labels = maps.Clone(c.Labels)
 	if c.Clock == nil {
-		c.Clock = func() lease.Instant { return lease.Instant(bootclock.Now()) }
+		c.Clock = bootclock.Now
 	}
 	if c.Exit == nil {
 		c.Exit = os.Exit
@@ -149,7 +181,7 @@ var profiles = map[string]func() lease.Timing{ProfileDefault: lease.Default, Pro
 
 // timing returns the profile's durations with the overrides applied.
 func (c Config) timing() lease.Timing {
-	o := c.Timing
+	o := lease.Timing(c.Timing)
 	t := profiles[c.Profile]().With(o.Shared())
 	t.AcknowledgeTimeout = cmp.Or(o.AcknowledgeTimeout, t.AcknowledgeTimeout)
 	t.DrainTimeout = cmp.Or(o.DrainTimeout, t.DrainTimeout)

@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -74,7 +74,7 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 		return nil, fmt.Errorf("new coordinator: %w", err)
 	}
 	c := &Coordinator{
-		cfg: cfg, timing: cfg.timing(), clock: cfg.Clock, store: store,
+		cfg: cfg, timing: cfg.timing(), clock: func() lease.Instant { return lease.Instant(cfg.Clock()) }, store: store,
 		log:   cfg.Logger.With("cluster", cfg.Cluster, "node", cfg.Node.Name),
 		inbox: newQueue[member.Input](), wakeUps: newBroadcast(), logQueue: newQueue[func()](),
 		specs: map[daemon.ID]daemon.Spec{}, agents: map[daemon.ID]daemon.Agent{},
@@ -93,13 +93,6 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	}
 	return c, nil
 }
-
-// TimingError reports that another live node of the cluster, which was there before, has different timings.
-type TimingError = member.TimingError
-
-// SlowStoreError reports that the store is too slow for this node's timings and the number of nodes, and which
-// timings would work.
-type SlowStoreError = member.SlowStoreError
 
 // Node returns this node's identity, including the parts that were drawn.
 func (c *Coordinator) Node() node.Identity { return c.cfg.Node }

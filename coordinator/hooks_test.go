@@ -15,8 +15,8 @@ import (
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/coordinatortest"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )

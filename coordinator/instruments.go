@@ -11,8 +11,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"

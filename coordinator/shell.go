@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
-	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/crash"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/internal/coordinator/supervisor"
@@ -194,7 +193,7 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	case member.Drain:
 		s.sup.Drain(e.Fence)
 	case member.Cancel:
-		s.sup.Cancel(e.Fence, &CancelledError{Fence: e.Fence, Cause: e.Cause})
+		s.sup.Cancel(e.Fence, &CancelledError{Fence: e.Fence, Cause: string(e.Cause)})
 	case member.Abandon:
 		s.sup.Abandon(e.Fence)
 	case member.Notice:
@@ -273,15 +272,4 @@ func (s *shell) report(r supervisor.Report) {
 	case supervisor.Ended:
 		s.c.inbox.push(member.RunEnded{Fence: r.Fence, How: r.Ending, Err: r.Err, Failures: r.Failures})
 	}
-}
-
-// CancelledError is the cause with which the context of an agent's run ends.
-type CancelledError struct {
-	Fence daemon.Fence
-	Cause member.CancelCause
-}
-
-// Error names the run and the cause.
-func (e *CancelledError) Error() string {
-	return "run " + e.Fence.String() + " cancelled: " + string(e.Cause)
 }

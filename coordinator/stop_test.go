@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/coordinatortest"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )

@@ -11,8 +11,8 @@ import (
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/coordinatortest"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -204,7 +204,7 @@ func suspendable(t *testing.T) (*coordinatortest.Cluster, []*tap, *atomic.Int64)
 	t.Helper()
 	began, jump := time.Now(), &atomic.Int64{}
 	c, taps := tapped(t, coordinatortest.Config{Configure: func(_ int, cfg *coordinator.Config) {
-		cfg.Clock = func() lease.Instant { return lease.Instant(time.Since(began)+time.Hour) + lease.Instant(jump.Load()) }
+		cfg.Clock = func() time.Duration { return time.Since(began) + time.Hour + time.Duration(jump.Load()) }
 	}})
 	return c, taps, jump
 }
@@ -218,11 +218,11 @@ func TestStuckLoop(t *testing.T) {
 		var stick atomic.Bool
 		goOn := make(chan struct{})
 		c, taps := tapped(t, coordinatortest.Config{Nodes: 1, Configure: func(_ int, cfg *coordinator.Config) {
-			cfg.Clock = func() lease.Instant {
+			cfg.Clock = func() time.Duration {
 				if stick.Load() && calledFrom("(*shell).loop") {
 					<-goOn
 				}
-				return lease.Instant(time.Since(began) + time.Hour)
+				return time.Since(began) + time.Hour
 			}
 		}})
 		var last lastRenewal
@@ -272,11 +272,11 @@ func TestLeadershipLooksAtTheClock(t *testing.T) {
 		var stick atomic.Bool
 		goOn := make(chan struct{})
 		c, taps := tapped(t, coordinatortest.Config{Configure: func(_ int, cfg *coordinator.Config) {
-			cfg.Clock = func() lease.Instant {
+			cfg.Clock = func() time.Duration {
 				if stick.Load() && calledFrom("(*shell).loop") {
 					<-goOn
 				}
-				return lease.Instant(time.Since(began) + time.Hour)
+				return time.Since(began) + time.Hour
 			}
 		}})
 		var last lastRenewal

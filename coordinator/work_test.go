@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/coordinatortest"
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 )
 

@@ -14,7 +14,7 @@
 //
 // The store's clock stamps every fact, inside the step that makes the fact and not at the step's beginning. Callers
 // compare the store's times with each other only, never with a local clock. The store's clock may step;
-// coordinator/lease describes what evidence a node accepts in spite of that.
+// internal/coordinator/lease describes what evidence a node accepts in spite of that.
 //
 // # Order within a heartbeat
 //

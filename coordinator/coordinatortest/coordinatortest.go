@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/crash"
 	"github.com/emitd/emitd/node"
@@ -89,7 +88,7 @@ func (c *Cluster) Add() int {
 	n := &member{link: &link{store: c.store}, ended: make(chan struct{})}
 	cfg := coordinator.Config{
 		Cluster: "test", Profile: coordinator.ProfileFast, Node: node.Identity{Name: fmt.Sprintf("node-%d", i)},
-		Clock:  func() lease.Instant { return lease.Instant(time.Since(c.began) + time.Hour) },
+		Clock:  func() time.Duration { return time.Since(c.began) + time.Hour },
 		Logger: c.logger(),
 	}
 	if c.cfg.Configure != nil {

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
-// memory is a bucket in memory (storage/blob/mem) behind the part of the S3 protocol that the backend s3
+// memory is a bucket in memory (internal/storage/mem) behind the part of the S3 protocol that the backend s3
 // uses, without authentication. Several processes can use it, and any of them can be killed.
 //
 // Each first segment of a key is a separate bucket, in which the rest is the key.

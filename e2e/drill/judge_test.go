@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
 // history numbers events from 1 and gives them times one second apart.

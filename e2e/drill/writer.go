@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/emitd/emitd/coordinator"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage/postgres"
 )
@@ -66,7 +66,7 @@ func write(ctx context.Context, url string) error {
 	}
 	defer store.Close()
 	c, err := coordinator.New(store, coordinator.Config{
-		Node: node.Identity{Name: os.Getenv(writerNameEnv)}, Profile: coordinator.ProfileFast, Timing: Short(),
+		Node: node.Identity{Name: os.Getenv(writerNameEnv)}, Profile: coordinator.ProfileFast, Timing: coordinator.Timing(Short()),
 	})
 	if err != nil {
 		return err

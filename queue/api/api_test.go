@@ -15,10 +15,10 @@ import (
 
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/queue/wire/refusal"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/queuetest"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // quiet discards log lines.

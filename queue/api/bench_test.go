@@ -25,10 +25,10 @@ import (
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/queue/wire/batch"
 	"github.com/emitd/emitd/internal/queue/wire/queuev1"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/internal/testproc"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // fifo is a minimal queue, so that the benchmarks measure the transport.

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/broker"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // live is a broker on a bucket in memory. It serves the queues that are declared in its directory.

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/broker"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // brokers are several nodes on one bucket, each serving some shards of the queue q, and a node that

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/queuetest"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestFakeAgrees: the in-memory queue for tests gives the same answers as a broker.

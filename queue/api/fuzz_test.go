@@ -11,9 +11,9 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/emitd/emitd/internal/queue/wire/refusal"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/queuetest"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // FuzzCalls: whatever is sent to any path, the answer is no 5xx, and a refusal says what is wrong.

@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/queuetest"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 var unixMS = regexp.MustCompile(`\b1[0-9]{12}\b|\b946[0-9]{9}\b`)

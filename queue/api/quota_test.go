@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestTooManyShards: a queue that would exceed the cluster's limit of shards is refused, without a

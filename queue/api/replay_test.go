@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/api"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // exchange is one call of a client and its answer. In both, ID is the job's ID and T a time.

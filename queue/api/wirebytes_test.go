@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/api"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // field is a field of a message by its number: a string or a whole number.

@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/internal/testproc"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage/blob/dir"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // BenchmarkBroker measures clients in the same process, with 60 ms of storage latency. Each client

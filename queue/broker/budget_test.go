@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestWritesWithinABudget checks what jobs cost that are submitted, claimed and completed one by one, on a

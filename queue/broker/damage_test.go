@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestDamagedJournal: a broker that finds an object of the journal damaged, missing, or written by

@@ -3,22 +3,34 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/broker"
-	"github.com/emitd/emitd/storage/blob/mem"
+	"github.com/emitd/emitd/storage/blob/dir"
 )
 
 // A queue is declared in the bucket, and a broker serves its shard. In production the coordinator runs the broker:
 // RegisterBuiltin takes it as the agent of the daemon emit:queue/mail.
 func Example() {
+	path, err := os.MkdirTemp("", "emitd-example-*")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(path)
+	bucket, err := dir.Open(dir.Config{Path: path})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	b, err := broker.New(broker.Config{
-		Bucket:  mem.New(mem.Config{}), // in production: dir, s3 or gcs
-		StoreID: "store",               // of the cluster store's snapshot
-		Owner:   "node-1",              // the incarnation of this process
-		Now:     time.Now,              // in production: Coordinator.StoreTime
+		Bucket:  bucket,   // in production: also s3 or gcs
+		StoreID: "store",  // of the cluster store's snapshot
+		Owner:   "node-1", // the incarnation of this process
+		Now:     time.Now, // in production: Coordinator.StoreTime
 	})
 	if err != nil {
 		fmt.Println(err)

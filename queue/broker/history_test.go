@@ -13,8 +13,8 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // Operations of clients on one job, with their results.

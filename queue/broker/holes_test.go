@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // The tests named TestHole, here and elsewhere, are named after weaknesses that were found, and

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestIdleCosts: an empty claim makes no request. Idle shards together make only the requests that

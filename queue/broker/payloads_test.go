@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/ledger"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestPayloadsThatAreNotNeeded: objects of earlier epochs to which no job refers are deleted at the

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 func TestLargePayload(t *testing.T) {

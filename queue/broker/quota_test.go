@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestShardsOfAllQueuesAreBounded: however many nodes declare queues at once, all queues together

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 func TestRegistry(t *testing.T) {

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // gate is a bucket that counts writes, and can be stopped at one of them.

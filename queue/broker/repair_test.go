@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestRepair damages the journals of an oracle's directory, repairs them, and compares what is

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage/blob/dir"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // bubble runs a story in virtual time.

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestTrustEndsMeanwhile: an answer that was decided while the assignment held and waits for the

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // blobWorld returns a queue with a payload that is an object of its own, and a switch for the

@@ -12,10 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/journal/format"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // stored returns a bucket that counts the bytes of checkpoints.

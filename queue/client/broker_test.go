@@ -12,13 +12,13 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/queue/wire"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/queue/client"
 	"github.com/emitd/emitd/queue/worker"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // cluster is a few nodes on one bucket, each with a broker, a forwarder and the API.

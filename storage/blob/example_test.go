@@ -4,16 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
+	"github.com/emitd/emitd/storage/blob/dir"
 )
 
 // Appending to an object to which others also append. Each content is unique, because it only
 // grows. A write with an unknown outcome can therefore be resolved by reading.
 func ExampleBucket() {
 	ctx := context.Background()
-	bucket := mem.New(mem.Config{})
+	path, err := os.MkdirTemp("", "emitd-example-*")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(path)
+	bucket, err := dir.Open(dir.Config{Path: path})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	if _, err := bucket.Create(ctx, "log", []byte("begin")); err != nil {
 		fmt.Println(err)
 	}

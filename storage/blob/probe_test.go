@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestProbeFindsStoresThatDoNotKeepTheContract breaks one rule at a time.

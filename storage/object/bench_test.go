@@ -3,7 +3,7 @@ package object_test
 import (
 	"testing"
 
-	"github.com/emitd/emitd/storage/blob/mem"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/object"
 	"github.com/emitd/emitd/storage/storagetest"
 )

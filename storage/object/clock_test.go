@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestIDWithoutAClock: the node ID of a process that ended without leaving is free once the next

@@ -14,12 +14,11 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/object"
 )
 
@@ -104,7 +103,7 @@ func nodes(t *testing.T, bucket *mem.Bucket, profile string, n int) []*wire {
 		wires[i] = &wire{Bucket: bucket}
 		c, err := coordinator.New(open(t, wires[i], object.Config{}), coordinator.Config{
 			Cluster: "test", Profile: profile, Node: node.Identity{Name: fmt.Sprintf("node-%d", i)},
-			Clock:  func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) },
+			Clock:  func() time.Duration { return time.Since(began) + time.Hour },
 			Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {

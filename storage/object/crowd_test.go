@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/node"
-	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/object"
 )
 
@@ -61,7 +60,7 @@ func manyBegin(t *testing.T, nodes int, profile, refused string) {
 		last = open(t, bucket, object.Config{})
 		c, err := coordinator.New(last, coordinator.Config{
 			Cluster: "test", Profile: profile, Node: node.Identity{Name: fmt.Sprintf("node-%d", i)},
-			Clock:  func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) },
+			Clock:  func() time.Duration { return time.Since(began) + time.Hour },
 			Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {

@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestChangeTime: a reply contains the least time that a change took recently. A slow moment does

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/object"
 )
 

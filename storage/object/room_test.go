@@ -16,10 +16,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/emitd/emitd/coordinator"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/node"
-	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/object"
 )
 
@@ -38,7 +38,7 @@ func enter(t *testing.T, bucket *mem.Bucket, name string, edits ...func(*coordin
 	g := &guest{wire: &wire{Bucket: bucket}, over: make(chan error, 1)}
 	cfg := coordinator.Config{
 		Cluster: "test", Profile: coordinator.ProfileFast, Node: node.Identity{Name: name},
-		Clock:  func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) },
+		Clock:  func() time.Duration { return time.Since(began) + time.Hour },
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, edit := range edits {

@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
-	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/object"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )

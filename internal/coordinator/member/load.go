@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/storage"
 )
 

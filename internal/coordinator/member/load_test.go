@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )

@@ -3,7 +3,7 @@ package member
 import (
 	"fmt"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 )
 

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
 // clock is the clock of a machine. It counts from its own origin, slightly fast or slow, never

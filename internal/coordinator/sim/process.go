@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
 // Compares the queue with the plain version: a stable sort by time.

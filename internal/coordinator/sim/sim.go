@@ -50,7 +50,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/storage"
 )
 

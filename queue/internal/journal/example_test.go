@@ -6,8 +6,8 @@ import (
 	"iter"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/journal"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // counter is a state: the number of records.

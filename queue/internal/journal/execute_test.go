@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/queue/internal/journal/owner"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 func write() *owner.Write {

@@ -12,9 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 func TestConfigIsChecked(t *testing.T) {

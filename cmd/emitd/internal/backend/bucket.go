@@ -7,11 +7,11 @@ import (
 	"strings"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/instrument"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/dir"
 	"github.com/emitd/emitd/storage/blob/gcs"
-	"github.com/emitd/emitd/storage/blob/instrument"
-	"github.com/emitd/emitd/storage/blob/mem"
 	"github.com/emitd/emitd/storage/blob/s3"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/instrument"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/instrument"
 	"github.com/emitd/emitd/storage/object"
 )
 

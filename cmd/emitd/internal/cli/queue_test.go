@@ -22,10 +22,10 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/queue/wire"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/broker"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // queueNode is a node that serves the queue q, with a way to run the program against it.

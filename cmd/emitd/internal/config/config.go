@@ -21,8 +21,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/queue/broker"
 )

@@ -11,8 +11,8 @@ import (
 	"unicode"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon/exec"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
 // snake converts a Go field's name to its key: NodeRegistrationTTL to node_registration_ttl.

@@ -10,12 +10,12 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/client"
 	"github.com/emitd/emitd/queue/client/locate"
-	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
 // queueAPI is the queue API of a process. It answers from the start on every node and forwards calls to the

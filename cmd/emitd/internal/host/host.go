@@ -284,7 +284,7 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 			return fault.New(fault.Telemetry, "telemetry: %w", err)
 		}
 	}
-	timing := cfg.Timing()
+	timing := coordinator.Timing(cfg.Timing())
 	if timing.SettleWindow == 0 {
 		timing.SettleWindow = -1 // the coordinator's value for none
 	}

@@ -12,10 +12,10 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/broker"
-	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
 // queues holds the queues of a process: one broker for all shards that are assigned to its nodes, and the

@@ -22,8 +22,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 )

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/queue/internal/journal/owner"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // marking returns a configuration with marks.

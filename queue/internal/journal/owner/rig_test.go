@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/queue/internal/journal/owner"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // rig drives one machine by hand: calls wait until run carries them out, in order, in no time.

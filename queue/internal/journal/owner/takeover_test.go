@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/queue/internal/journal/owner"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 func TestANewJournalBeginsAtSlotOne(t *testing.T) {

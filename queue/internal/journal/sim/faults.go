@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/emitd/emitd/storage/blob/mem"
+	"github.com/emitd/emitd/internal/storage/mem"
 )
 
 // fault decides what goes wrong with a request that arrives at the bucket.

@@ -30,9 +30,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/journal/format"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // Config configures one run.

@@ -10,10 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/blobtest"
-	"github.com/emitd/emitd/storage/blob/mem"
-	"github.com/emitd/emitd/storage/blob/throttle"
 )
 
 func wrap(t *testing.T, inner blob.Bucket, config throttle.Config) *throttle.Bucket {

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // A bucket for tests. A second writer who has read an older version changes nothing.

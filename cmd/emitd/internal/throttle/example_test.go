@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/emitd/emitd/storage/blob/mem"
-	"github.com/emitd/emitd/storage/blob/throttle"
+	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
+	"github.com/emitd/emitd/internal/storage/mem"
 )
 
 // A bucket with at most 100 writes a second, and bursts of 10, whatever its users want.

@@ -3,9 +3,9 @@ package mem_test
 import (
 	"testing"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/blobtest"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 func TestConformance(t *testing.T) {

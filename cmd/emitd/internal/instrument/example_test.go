@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/emitd/emitd/storage/blob/instrument"
-	"github.com/emitd/emitd/storage/blob/mem"
+	"github.com/emitd/emitd/cmd/emitd/internal/instrument"
+	"github.com/emitd/emitd/internal/storage/mem"
 )
 
 // A bucket whose requests appear in the program's metrics and traces. Without providers of its own it uses

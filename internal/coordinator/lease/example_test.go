@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/emitd/emitd/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
 // The timings of a cluster that replaces a dead leader sooner, and for how long a node may trust its lease after it

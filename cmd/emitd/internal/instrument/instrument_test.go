@@ -14,10 +14,10 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/instrument"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/blobtest"
-	"github.com/emitd/emitd/storage/blob/instrument"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestConformance: measuring a bucket does not change its behaviour.

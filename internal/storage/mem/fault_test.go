@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/blobtest"
-	"github.com/emitd/emitd/storage/blob/mem"
 )
 
 // TestFaultsOfAWrite: what each fault does, and which error its caller gets.

@@ -33,7 +33,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-const scope = "github.com/emitd/emitd/storage/blob/instrument"
+const scope = "github.com/emitd/emitd/cmd/emitd/internal/instrument"
 
 // Config says how the calls are named.
 type Config struct {
