@@ -126,7 +126,7 @@ func TestRepairInterrupted(t *testing.T) {
 					continue
 				}
 				for _, applied := range []bool{false, true} {
-					r := interrupted{o: o, key: c.key, at: at, applied: applied, lost: c.lost, want: done[0], damaged: damaged, size: len(whole)}
+					r := interrupted{o: o, key: c.key, at: at, applied: applied, lost: c.lost, want: done[0], damaged: damaged}
 					r.run(t)
 				}
 			}
@@ -144,7 +144,6 @@ type interrupted struct {
 	lost    int
 	want    RepairResult
 	damaged *mem.Bucket
-	size    int
 }
 
 func (r *interrupted) run(t *testing.T) {
@@ -199,7 +198,11 @@ func (r *interrupted) run(t *testing.T) {
 		complaint("verify: %+v, %v", found, err)
 	}
 	r.evidence(bucket, complaint)
-	r.o.compareRepaired(t, newWorld(t, bucket), bucket, r.lost > 0, &blob.Object{Data: make([]byte, r.size)})
+	lost := ""
+	if r.lost > 0 {
+		lost = r.key
+	}
+	r.o.compareRepaired(t, newWorld(t, bucket), lost)
 }
 
 // evidence checks that every object was copied, and that what is lost is reported.
@@ -370,7 +373,7 @@ func TestBrokerBesideARepair(t *testing.T) {
 	if !tried["evid"] || !tried["ckpt"] {
 		t.Errorf("tried at %v", tried)
 	}
-	o.compareRepaired(t, w, bucket, true, &blob.Object{})
+	o.compareRepaired(t, w, segment)
 }
 
 // TestTwoRepairs: the second one continues what the first one has begun, and the first one ends.
@@ -405,7 +408,7 @@ func TestTwoRepairs(t *testing.T) {
 		t.Errorf("the first: %v", err)
 	}
 	w := newWorld(t, bucket)
-	o.compareRepaired(t, w, bucket, true, &blob.Object{})
+	o.compareRepaired(t, w, segment)
 }
 
 // TestRepairKeepsWhatCannotBeRead: a file that the file system cannot read is reported by Verify,
@@ -448,7 +451,7 @@ func TestRepairKeepsWhatCannotBeRead(t *testing.T) {
 	if to, err := os.Readlink(kept); err != nil || to != filepath.Base(path) {
 		t.Errorf("it is kept as %q, %v", to, err)
 	}
-	o.compareRepaired(t, w, bucket, true, &blob.Object{})
+	o.compareRepaired(t, w, segment)
 }
 
 // denying is a bucket that denies reading one object.
