@@ -211,7 +211,7 @@ var _ daemon.Agent = (*agent)(nil)
 
 // ErrGuardianGone marks the failure of a run whose guardian ended, did not answer or could not be
 // started. The command was killed.
-var ErrGuardianGone = errors.New("guardian is gone")
+var ErrGuardianGone = errors.New("the guardian has ended")
 
 // exitRelease is the exit code (EX_TEMPFAIL) by which a command gives its unit back.
 const exitRelease = 75

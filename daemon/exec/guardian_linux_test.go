@@ -296,7 +296,7 @@ func TestKilledGuardian(t *testing.T) {
 	guardian.signal(t, unix.SIGKILL)
 	for i, r := range runs {
 		err := r.end(t)
-		if !errors.Is(err, ErrGuardianGone) || err.Error() != "run acme:ticker: the command was killed: guardian is gone: exit status 137" {
+		if !errors.Is(err, ErrGuardianGone) || err.Error() != "run acme:ticker: the command was killed: the guardian has ended: exit status 137" {
 			t.Errorf("ended with %v", err)
 		}
 		leaders[i].mustEnd(t, "the command of a killed guardian")
@@ -332,7 +332,7 @@ func TestKilledGuardianOfAStoppedNode(t *testing.T) {
 					all[i].mustEnd(t, what)
 				}
 				n.process.signal(t, unix.SIGCONT)
-				n.after(t, "returned: run acme:ticker: the command was killed: guardian is gone: ")
+				n.after(t, "returned: run acme:ticker: the command was killed: the guardian has ended: ")
 			})
 		}
 	}

@@ -108,7 +108,7 @@ func (p *payloads) next() (key string, ok bool) {
 func (p *payloads) deleteOrphans(unreferenced func(keys map[string]bool) ([]string, error)) {
 	earlier, err := p.earlierEpochs()
 	if err != nil && p.ctx.Err() == nil {
-		p.logger.WarnContext(p.ctx, "cannot look for unused payloads", "prefix", p.prefix, "error", err)
+		p.logger.WarnContext(p.ctx, "cannot list unused payloads", "prefix", p.prefix, "error", err)
 	}
 	if len(earlier) == 0 {
 		return

@@ -99,7 +99,7 @@ func (r *Registry) acceptNone(ctx context.Context) error {
 	}
 	for _, e := range page.Entries {
 		if isJournal(strings.TrimPrefix(e.Key, joinKey(r.root, "v1/"))) {
-			return damagedList("it is gone, and so is its copy, but there are queues: %s", e.Key)
+			return damagedList("it is missing, and its copy too, but there are queues: %s", e.Key)
 		}
 	}
 	r.version, r.list, r.damage = "", registryFile{}, nil

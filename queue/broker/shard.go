@@ -225,7 +225,7 @@ func (s *shard) durableSlot() uint64 { return s.log.Durable() }
 
 // checkpointFailed logs why a checkpoint was given up.
 func (s *shard) checkpointFailed(err error) {
-	s.b.cfg.Logger.Warn("a checkpoint was given up", "unit", s.unit.String(), "error", err)
+	s.b.cfg.Logger.Warn("a checkpoint was aborted", "unit", s.unit.String(), "error", err)
 }
 
 // appended counts the records of a batch.

@@ -158,7 +158,7 @@ func releaseStep(s *shard, c *call) progress {
 		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: true}
 		switch {
 		case errors.Is(u.err, blob.ErrNotFound):
-			r.Kind, r.Cause = ledger.DeadLetter, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is gone", j.Attempts, j.Blob)
+			r.Kind, r.Cause = ledger.DeadLetter, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is missing", j.Attempts, j.Blob)
 		case j.Deliveries >= math.MaxUint16-1: // the counter ends here; claims could not be distinguished
 			r.Kind, r.Cause = ledger.DeadLetter, exhausted(&j, "it never reached a worker")
 		case u.err != nil:

@@ -88,7 +88,7 @@ func (r *Registry) verifyList(ctx context.Context, out *VerifyResult) ([]queue.S
 	case err != nil:
 		return nil, err
 	case second == nil && fresh.version != "":
-		add(r.copyKey, "missing", false, "the copy of the list is gone, damaged or not written yet")
+		add(r.copyKey, "missing", false, "the copy of the list is missing, damaged or not written yet")
 	case second != nil && second.Serial < fresh.list.Serial:
 		add(r.copyKey, "damaged", false, fmt.Sprintf("the copy of the list is an older one: serial number %d of %d", second.Serial, fresh.list.Serial))
 	}

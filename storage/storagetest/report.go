@@ -225,7 +225,7 @@ func keepsReason(w *world) {
 	l.change(storage.Change{Unit: unit0})
 	r := l.change(storage.Change{Unit: unit0, State: daemon.Unassigned, Step: daemon.Assign, To: peers[0].id, Reason: "least loaded"})
 	for _, step := range []daemon.Step{daemon.Acknowledge, daemon.Resume, daemon.Resume} {
-		for _, said := range []string{"", "own run had ended"} {
+		for _, said := range []string{"", "former run had ended"} {
 			head := w.look().Head
 			out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step, Reason: said})[0]
 			w.equal("applied", out.Applied, true)

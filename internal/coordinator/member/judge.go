@@ -178,7 +178,7 @@ func (m *Member) evaluateUnit(now lease.Instant, r *daemon.Record, holder *node.
 	switch {
 	case m.holderGone(now, r.Holder.Incarnation, holder):
 		expire.Dead = &storage.NodeVersion{Incarnation: r.Holder.Incarnation}
-		expire.Reason, expire.Forced = "holder is gone", true
+		expire.Reason, expire.Forced = "holder's row was removed", true
 		if holder != nil {
 			expire.Dead.Seq = holder.Seq
 			expire.Reason = "holder is dead"

@@ -376,7 +376,7 @@ func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
 	case m.storeChangedWithin(now, m.t.NodeRegistrationTTL), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
 	default:
-		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "own run had ended"})
+		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "former run had ended"})
 	}
 }
 

@@ -234,7 +234,7 @@ func (m *Member) startWaiting(now lease.Instant) {
 		default:
 			w.postponeAsked = l.rec.Generation
 			m.report(u, w.postponeAsked, daemon.Postpone, storage.UnitReport{
-				Reason:             "waits for its turn to start",
+				Reason:             "waits behind other starts of its node",
 				AcknowledgeTimeout: min(2*l.rec.AcknowledgeTimeout, mostPostponed*w.timeout),
 			})
 		}

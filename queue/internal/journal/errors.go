@@ -35,7 +35,7 @@ var (
 	// ErrBusy means that another checkpoint is being written.
 	ErrBusy = owner.ErrBusy
 	// ErrAborted is the error of a checkpoint that was aborted.
-	ErrAborted = errors.New("the checkpoint was given up")
+	ErrAborted = errors.New("the checkpoint was aborted")
 )
 
 // GenerationError is an ErrGeneration: the run that opens the journal is not newer than the one

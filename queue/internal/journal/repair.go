@@ -21,7 +21,7 @@ import (
 func (f *VerifyResult) Repairable() error {
 	for _, p := range f.Problems {
 		if errors.Is(p.Kind, ErrNewer) || errors.Is(p.Kind, blob.ErrDenied) {
-			return fmt.Errorf("%s: %w: nobody knows what is in it", p.Key, p.Kind)
+			return fmt.Errorf("%s: %w: its content is unknown", p.Key, p.Kind)
 		}
 	}
 	if f.Head.Epoch == 0 {

@@ -263,7 +263,7 @@ func (v *verifier) problem(key string, kind error, spare bool, format string, ar
 // broken adds the problem of an object that cannot be read.
 func (v *verifier) broken(key string, err error, spare bool) {
 	if kind := kindOf(err); errors.Is(kind, ErrMissing) {
-		v.problem(key, kind, spare, "it is gone")
+		v.problem(key, kind, spare, "the object is missing")
 	} else {
 		v.problem(key, kind, spare, "%v", err)
 	}
@@ -325,7 +325,7 @@ func (v *verifier) compareHead(ctx context.Context, head format.Head, bad error)
 	default:
 		v.found.Head, v.found.copied = head, false
 		if head.Repair != "" {
-			v.problem(format.HeadKey, ErrRepairing, true, "run it again: until it has ended, nobody serves the journal")
+			v.problem(format.HeadKey, ErrRepairing, true, "run the repair again: no node serves the journal until it has ended")
 		}
 		return v.checkCopy(ctx, &head)
 	}
@@ -346,7 +346,7 @@ func (v *verifier) checkCopy(ctx context.Context, head *format.Head) error {
 	}
 	o, err := v.read(ctx, format.CopyKey(last)) // the copy is written after HEAD
 	if err == nil && errors.Is(o.err, blob.ErrNotFound) {
-		v.problem(format.CopyKey(last), ErrMissing, true, "the copy of HEAD is gone, or not written yet")
+		v.problem(format.CopyKey(last), ErrMissing, true, "the copy of HEAD is missing or not written yet")
 	}
 	return err
 }
@@ -378,7 +378,7 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 		key := part.Key()
 		switch o := v.objects[key]; {
 		case o == nil:
-			v.problem(key, ErrMissing, spare, "a part of the checkpoint of slot %d is gone", c.Slot)
+			v.problem(key, ErrMissing, spare, "a part of the checkpoint of slot %d is missing", c.Slot)
 			whole = false
 		case o.err != nil:
 			v.broken(key, o.err, spare)

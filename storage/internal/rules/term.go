@@ -91,7 +91,7 @@ func ApplyExitEvidence(r Rows, term *node.Term, b storage.Heartbeat, now time.Ti
 	return marked, vacated
 }
 
-// Vacate takes a term from its holder. Its number stays used, and nobody leads.
+// Vacate takes a term from its holder. Its number stays used, and there is no leader.
 func Vacate(r Rows, term *node.Term, reason node.LossReason, detail json.RawMessage, now time.Time) {
 	e := termEvent(daemon.LeaderLost, *term, string(reason))
 	e.Detail = detail

@@ -257,7 +257,7 @@ func (m *Machine) headChangeAnswered(_ time.Duration, c *Call, r Result) {
 	case head.Nonce == m.head.Nonce: // refused although HEAD is unchanged: some stores do that
 		m.sendHead(m.change.head, r.Version, m.change.refused+1)
 	default:
-		m.end(corrupt(format.HeadKey, "nobody else writes in epoch %d", head.Epoch))
+		m.end(corrupt(format.HeadKey, "it was changed, but no other owner writes in epoch %d", head.Epoch))
 	}
 }
 

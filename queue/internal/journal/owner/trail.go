@@ -134,7 +134,7 @@ func (t *LogWalk) ProveAcked(header func(slot uint64) (format.Header, error)) (u
 		if slot >= until+t.Window {
 			until = slot - t.Window + 1
 			if why == nil {
-				why = fmt.Errorf("slot %d is there, which nobody may fill before slot %d is acknowledged", slot, until-1)
+				why = fmt.Errorf("slot %d is filled, which no owner may do before slot %d is acknowledged", slot, until-1)
 			}
 			continue
 		}
