@@ -10,27 +10,44 @@ import (
 	"strings"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
+
 	"github.com/emitd/emitd/internal/queue/wire/limits"
 	"github.com/emitd/emitd/queue"
 )
 
-// Decode decodes one JSON object from body into v, which points to a zero value. It refuses a body
-// that is missing, malformed, or followed by more, and fields that are unknown or have the wrong
-// type. The error is a refusal that names the field. The bytes in v are copies.
+// Decode decodes one JSON object from body into v, whose other fields it leaves as they are. It refuses a body that is
+// missing, malformed, or followed by more, and fields that are unknown or have the wrong type. The error is a refusal
+// that names the field. The bytes in v are copies.
+//
+// The second version of encoding/json decodes the frequent bodies, as programs usually write them, in less than half
+// the time. It is stricter than the first: it declines names in other case, names that occur twice, and text that is
+// not UTF-8, also inside a payload. The first version then decodes the body from the beginning, or reports what is
+// wrong. So there is one meaning and one set of errors, and a test compares the two.
 func Decode(body []byte, v any) error {
-	if f, ok := v.(scanned); ok {
-		if scan(body, f) {
+	if err := limits.JSONBody(body, v); err != nil {
+		return err
+	}
+	switch v.(type) { // others are decoded into settings that exist, where the versions differ about null
+	case *EnqueueRequest, *ClaimRequest, *SettleRequest, *Settlement:
+		if decodeStrict(body, v) {
 			return nil
 		}
 		reflect.ValueOf(v).Elem().SetZero()
 	}
-	if err := limits.JSONBody(body, v); err != nil {
-		return err
-	}
 	return decode(body, v)
 }
 
-// decode is Decode with encoding/json.
+// decodeStrict decodes an object with the second version of encoding/json. If it returns false, it declines, and the
+// body is partly decoded.
+func decodeStrict(body []byte, v any) bool {
+	if first := bytes.TrimSpace(body); len(first) == 0 || first[0] != '{' { // null decodes into anything
+		return false
+	}
+	return jsonv2.Unmarshal(body, v, jsonv2.RejectUnknownMembers(true)) == nil
+}
+
+// decode is Decode with the first version of encoding/json.
 func decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()

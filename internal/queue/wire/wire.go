@@ -179,7 +179,7 @@ func split(b []byte) (text json.RawMessage, bin []byte) {
 // plain reports whether b can be part of a JSON body unchanged: exactly one valid value with
 // nothing around it.
 func plain(b []byte) bool {
-	return b[0] > ' ' && b[len(b)-1] > ' ' && utf8.Valid(b) && valid(b)
+	return b[0] > ' ' && b[len(b)-1] > ' ' && utf8.Valid(b) && json.Valid(b)
 }
 
 // join is the inverse of split. The returned bytes belong to the caller.
