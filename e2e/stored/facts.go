@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Kind is where a fixture's cluster has its store.
@@ -38,6 +39,9 @@ const (
 	DataFile  = "data.tar.gz" // the SQLite files, or the directories of the bucket
 	DumpFile  = "dump.sql"    // of Postgres
 )
+
+// ObjectPayload is a payload that the queue keeps as an object of its own, because it is too large for the log.
+var ObjectPayload = strings.Repeat("payload ", 40_000)
 
 // Facts are what the release read in its own fixture.
 type Facts struct {

@@ -157,12 +157,19 @@ func (f *fixture) queues() {
 	var jobs []struct {
 		ID, Token string
 		Payload   json.RawMessage
+		Bytes     []byte `json:"payload_base64"`
 	}
 	f.decode(f.emitd("queue", "claim", "mail", "--type", "email:send"), &jobs)
 	if len(jobs) != 1 || jobs[0].ID != "waiting" || !strings.Contains(string(jobs[0].Payload), `"ada"`) {
 		f.t.Fatalf("claimed %+v", jobs)
 	}
 	f.emitd("queue", "complete", "mail", "waiting", "--token", jobs[0].Token)
+	jobs = nil
+	f.decode(f.emitd("queue", "claim", "wide", "--type", "object"), &jobs)
+	if len(jobs) != 1 || string(jobs[0].Bytes) != ObjectPayload {
+		f.t.Fatalf("claimed %d jobs, %.200s, want the one whose payload is an object, with %d bytes", len(jobs), jobs, len(ObjectPayload))
+	}
+	f.emitd("queue", "complete", "wide", jobs[0].ID, "--token", jobs[0].Token)
 	var left []struct{ ID, State string }
 	f.decode(f.emitd("queue", "peek", "mail"), &left)
 	states := map[string]string{}

@@ -150,7 +150,8 @@ func (s *scene) useQueue() error {
 	err = errors.Join(err,
 		s.do("queue", "enqueue", "mail", "once", "--key", "welcome-ada", "--type", "email:send"),
 		s.do("queue", "enqueue", "mail", "again", "--id", "waiting"), // a duplicate, which changes nothing
-		s.do("queue", "enqueue", "wide", "in a group", "--id", "grouped", "--group", "g"))
+		s.do("queue", "enqueue", "wide", "in a group", "--id", "grouped", "--group", "g"),
+		s.enqueueObject())
 	for _, end := range [][]string{{"dead", "fail", "--dead", "--cause", "no such address"}, {"done", "complete", "--result", "sent"}, {"failed", "fail", "--cause", "busy", "--retry-after", "1s"}, {"active"}} {
 		token, claimed := s.claim(end[0])
 		err = errors.Join(err, claimed)
@@ -163,6 +164,16 @@ func (s *scene) useQueue() error {
 	err = errors.Join(err, s.until("the failed job is due", s.says(`"state": "delayed"`, 1, "queue", "peek", "mail")))
 	_, online := s.kind.Reads()
 	return errors.Join(err, s.read(online))
+}
+
+// enqueueObject adds a job whose payload is too large for the log, and for an argument of a command.
+func (s *scene) enqueueObject() error {
+	cmd := exec.Command(filepath.Join(s.programs, "emitd"), s.command("queue", "enqueue", "wide", "-", "--type", "object")...)
+	cmd.Stdin = strings.NewReader(stored.ObjectPayload + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("enqueue a large payload: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // claim takes the job of a type.
