@@ -22,7 +22,7 @@ func TestRunErrorsArePublic(t *testing.T) {
 		t.Errorf("a member's SlowStoreError is returned as %T: %v", err, err)
 	}
 	other := errors.New("other")
-	if err := runError(other); err != other || runError(nil) != nil {
+	if err := runError(other); !errors.Is(err, other) || runError(nil) != nil {
 		t.Errorf("another error is returned as %v", err)
 	}
 }

@@ -23,7 +23,7 @@ func newThrone() *throne {
 	began := time.Now()
 	th := &throne{leadership: newLeadership(func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) }, 25*time.Millisecond)}
 	th.post = func(in member.Input) { th.posted = append(th.posted, in) }
-	th.leadership.notify = func(_ *leaderTerm, t Transition) { th.told = append(th.told, t) }
+	th.notify = func(_ *leaderTerm, t Transition) { th.told = append(th.told, t) }
 	th.gates = func() []chan struct{} { return nil }
 	return th
 }

@@ -41,8 +41,8 @@ func Untrusted(err error) bool {
 	return verify || invalid || host || unknown || plain || alert || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// SinkDown wraps an error as [outbox.ErrSinkDown]. what says what was attempted.
-func SinkDown(what string, err error) error {
+// Down wraps an error as [outbox.ErrSinkDown]. what says what was attempted.
+func Down(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", outbox.ErrSinkDown, what, err)
 }
 

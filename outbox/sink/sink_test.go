@@ -34,7 +34,7 @@ func (r *receiver) take(ctx context.Context, row outbox.Row) error {
 	r.mu.Unlock()
 	switch {
 	case down:
-		return sink.SinkDown("dial", errors.New("refused"))
+		return sink.Down("dial", errors.New("refused"))
 	case fault == sinktest.Refuse:
 		return sink.Permanent("refused")
 	case fault == sinktest.Falter:

@@ -118,7 +118,7 @@ func (q *brokerCheck) old() bool {
 // answer makes a check. It ends when the client is closed.
 func (w *brokerWatch) answer(q *brokerCheck) {
 	if err := w.pingAny(); err != nil {
-		q.err = sink.SinkDown("reach any broker", w.redact(err))
+		q.err = sink.Down("reach any broker", w.redact(err))
 	}
 	q.at = time.Now()
 	w.mu.Lock()

@@ -49,7 +49,7 @@ func (s *Sink) classify(ctx context.Context, topic string, err error) error {
 	case oneOf(err, unknown) && s.cfg.Topic == "":
 		return sink.Permanent("%s: no such topic: %w", what, err)
 	case oneOf(err, unknown), oneOf(err, down):
-		return sink.SinkDown(what, s.redacted(err))
+		return sink.Down(what, s.redacted(err))
 	case errors.Is(context.Cause(ctx), outbox.ErrSinkDown): // the reason that ended ctx made this record fail, too
 		return fmt.Errorf("%s: not confirmed: %w: %w", what, context.Cause(ctx), s.redacted(err))
 	case !answered(err), errors.Is(err, kgo.ErrRecordTimeout):

@@ -48,7 +48,7 @@ func TestClassify(t *testing.T) {
 	} {
 		q := &brokerCheck{at: time.Now().Add(time.Hour), done: make(chan struct{})} // no broker is asked
 		if close(q.done); c.ping != nil {
-			q.err = sink.SinkDown("reach any broker", c.ping)
+			q.err = sink.Down("reach any broker", c.ping)
 		}
 		err := (&Sink{watch: &brokerWatch{newest: q}}).classify(t.Context(), "orders", c.err)
 		if errors.Is(err, outbox.ErrSinkDown) != c.down || errors.Is(err, outbox.ErrPermanent) || !errors.Is(err, c.err) {

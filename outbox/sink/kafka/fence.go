@@ -48,7 +48,7 @@ func (s *Sink) lockID(ctx context.Context, id string) (leave func(), err error) 
 	case turn <- struct{}{}:
 		return func() { <-turn }, nil
 	case <-ctx.Done():
-		return nil, sink.SinkDown("fence "+id+" after another attempt", context.Cause(ctx))
+		return nil, sink.Down("fence "+id+" after another attempt", context.Cause(ctx))
 	}
 }
 
@@ -102,11 +102,11 @@ const repeatAfter = 50 * time.Millisecond
 func (s *Sink) initFailed(ctx context.Context, id string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return sink.SinkDown("fence "+id, context.Cause(ctx))
+		return sink.Down("fence "+id, context.Cause(ctx))
 	case oneOf(err, fenced):
 		return fmt.Errorf("%w: %s: %w", outbox.ErrFenced, id, err)
 	default:
-		return sink.SinkDown("fence "+id, s.redacted(err))
+		return sink.Down("fence "+id, s.redacted(err))
 	}
 }
 

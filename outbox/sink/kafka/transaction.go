@@ -69,7 +69,7 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	select {
 	case p.txLock <- struct{}{}:
 	case <-ctx.Done():
-		return []error{sink.SinkDown("begin a transaction of "+p.id+" after the one before", context.Cause(ctx))}
+		return []error{sink.Down("begin a transaction of "+p.id+" after the one before", context.Cause(ctx))}
 	}
 	if !s.owns(p) { // the delivery that had the turn discarded it
 		<-p.txLock
@@ -292,7 +292,7 @@ func (s *Sink) txFailed(p *producer, err error) error {
 	case oneOf(err, fenced) || errors.Is(err, kerr.InvalidProducerIDMapping):
 		err = fmt.Errorf("%w: %s: %w", outbox.ErrFenced, p.id, err)
 	case oneOf(err, down) || unreachable(err) || errors.Is(err, context.DeadlineExceeded):
-		err = sink.SinkDown("end the transaction of "+p.id, s.redacted(err))
+		err = sink.Down("end the transaction of "+p.id, s.redacted(err))
 	default:
 		err = fmt.Errorf("end the transaction of %s: %w", p.id, err)
 	}

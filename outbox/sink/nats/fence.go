@@ -119,7 +119,7 @@ func (s *Sink) newest(ctx context.Context, subject string) (marker, error) {
 	}
 	epoch, err := strconv.ParseInt(msg.Header.Get(sink.Generation), 10, 64)
 	if err != nil {
-		return marker{}, sink.SinkDown("fence", fmt.Errorf("the subject %s holds a message that is not a fence marker", subject))
+		return marker{}, sink.Down("fence", fmt.Errorf("the subject %s holds a message that is not a fence marker", subject))
 	}
 	return marker{subject: subject, epoch: epoch, sequence: msg.Sequence}, nil
 }
@@ -132,15 +132,15 @@ func (s *Sink) fenceFailed(ctx context.Context, subject string, err error) error
 	case !s.conn.IsConnected():
 		return s.disconnected()
 	case silent:
-		return sink.SinkDown("fence "+subject, context.Cause(ctx))
+		return sink.Down("fence "+subject, context.Cause(ctx))
 	case ctx.Err() != nil:
 		return fmt.Errorf("fence %s: %w", subject, context.Cause(ctx))
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return sink.SinkDown("fence", fmt.Errorf("there is no stream %s", s.cfg.Stream))
+		return sink.Down("fence", fmt.Errorf("there is no stream %s", s.cfg.Stream))
 	case errors.Is(err, jetstream.ErrNoStreamResponse), codeOf(err) == codeOtherStream:
-		return sink.SinkDown("fence", fmt.Errorf("the stream %s does not bind %s: add %s.> to its subjects", s.cfg.Stream, subject, s.cfg.FenceSubject))
+		return sink.Down("fence", fmt.Errorf("the stream %s does not bind %s: add %s.> to its subjects", s.cfg.Stream, subject, s.cfg.FenceSubject))
 	default:
-		return sink.SinkDown("fence", errors.New(s.redact(err)))
+		return sink.Down("fence", errors.New(s.redact(err)))
 	}
 }
 

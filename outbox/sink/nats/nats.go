@@ -263,7 +263,7 @@ func (s *Sink) connected(ctx context.Context) error {
 		}
 	}
 	if s.conn.IsClosed() {
-		return sink.SinkDown("publish", errors.New("the connection is closed"))
+		return sink.Down("publish", errors.New("the connection is closed"))
 	}
 	return nil
 }
@@ -271,9 +271,9 @@ func (s *Sink) connected(ctx context.Context) error {
 // disconnected returns the error of a sink without a connection, with its cause.
 func (s *Sink) disconnected() error {
 	if err := s.conn.LastError(); err != nil {
-		return sink.SinkDown("publish", errors.New("not connected: "+s.redact(err)))
+		return sink.Down("publish", errors.New("not connected: "+s.redact(err)))
 	}
-	return sink.SinkDown("publish", errors.New("not connected"))
+	return sink.Down("publish", errors.New("not connected"))
 }
 
 // redact removes the credentials, including those in the URL, from a library's error.

@@ -124,7 +124,7 @@ func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 	case api != nil && int(api.ErrorCode) == codeOtherStream:
 		return sink.Permanent("%s: the subject does not belong to the stream %s: %w", what, s.cfg.Stream, err)
 	case api != nil && api.Code == 503 && (s.cfg.Stream != "" || int(api.ErrorCode) != codeFull):
-		return sink.SinkDown(what, err)
+		return sink.Down(what, err)
 	case api != nil:
 		return fmt.Errorf("%s: %w", what, err)
 	case ctx.Err() != nil:
@@ -148,7 +148,7 @@ func (s *Sink) noStream(ctx context.Context, subject string, err error) error {
 	case ctx.Err() != nil:
 		return s.unacknowledged(ctx, subject)
 	default:
-		return sink.SinkDown(what, fmt.Errorf("JetStream does not answer: %w", asked))
+		return sink.Down(what, fmt.Errorf("JetStream does not answer: %w", asked))
 	}
 }
 

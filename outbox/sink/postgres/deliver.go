@@ -203,7 +203,7 @@ func (s *Sink) once(ctx context.Context, what string, f func(ctx context.Context
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%s: not attempted: %w", what, context.Cause(ctx))
 		}
-		return sink.SinkDown("connect", plain(ctx, err))
+		return sink.Down("connect", plain(ctx, err))
 	}
 	defer conn.Release()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
@@ -243,7 +243,7 @@ func classify(ctx context.Context, what string, err error) error {
 	case pg == nil && ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	case pg == nil:
-		return sink.SinkDown(what, plain(ctx, err))
+		return sink.Down(what, plain(ctx, err))
 	}
 	text := fmt.Errorf("%s: %s (SQLSTATE %s)", what, pg.Message, pg.Code) // Detail may hold the payload
 	switch class := pg.Code[:min(2, len(pg.Code))]; {

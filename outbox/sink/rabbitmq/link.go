@@ -39,7 +39,7 @@ func (s *Sink) connect(ctx context.Context) (*link, error) {
 	}
 	switch {
 	case s.closed:
-		return nil, sink.SinkDown("publish", errors.New("the sink is closed"))
+		return nil, sink.Down("publish", errors.New("the sink is closed"))
 	case s.link != nil && s.link.alive():
 		return s.link, nil
 	case ctx.Err() != nil:
@@ -59,7 +59,7 @@ func (s *Sink) connect(ctx context.Context) (*link, error) {
 		}
 		// The library's error may repeat the password that was refused.
 		text := sink.Redact(err.Error(), sink.Secret(s.uri.Password))
-		s.failed = sink.SinkDown("connect to "+sink.Host(string(s.cfg.URL)), errors.New(text))
+		s.failed = sink.Down("connect to "+sink.Host(string(s.cfg.URL)), errors.New(text))
 		return nil, s.failed
 	}
 	s.link = l

@@ -152,7 +152,7 @@ func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outb
 	}
 	what := fmt.Sprintf("publish to %q with routing key %.80q", s.cfg.Exchange, key)
 	if why := l.blocked(); why != "" {
-		return sink.SinkDown(what, errors.New("the broker blocks publishers: "+why))
+		return sink.Down(what, errors.New("the broker blocks publishers: "+why))
 	}
 	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the broker", After: s.cfg.Timeout})
 	defer cancel()
@@ -163,7 +163,7 @@ func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outb
 	case err == nil:
 		return nil
 	case ctx.Err() != nil && l.blocked() != "":
-		return sink.SinkDown(what, errors.New("the broker blocks publishers: "+l.blocked()))
+		return sink.Down(what, errors.New("the broker blocks publishers: "+l.blocked()))
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	default:
@@ -178,7 +178,7 @@ func classify(what string, err error) error {
 	case e == nil:
 		return fmt.Errorf("%s: %w", what, err)
 	case e.Code == amqp.NotFound, e.Code == amqp.AccessRefused, e.Code == amqp.NotAllowed, e.Code == amqp.ResourceLocked:
-		return sink.SinkDown(what, err) // exchange and login are configured, so this holds for all messages
+		return sink.Down(what, err) // exchange and login are configured, so this holds for all messages
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}

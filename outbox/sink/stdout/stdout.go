@@ -128,7 +128,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	select {
 	case err := <-done:
 		if err != nil {
-			return []error{sink.SinkDown("write", err)}
+			return []error{sink.Down("write", err)}
 		}
 		return nil
 	case <-ctx.Done():

@@ -45,7 +45,7 @@ func (s *Sink) unanswered(ctx context.Context, req *http.Request, err error) err
 	what := "post to " + sink.Host(req.URL.String())
 	switch {
 	case sink.Unreachable(err) && ctx.Err() == nil:
-		return sink.SinkDown(what, err)
+		return sink.Down(what, err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	default:
