@@ -70,8 +70,9 @@ type handover struct {
 // looks are the pauses between looking for the next broker.
 var looks = backoff.Policy{First: 5 * time.Millisecond, Limit: 40 * time.Millisecond}
 
-// next waits until the shards of a place have another broker. It returns the broker of this process
-// even if nothing has changed, because its run may have started anew.
+// next waits for the broker to call next. It returns another broker at once, and the same one after a
+// pause: its run may have started only now, because this node can learn of an assignment before the
+// assigned node does.
 func (h *handover) next(p shardHolder) (shardHolder, bool) {
 	for {
 		if d, ok := h.f.cfg.Locator.(client.Invalidator); ok {
@@ -86,7 +87,7 @@ func (h *handover) next(p shardHolder) (shardHolder, bool) {
 		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.asked, pause) != nil {
 			return p, false
 		}
-		if ok && next.svc == h.f.cfg.Local {
+		if ok {
 			return next, true
 		}
 	}

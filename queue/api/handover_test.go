@@ -96,6 +96,36 @@ func TestHandOverIsADelay(t *testing.T) {
 	}
 }
 
+// TestAssignedAndNotYetServing: a node that forwards can learn of an assignment before the assigned node
+// does. That node refuses the call, and is called again although nothing has changed in the cluster.
+func TestAssignedAndNotYetServing(t *testing.T) {
+	t.Parallel()
+	b := newBrokers(t, 2, 1)
+	where := &asked{Locator: b}
+	door, err := api.NewForwarder(api.ForwarderConfig{Locator: where, Sharding: b.nodes[0].Registry(), Self: "door:1", HandoverWait: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer door.Close()
+	b.nodes[0].runs[0]()
+	b.tell(0, 1)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := door.Enqueue(context.Background(), "q", ids(1))
+		answer <- err
+	}()
+	until(t, func() bool { return where.times.Load() > 3 })
+	b.serve(0, 1)
+	select {
+	case err := <-answer:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the assigned node is not called again")
+	}
+}
+
 // TestPatienceEnds: without a next broker, a call is refused when its waiting time is over. A call
 // that was forwarded already, or meets a cluster store that does not answer, is refused at once.
 func TestPatienceEnds(t *testing.T) {
