@@ -113,7 +113,7 @@ func TestHole04LostPayload(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for range 2 {
-			if i := n.get("lost"); i.State != queue.Dead || i.Attempts != 0 || !strings.Contains(i.Cause, "is gone") || i.Size != len(large()) {
+			if i := n.get("lost"); i.State != queue.Dead || i.Attempts != 0 || !strings.Contains(i.Cause, "is missing") || i.Size != len(large()) {
 				t.Fatalf("%+v", i)
 			}
 			r.kill()
