@@ -28,7 +28,7 @@ func callAt[T any](f *Forwarder, name string, p shardHolder, do func(p shardHold
 	}
 	h := handover{f: f, name: name, until: time.Now().Add(f.cfg.HandoverWait)}
 	for err != nil && f.betweenBrokers(p, err) {
-		next, found := h.next(p)
+		next, found := h.next(p, notYetServing(err))
 		if !found {
 			break
 		}
@@ -59,6 +59,13 @@ func (f *Forwarder) betweenBrokers(p shardHolder, err error) bool {
 	return true // another node, which may have ended
 }
 
+// notYetServing reports whether a broker refused because it does not serve the queue, or not yet. A node that
+// got a forwarded call says so by the Retry-After of noBroker.
+func notYetServing(err error) bool {
+	e, ok := errors.AsType[*queue.Error](err)
+	return ok && e.Tag == queue.Unavailable && e.RetryAfter == forwardRetry
+}
+
 // handover is the state of a call that waits for the next broker.
 type handover struct {
 	f     *Forwarder
@@ -70,10 +77,11 @@ type handover struct {
 // looks are the pauses between looking for the next broker.
 var looks = backoff.Policy{First: 5 * time.Millisecond, Limit: 40 * time.Millisecond}
 
-// next waits for the broker to call next. It returns another broker at once, and the same one after a
-// pause: its run may have started only now, because this node can learn of an assignment before the
-// assigned node does.
-func (h *handover) next(p shardHolder) (shardHolder, bool) {
+// next waits for the broker to call next. It returns another broker at once. It returns the same one after
+// a pause if that does not serve the queue: its run may have started only now, because this node can
+// learn of an assignment before the assigned node does. A broker that is unavailable for another reason
+// is not called again, because repeated calls would add to its trouble.
+func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 	for {
 		if d, ok := h.f.cfg.Locator.(client.Invalidator); ok {
 			d.Invalidate()
@@ -87,7 +95,7 @@ func (h *handover) next(p shardHolder) (shardHolder, bool) {
 		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.asked, pause) != nil {
 			return p, false
 		}
-		if ok {
+		if ok && (notServing || next.svc == h.f.cfg.Local) {
 			return next, true
 		}
 	}

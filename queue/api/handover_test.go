@@ -3,6 +3,8 @@ package api_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -123,6 +125,29 @@ func TestAssignedAndNotYetServing(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("the assigned node is not called again")
+	}
+}
+
+// TestUnavailableBrokerIsCalledOnce: a broker that serves the queue and cannot store a payload is not called
+// again by the node that forwards, because that would add to its trouble.
+func TestUnavailableBrokerIsCalledOnce(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	broker := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"_tag":"QueueUnavailable","message":"store the payload"}`)
+	}))
+	door, err := api.NewForwarder(api.ForwarderConfig{
+		Locator: &nodes{addr: broker.Listener.Addr().String()}, Self: "door:1", HandoverWait: 200 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer door.Close()
+	if _, err := door.Enqueue(t.Context(), "q", ids(1)); queue.TagOf(err) != queue.Unavailable || calls.Load() != 1 {
+		t.Errorf("%v after %d calls", err, calls.Load())
 	}
 }
 
