@@ -3,6 +3,7 @@
 package exec
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"slices"
@@ -119,7 +120,9 @@ func (w *guardedRun) signal(seen *census, s unix.Signal) {
 	}
 }
 
-// strayProcesses returns the processes of the run that have left its process group.
+// strayProcesses returns the processes of the run that have left its process group, parents before their children:
+// numbers are given in ascending order. A shell whose child is killed first writes "Killed" before it is killed
+// itself, and the last line that a run writes becomes its error.
 func (w *guardedRun) strayProcesses(seen *census) []process {
 	var all []process
 	if w.cgroup != nil {
@@ -128,6 +131,7 @@ func (w *guardedRun) strayProcesses(seen *census) []process {
 		all = seen.members(w)
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(p process) bool { return p.pgid == w.pid })
+	slices.SortFunc(all, func(a, b process) int { return cmp.Compare(a.pid, b.pid) })
 	for _, p := range all {
 		w.strays[p.pid] = true
 	}
