@@ -62,8 +62,8 @@ const (
 )
 
 // Config configures a coordinator. Its zero value is a node that may lead and run daemons, with the profile
-// "default". All nodes of a cluster must have equal timings ([node.Timing]). A node that joins others with
-// different timings stops ([TimingError]).
+// "default". The nodes of a cluster may have different timings, so that a rolling restart can change them. While
+// they differ, the bounds are those of the slowest node.
 type Config struct {
 	// Cluster names the cluster; default "default". The first node writes the name into the store, and the store
 	// refuses nodes with another name (storage.ErrOtherCluster). A staging node that reaches the production store
@@ -199,6 +199,6 @@ func (c Config) traits() node.Traits {
 	return node.Traits{
 		Version: c.Version, Address: c.Address, Labels: c.Labels, Capacity: c.Capacity,
 		NeverLead: c.NeverLead, NoDaemons: c.NoDaemons, Host: host,
-		Cluster: c.Cluster, Timing: c.timing().Shared(),
+		Cluster: c.Cluster,
 	}
 }

@@ -206,7 +206,6 @@ func (c *Coordinator) runValidity(u daemon.Unit) time.Duration {
 //
 //   - Another live process has this node's ID (storage.ErrIDInUse): its heartbeats advance while this node is
 //     refused.
-//   - A live node that was in the cluster before has different timings ([TimingError]).
 //   - The store makes one change at a time and cannot carry one more node with these timings. Run waits for the
 //     time that a dead or stopping node takes to leave, and then gives up ([SlowStoreError]).
 //   - The store belongs to a cluster with another name than Config.Cluster (storage.ErrOtherCluster).

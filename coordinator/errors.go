@@ -6,17 +6,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/member"
-	"github.com/emitd/emitd/node"
 )
-
-// TimingError is returned by Run: another live node of the cluster, which was there before, has different timings.
-type TimingError struct {
-	Node         node.Identity // the other node
-	Mine, Theirs node.Timing
-}
-
-// Error names the other node and the timings that differ.
-func (e *TimingError) Error() string { return (*member.TimingError)(e).Error() }
 
 // SlowStoreError is returned by Run: the store is too slow for this node's timings and the number of nodes.
 type SlowStoreError struct {
@@ -32,18 +22,10 @@ func (e *SlowStoreError) Error() string { return (*member.SlowStoreError)(e).Err
 
 // runError returns why the member stopped, as this package's own types.
 func runError(err error) error {
-	var (
-		timing *member.TimingError
-		slow   *member.SlowStoreError
-	)
-	switch {
-	case errors.As(err, &timing):
-		return (*TimingError)(timing)
-	case errors.As(err, &slow):
+	if slow := (*member.SlowStoreError)(nil); errors.As(err, &slow) {
 		return (*SlowStoreError)(slow)
-	default:
-		return err
 	}
+	return err
 }
 
 // CancelledError is the cause with which the context of an agent's run ends.

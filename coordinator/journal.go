@@ -106,8 +106,6 @@ func (j *noticeLog) notice(now lease.Instant, n member.Notice) {
 		j.log.Warn("the store's clock jumped: deadlines are measured by the local clock alone for a while")
 	case member.IDInUse:
 		j.log.Error("another process has this node's ID: this node joins once that process is gone, and ends if it is alive", "error", n.Err)
-	case member.TimingsDiffer:
-		j.log.Warn("another node has other timings: this node waits until that one is declared dead, and ends if it is alive", "error", n.Err)
 	case member.StoreSlow:
 		j.log.Warn("the store has become too slow for the timings and the number of nodes: units may move before they have started", "error", n.Err)
 	case member.StoreRecovered:

@@ -19,9 +19,7 @@ package node
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -67,15 +65,15 @@ type Traits struct {
 	// Cluster is the name of the cluster that the node wants to join. The store refuses a node with a name other
 	// than the stored one.
 	Cluster string `json:"cluster,omitempty"`
-	// Timing is the part of the node's timings that all nodes of a cluster must have in common.
+	// Timing is the part of the node's timings by which the others judge it.
 	Timing Timing `json:"timing,omitzero"`
 	// FirstRegisteredAt is when this process registered for the first time, by the store's clock. The process
 	// repeats it when it registers again. It is zero before; package member fills it in.
 	FirstRegisteredAt time.Time `json:"first_registered_at,omitzero"`
 }
 
-// Timing holds the durations that the nodes of a cluster must have in common, in nanoseconds. Package lease
-// explains each.
+// Timing holds the durations of a node by which others judge it, in nanoseconds. A process never changes them.
+// Package lease explains each.
 type Timing struct {
 	HeartbeatInterval   time.Duration `json:"heartbeat_interval"`
 	QueryTimeout        time.Duration `json:"query_timeout"`
@@ -84,28 +82,6 @@ type Timing struct {
 	StopTimeout         time.Duration `json:"stop_timeout"`
 	Wakeup              time.Duration `json:"wakeup"`
 	ClockStep           time.Duration `json:"clock_step"`
-}
-
-// Diff lists the differences: "heartbeat_interval 1s, here 15s; …". "Here" is t's value.
-func (t Timing) Diff(other Timing) string {
-	var out []string
-	for _, f := range []struct {
-		name         string
-		mine, theirs time.Duration
-	}{
-		{"heartbeat_interval", t.HeartbeatInterval, other.HeartbeatInterval},
-		{"query_timeout", t.QueryTimeout, other.QueryTimeout},
-		{"lease_duration", t.LeaseDuration, other.LeaseDuration},
-		{"node_registration_ttl", t.NodeRegistrationTTL, other.NodeRegistrationTTL},
-		{"stop_timeout", t.StopTimeout, other.StopTimeout},
-		{"wakeup", t.Wakeup, other.Wakeup},
-		{"clock_step", t.ClockStep, other.ClockStep},
-	} {
-		if f.mine != f.theirs {
-			out = append(out, fmt.Sprintf("%s %v, here %v", f.name, f.theirs, f.mine))
-		}
-	}
-	return strings.Join(out, "; ")
 }
 
 // Host identifies the process to other processes on the same machine, which can find exit evidence of it.

@@ -146,7 +146,7 @@ type Heartbeat struct {
 	// gets ErrNotRegistered.
 	Advert *daemon.Advert
 	// TTL is NodeRegistrationTTL. A node ID is in use while another process with that ID has sent a heartbeat
-	// within TTL.
+	// within the TTL that its own row states, or within this one if it states none.
 	TTL time.Duration
 	// TermRequest says whether this node renews its term or campaigns for a new one.
 	TermRequest TermRequest
@@ -192,7 +192,8 @@ type TermRequest struct {
 	// SeenTerm and SeenRenewals name the lease that the candidate believes to be over: the term and how often it
 	// was renewed.
 	SeenTerm, SeenRenewals int64
-	// Unchanged says that (SeenTerm, SeenRenewals) did not change for a whole lease by the candidate's own clock.
+	// Unchanged says that (SeenTerm, SeenRenewals) did not change for a whole lease of its holder by the candidate's
+	// own clock.
 	// Such a candidate may be elected whatever the store's clock says.
 	Unchanged bool
 	// PassSeq counts the leader's finished passes. The store writes it with a renewal.

@@ -28,8 +28,7 @@ const (
 // lowers its ceiling in the same commit, and within the budget the entry goes.
 var overBudget = map[string]int{
 	allPackages:       41,
-	allNames:          1007,
-	"coordinator":     41, // one over: its errors are its own types, no longer aliases of internal ones
+	allNames:          1004,
 	"daemon":          99,
 	"outbox":          67,
 	"outbox/postgres": 43,

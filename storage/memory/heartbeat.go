@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -81,7 +82,7 @@ func (s *state) admit(beat storage.Heartbeat, now time.Time) (*member, error) {
 func (s *state) idInUse(beat storage.Heartbeat, now time.Time) error {
 	for _, m := range s.order {
 		if m.ID == beat.Node.ID && m.Incarnation != beat.Node.Incarnation && m.Present() &&
-			storage.NodeIDInUse(m.LastHeartbeatAt, now, beat.TTL) && !slices.Contains(beat.ExitEvidence, m.Incarnation) {
+			storage.NodeIDInUse(m.LastHeartbeatAt, now, cmp.Or(m.Timing.NodeRegistrationTTL, beat.TTL)) && !slices.Contains(beat.ExitEvidence, m.Incarnation) {
 			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}

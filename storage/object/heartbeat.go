@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -172,7 +173,7 @@ func (c *cluster) admit(b storage.Heartbeat, admitted bool, silent silentFunc, n
 		return row, nil
 	}
 	for _, inc := range c.rivals(b.Node) {
-		if m := c.row(inc); !slices.Contains(b.ExitEvidence, inc) && !silent(m, b.TTL, now) {
+		if m := c.row(inc); !slices.Contains(b.ExitEvidence, inc) && !silent(m, cmp.Or(m.Timing.NodeRegistrationTTL, b.TTL), now) {
 			return nil, &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}

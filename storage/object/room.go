@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -25,7 +26,7 @@ func (s *Store) checkRoom(c *cluster, b storage.Heartbeat, now time.Time) error 
 	nodes := 1
 	for _, inc := range c.memberIDs() {
 		m := c.row(inc)
-		silent := s.silent(m, b.TTL, now)
+		silent := s.silent(m, cmp.Or(m.Timing.NodeRegistrationTTL, b.TTL), now)
 		if inc != b.Node.Incarnation && m.ID != b.Node.ID && !m.ExitProven && !slices.Contains(b.ExitEvidence, inc) && !silent {
 			nodes++
 		}

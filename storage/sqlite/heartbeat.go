@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -123,7 +124,7 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 func (st *step) idInUse(beat storage.Heartbeat) error {
 	for _, m := range st.membersWhere("id = ?", beat.Node.ID) {
 		if m.Incarnation != beat.Node.Incarnation && m.Present() &&
-			storage.NodeIDInUse(m.LastHeartbeatAt, st.now, beat.TTL) && !slices.Contains(beat.ExitEvidence, m.Incarnation) {
+			storage.NodeIDInUse(m.LastHeartbeatAt, st.now, cmp.Or(m.Timing.NodeRegistrationTTL, beat.TTL)) && !slices.Contains(beat.ExitEvidence, m.Incarnation) {
 			return &storage.IDInUseError{ID: m.ID, Holder: m.Identity, SeenAt: m.LastHeartbeatAt, Host: m.Host}
 		}
 	}

@@ -20,6 +20,7 @@ var clockStories = []story{
 	{"a released lock is swept by its age, one that is held never", Clock | Locks | Sweeps, sweepsReleasedLocks},
 	{"lock numbers grow while the clock steps back", Clock | Locks | Sweeps, lockNumbersOverStepBack},
 	{"history stays without gaps when it is swept after a step back", Clock | Sweeps, sweepOverStepBack},
+	{"an id is in use for the TTL that its own process states", Clock, idleByItsOwnTTL},
 	{"an id is not in use for as long as the clock was set back", Clock, idleAfterStepBack},
 	{"a node that comes back after a long time is judged by the store's clock", Clock, returnsAfterLong},
 }
@@ -46,6 +47,20 @@ func idleEnds(w *world) {
 	w.Advance(time.Minute)
 	b.report()
 	c.beat(advert(plain), ttl(time.Minute))
+}
+
+// idleByItsOwnTTL: a process that comes with a shorter TTL does not apply it to one with a longer TTL.
+func idleByItsOwnTTL(w *world) {
+	slow := plain
+	slow.Traits.Timing.NodeRegistrationTTL = time.Hour
+	a := w.join("node-a")
+	a.beat(advert(slow), ttl(time.Hour))
+	b := a.again()
+	w.Advance(time.Hour - time.Millisecond)
+	_, err := b.try(advert(plain), ttl(time.Minute))
+	w.refused(err, storage.ErrIDInUse)
+	w.Advance(time.Millisecond)
+	b.beat(advert(plain), ttl(time.Minute))
 }
 
 // idleAfterStepBack: the last heartbeat of a process that was killed may lie ahead of a clock that

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -11,11 +12,12 @@ type Clock struct {
 	// Step is θ, the largest step that may go undetected.
 	Step time.Duration
 	// Window is the longest time that is measured by the store's clock. Samples older than it are dropped. A gap
-	// of this length between two samples ends the baseline.
+	// of this length between two samples ends the baseline. See ExtendWindow.
 	Window time.Duration
 
-	samples       []sample // oldest first; no step between any two of them
-	lastReplyFast bool     // the newest reply was quick enough to become a sample
+	maxGap        time.Duration // between two samples, if it is shorter than Window; 0 = Window
+	samples       []sample      // oldest first; no step between any two of them
+	lastReplyFast bool          // the newest reply was quick enough to become a sample
 	baselineStore time.Time
 	baselineBegan Instant // when the baseline began, by the local clock
 	steps         int
@@ -35,7 +37,7 @@ type sample struct {
 func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) {
 	s := sample{sent, received, store}
 	c.lastReplyFast, c.ahead = received.Sub(sent) <= c.Step/2, 0
-	if n := len(c.samples); n > 0 && received.Sub(c.samples[n-1].received) >= c.Window {
+	if n := len(c.samples); n > 0 && received.Sub(c.samples[n-1].received) >= cmp.Or(c.maxGap, c.Window) {
 		c.samples = c.samples[:0] // unwatched for too long: a step in between could hide in the drift
 	}
 	if stepped = slices.ContainsFunc(c.samples, func(old sample) bool { return !consistent(old, s) }); stepped {
@@ -52,6 +54,20 @@ func (c *Clock) Observe(sent, received Instant, store time.Time) (stepped bool) 
 	}
 	c.addSample(s)
 	return stepped
+}
+
+// ExtendWindow makes the window at least that long, to measure the durations of a node with longer timings. A gap of the
+// former length still ends the baseline: in a longer one, a step that matters to shorter durations could hide in
+// the drift. The samples that were dropped are missing from a longer comparison, so the baseline begins anew at
+// the oldest one that is left.
+func (c *Clock) ExtendWindow(window time.Duration) {
+	if window <= c.Window {
+		return
+	}
+	c.maxGap, c.Window = cmp.Or(c.maxGap, c.Window), window
+	if len(c.samples) > 0 {
+		c.baselineStore, c.baselineBegan = c.samples[0].store, c.samples[0].sent
+	}
 }
 
 // addSample appends s. It replaces the newest sample if that is closer than an eighth of the window to the one before,

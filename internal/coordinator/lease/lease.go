@@ -135,7 +135,7 @@ func Fast() Timing {
 	}
 }
 
-// Shared returns the timings that all nodes of a cluster must have in common.
+// Shared returns the timings by which other nodes judge this one. Its row carries them.
 func (t Timing) Shared() node.Timing {
 	return node.Timing{
 		HeartbeatInterval: t.HeartbeatInterval, QueryTimeout: t.QueryTimeout, LeaseDuration: t.LeaseDuration,
@@ -152,6 +152,19 @@ func (t Timing) With(s node.Timing) Timing {
 	t.StopTimeout = cmp.Or(s.StopTimeout, t.StopTimeout)
 	t.Wakeup = cmp.Or(s.Wakeup, t.Wakeup)
 	t.ClockStep = cmp.Or(s.ClockStep, t.ClockStep)
+	return t
+}
+
+// AtLeast returns t with each duration that s has at least as long as there. By these timings a node with the timings
+// t judges one with s, and the bounds of a cluster of both follow from them.
+func (t Timing) AtLeast(s node.Timing) Timing {
+	t.HeartbeatInterval = max(t.HeartbeatInterval, s.HeartbeatInterval)
+	t.QueryTimeout = max(t.QueryTimeout, s.QueryTimeout)
+	t.LeaseDuration = max(t.LeaseDuration, s.LeaseDuration)
+	t.NodeRegistrationTTL = max(t.NodeRegistrationTTL, s.NodeRegistrationTTL)
+	t.StopTimeout = max(t.StopTimeout, s.StopTimeout)
+	t.Wakeup = max(t.Wakeup, s.Wakeup)
+	t.ClockStep = max(t.ClockStep, s.ClockStep)
 	return t
 }
 

@@ -264,18 +264,16 @@ const (
 	StoreChanged       NoticeKind = "store changed"
 	ClockStepped       NoticeKind = "clock stepped"
 	IDInUse            NoticeKind = "id in use"
-	TimingsDiffer      NoticeKind = "timings differ" // another node, which may be alive, has other timings
-	NoRoom             NoticeKind = "no room"        // the store cannot carry one more node; Reason: how long this one waits
-	StoreSlow          NoticeKind = "store slow"     // too slow for the timings and the number of nodes
-	StoreRecovered     NoticeKind = "store fine"     // no longer slow
-	Disagreement       NoticeKind = "disagreement"   // two nodes advertise the same daemon differently
+	NoRoom             NoticeKind = "no room"      // the store cannot carry one more node; Reason: how long this one waits
+	StoreSlow          NoticeKind = "store slow"   // too slow for the timings and the number of nodes
+	StoreRecovered     NoticeKind = "store fine"   // no longer slow
+	Disagreement       NoticeKind = "disagreement" // two nodes advertise the same daemon differently
 )
 
 // Stopped ends a stop: the member has no more effects. Err is nil if Stop was asked for. Otherwise it is the
 // reason why the node stops by itself:
 //
 //   - another live process has its node ID (storage.ErrIDInUse)
-//   - another live node has other timings (TimingError)
 //   - the store is too slow for one more node (SlowStoreError)
 //   - the store belongs to a cluster with another name (storage.ErrOtherCluster)
 type Stopped struct{ Err error }

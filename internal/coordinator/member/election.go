@@ -26,7 +26,7 @@ type election struct {
 	// seen and renewals are the newest term in a reply, and how often it was renewed. observedAt is when this (term,
 	// renewals) was first observed. told is the newest read that was quick enough to compare clocks by. over is
 	// when the lease in that reply ends. It is Never if the store's clock may have stepped since the lease was
-	// stamped: then only a term that stays unchanged for a whole LeaseDuration counts as over.
+	// stamped, or if the holder's durations are not known: then only a term that stays unchanged for a whole LeaseDuration counts as over.
 	seen          node.Term
 	renewals      int64
 	leaseEnd      lease.Instant
@@ -82,7 +82,7 @@ func (m *Member) mayCampaign(now lease.Instant) bool {
 	case m.heartbeats.failures > 0 || !m.heartbeats.everAnswered:
 		// A node that receives no replies would be elected again and again without learning of it.
 		return false
-	case m.formerLeaderMayAct(now), m.otherTimings.holdingBack:
+	case m.formerLeaderMayAct(now):
 		return false
 	case e.block.term != 0 && now < e.block.until && e.seen.Number <= e.block.term:
 		return false
@@ -90,10 +90,17 @@ func (m *Member) mayCampaign(now lease.Instant) bool {
 	return true
 }
 
-// formerLeaderMayAct reports whether the store was replaced less than LeaseDuration ago. The leader of the lost history may
-// still consider itself the leader.
+// formerLeaderMayAct reports whether the store was replaced less than a LeaseDuration ago, the longest that any node
+// has. The leader of the lost history may still consider itself the leader.
 func (m *Member) formerLeaderMayAct(now lease.Instant) bool {
-	return m.storeChangedWithin(now, m.t.LeaseDuration)
+	return m.storeChangedWithin(now, m.timings.longest.LeaseDuration)
+}
+
+// leaseUnknown reports whether the lease may be over but this node does not know how long it lasts: the holder has
+// joined since the newest member list. The next heartbeat asks for the list instead of campaigning.
+func (m *Member) leaseUnknown(now lease.Instant) bool {
+	e := &m.election
+	return e.seen.Held() && !m.knowsTimings(e.seen.Leader.Incarnation) && now.Sub(e.observedAt.Since) >= m.t.LeaseDuration
 }
 
 // termRequest returns what the heartbeat sent at now requests about the term: to renew it, to campaign for the next
@@ -114,7 +121,10 @@ func (m *Member) termRequest(now lease.Instant) storage.TermRequest {
 	if c.Campaign {
 		return c
 	}
-	unchanged := now.Sub(e.observedAt.Since) >= m.t.LeaseDuration
+	if !m.knowsTimings(e.seen.Leader.Incarnation) {
+		return c
+	}
+	unchanged := now.Sub(e.observedAt.Since) >= m.judging(e.seen.Leader.Incarnation).LeaseDuration
 	// Leave a held term alone until its lease is over: a campaign makes the store write more than the node's row.
 	c.Campaign = (now >= e.leaseEnd && !m.cfg.Store.NoClock) || unchanged
 	if c.Campaign {
@@ -161,9 +171,12 @@ func (m *Member) observeTerm(now lease.Instant, r *storage.Reply) {
 	if m.clock.LastReplyFast() {
 		e.lastFastReply = lease.Read{At: now, Store: r.Now}
 	}
-	over, stamp := lease.Never, r.Lease.ExpiresAt.Add(-m.t.LeaseDuration)
-	if m.clock.Covers(stamp) && m.clock.MayFollow(stamp, e.observedAt) {
-		left := max(r.Lease.ExpiresAt.Sub(r.Now), 0)
+	over, holder := lease.Never, r.Term.Leader.Incarnation
+	length := m.holderTiming(holder).LeaseDuration
+	stamp := r.Lease.ExpiresAt.Add(-length)
+	if m.knowsTimings(holder) && m.clock.Covers(stamp) && m.clock.MayFollow(stamp, e.observedAt) {
+		more := m.judging(holder).LeaseDuration - length
+		left := max(r.Lease.ExpiresAt.Sub(r.Now)+more, 0)
 		over = now.Add(left + left/1000 + time.Millisecond) // this node's clock may be the faster one
 	}
 	if same {
@@ -185,11 +198,11 @@ func (m *Member) observeTerm(now lease.Instant, r *storage.Reply) {
 func (m *Member) scheduleCampaign(now lease.Instant) {
 	e := &m.election
 	e.campaignAt = lease.Never
-	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 || m.otherTimings.holdingBack {
+	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 {
 		return
 	}
 	spread := m.spread(min(200*time.Millisecond, m.t.HeartbeatInterval/5))
-	unchanged := e.observedAt.Since.Add(m.t.LeaseDuration)
+	unchanged := e.observedAt.Since.Add(m.judging(e.seen.Leader.Incarnation).LeaseDuration)
 	switch {
 	case !e.seen.Held() || m.holds(e.seen):
 		e.campaignAt = now
@@ -206,7 +219,7 @@ func (m *Member) scheduleCampaign(now lease.Instant) {
 		e.campaignAt = max(unchanged, now.Add(m.t.HeartbeatInterval/5)).Add(spread)
 	}
 	if m.formerLeaderMayAct(now) {
-		e.campaignAt = max(e.campaignAt, m.store.changedAt.Add(m.t.LeaseDuration))
+		e.campaignAt = max(e.campaignAt, m.store.changedAt.Add(m.timings.longest.LeaseDuration))
 	}
 	if e.block.term != 0 && now < e.block.until {
 		e.campaignAt = max(e.campaignAt, e.block.until)
@@ -221,7 +234,7 @@ func (m *Member) elected(now, sent lease.Instant, t node.Term) {
 	}
 	e := &m.election
 	e.held, e.validUntil, e.block = t, trust, block{}
-	m.leader.begin(now, m.t)
+	m.leader.begin(now)
 	m.emit(Elected{Term: t})
 }
 
@@ -244,7 +257,8 @@ func (m *Member) resign(now lease.Instant, why node.LossReason, cooldown time.Du
 	}
 	e := &m.election
 	e.resigning = resigning{number: e.held.Number, reason: why, deadline: now.Add(m.t.LeaderStopTimeout), retry: now, command: command, actor: actor}
-	e.block = block{term: e.held.Number, until: now.Add(max(cooldown, 2*m.t.HeartbeatInterval+m.t.QueryTimeout))}
+	longest := m.timings.longest
+	e.block = block{term: e.held.Number, until: now.Add(max(cooldown, 2*longest.HeartbeatInterval+longest.QueryTimeout))}
 	m.endLeadership(now, why)
 	m.heartbeats.wake = lease.Never
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
@@ -82,16 +81,13 @@ func TestProofOfAnother(t *testing.T) {
 // evidence.
 func TestProofOfAnEndWithOtherTimings(t *testing.T) {
 	t.Parallel()
-	timed := func(ttl time.Duration) daemon.Advert {
-		a := advert("acme:work", 6)
-		a.Traits.Timing = lease.Fast().Shared()
-		a.Traits.Timing.NodeRegistrationTTL = ttl
-		return a
-	}
-	c := newCluster(t, 1, timed(time.Minute))
+	slow := lease.Fast()
+	slow.NodeRegistrationTTL = time.Minute
+	c := newCluster(t, 0)
+	c.joinTimed("killed", slow)
 	c.until(10*time.Second, "six units run", func() bool { return c.total() == 6 })
 	c.nodes[0].kill()
-	next := c.join("next", timed(lease.Fast().NodeRegistrationTTL))
+	next := c.joinTimed("next", lease.Fast())
 	c.run(5 * time.Millisecond)
 	next.step(member.ExitEvidence{Ended: []node.Incarnation{c.nodes[0].id.Incarnation}})
 	c.until(200*time.Millisecond, "it runs everything", func() bool { return next.leading && len(next.running) == 6 })

@@ -131,7 +131,7 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 		Node: m.cfg.Node, Seq: m.nextSeq(), ConfirmedSeq: m.heartbeats.lastAnsweredSeq,
 		HighestTerm: m.highestTerm, HighestGeneration: m.highestGeneration,
 		TTL: m.t.NodeRegistrationTTL, TermRequest: m.termRequest(now),
-		EventsAfter: m.heartbeats.cursor, WantMembers: m.heartbeats.wantMembers || m.needMemberList(now) || len(m.heartbeats.ended) > 0,
+		EventsAfter: m.heartbeats.cursor, WantMembers: m.wantsMembers(now),
 		ExitEvidence: m.heartbeats.ended, ReturnedRuns: m.heartbeats.returnedRuns(),
 	}
 	m.heartbeats.returnsInFlight = hb.ReturnedRuns
@@ -153,11 +153,16 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 // read at most smallCluster² rows per interval.
 const smallCluster = 100
 
-// needMemberList reports whether to ask for the member list after others have joined. An event does not name the host
-// of a process, and exit evidence needs it. The request goes with a heartbeat that is due anyway. In a large
+// wantsMembers reports whether the heartbeat sent at now asks for the member list.
+func (m *Member) wantsMembers(now lease.Instant) bool {
+	return m.heartbeats.wantMembers || m.needMemberList(now) || len(m.heartbeats.ended) > 0 || m.leaseUnknown(now)
+}
+
+// needMemberList reports whether to ask for the member list after others have joined. An event names neither the
+// host of a process, which exit evidence needs, nor its durations. The request goes with a heartbeat that is due anyway. In a large
 // cluster, where each list is long, it waits longer (see smallCluster).
 func (m *Member) needMemberList(now lease.Instant) bool {
-	if !m.heartbeats.unlistedJoins || m.cfg.Advert.Traits.Host.BootID == "" {
+	if !m.heartbeats.unlistedJoins {
 		return false
 	}
 	n := len(m.peers.known)
@@ -205,7 +210,7 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	pause := m.retryAfter(m.heartbeats.failures)
 	switch {
 	case errors.Is(err, storage.ErrNotRegistered):
-		m.heartbeats.sendAdvert, m.heartbeats.wantMembers, m.otherTimings.joining = true, true, true
+		m.heartbeats.sendAdvert, m.heartbeats.wantMembers = true, true
 		if m.heartbeats.failures == 1 {
 			pause = 0
 		}
@@ -264,13 +269,16 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 		m.beatSoon(now) // confirm that a reply was received: until then the leader sees this node as deaf
 	}
 	if m.heartbeats.everAnswered && sent.Sub(m.heartbeats.lastAnsweredSent) > m.t.Grace() {
-		m.leader.noDeathsBefore = now.Add(m.t.Grace()) // an outage: give all nodes time to come back first
+		m.leader.graceFrom = now // an outage: give all nodes time to come back first
 	}
 	m.heartbeats.sendAdvert, m.heartbeats.rival = m.heartbeats.sendAdvert && !m.heartbeats.advertInFlight, rival{}
 	if !m.heartbeats.everAnswered {
 		m.heartbeats.firstRegisteredAt = r.Now
 	}
 	m.heartbeats.everAnswered, m.heartbeats.lastAnsweredSent, m.heartbeats.lastAnsweredSeq = true, sent, r.Seq
+	if r.Members != nil {
+		m.noteTimings(now, r.Members)
+	}
 	m.observeStore(now, sent, r)
 	m.noteHighest(r.Term.Number, 0)
 	led := m.leading()
@@ -308,7 +316,7 @@ func (m *Member) observeStore(now, sent lease.Instant, r *storage.Reply) {
 			m.endLeadership(now, storeChanged)
 		}
 	}
-	if m.store.id == "" && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.t.NodeRegistrationTTL {
+	if m.store.id == "" && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < m.timings.longest.NodeRegistrationTTL {
 		// This process started after the change of store. Others may still run what the lost history assigned to
 		// them, although the rows say that those units are free.
 		m.store.changedAt = now

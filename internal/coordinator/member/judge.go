@@ -111,11 +111,12 @@ func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 		return
 	}
 	judged, why := node.State(""), ""
+	t := m.judging(p.Incarnation)
 	switch {
-	case m.provablyElapsed(now, p.LastHeartbeatAt, l.rowUnchanged(p.Incarnation), m.t.Late()):
-		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", m.t.Late())
-	case m.provablyElapsed(now, p.ConfirmedAt, l.echoSeen[p.Incarnation].Seen, m.t.NodeRegistrationTTL):
-		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", m.t.NodeRegistrationTTL)
+	case m.provablyElapsed(now, p.LastHeartbeatAt, l.rowUnchanged(p.Incarnation), t.Late()):
+		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", t.Late())
+	case m.provablyElapsed(now, p.ConfirmedAt, l.echoSeen[p.Incarnation].Seen, t.NodeRegistrationTTL):
+		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", t.NodeRegistrationTTL)
 	}
 	if judged != p.LeaderState {
 		change := storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.Incarnation, Seq: p.Seq}, State: judged, Reason: why}
@@ -130,8 +131,7 @@ func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 		l.nodes = append(l.nodes, change)
 	}
 	switch {
-	// A node with other timings counts as draining: it gives back its units and is given none.
-	case (p.State == node.Draining || m.hasOtherTimings(p)) && judged != node.Late:
+	case p.State == node.Draining && judged != node.Late:
 		l.nodeStates[p.Incarnation] = node.Draining
 	case judged != "":
 		l.nodeStates[p.Incarnation] = judged
@@ -155,14 +155,15 @@ func (m *Member) deathReason(now lease.Instant, p *node.Member) string {
 	if p.ExitProven {
 		return "process has ended, as a peer on its host witnessed"
 	}
-	if !m.provablyElapsed(now, p.LastHeartbeatAt, m.leader.rowUnchanged(p.Incarnation), m.t.NodeRegistrationTTL) {
+	t := m.judging(p.Incarnation)
+	if !m.provablyElapsed(now, p.LastHeartbeatAt, m.leader.rowUnchanged(p.Incarnation), t.NodeRegistrationTTL) {
 		return ""
 	}
-	if now < m.leader.noDeathsBefore {
-		m.requestPassAt(m.leader.noDeathsBefore)
+	if at := m.leader.graceFrom.Add(t.Grace()); now < at {
+		m.requestPassAt(at)
 		return ""
 	}
-	return fmt.Sprintf("no heartbeat for %v", m.t.NodeRegistrationTTL)
+	return fmt.Sprintf("no heartbeat for %v", t.NodeRegistrationTTL)
 }
 
 // evaluateUnit decides whether the unit may be taken from its holder. holder is the holder's row, or
@@ -175,6 +176,7 @@ func (m *Member) evaluateUnit(now lease.Instant, r *daemon.Record, holder *node.
 	}
 	expire := storage.Change{Unit: r.Unit, Step: daemon.Expire, Generation: r.Generation, State: r.State, Retired: r.Retired}
 	seen := l.units.Observe(r.Unit, unitState{r.Generation, r.State}, now, l.lastFastRead)
+	force, more := m.forceAfter(r), m.excess(r.Holder.Incarnation)
 	switch {
 	case m.holderGone(now, r.Holder.Incarnation, holder):
 		expire.Dead = &storage.NodeVersion{Incarnation: r.Holder.Incarnation}
@@ -183,11 +185,11 @@ func (m *Member) evaluateUnit(now lease.Instant, r *daemon.Record, holder *node.
 			expire.Dead.Seq = holder.Seq
 			expire.Reason = "holder is dead"
 		}
-	case r.State == daemon.Assigning && m.provablyElapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout):
+	case r.State == daemon.Assigning && m.provablyElapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout+more):
 		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
 		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout, false)
-	case r.State == daemon.Revoking && m.provablyElapsed(now, r.RevokedAt, seen, m.forceAfter(r)):
-		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", m.forceAfter(r)), true
+	case r.State == daemon.Revoking && m.provablyElapsed(now, r.RevokedAt, seen, force+more):
+		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", force), true
 	default:
 		return
 	}
@@ -202,11 +204,11 @@ func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *nod
 		return m.leader.nodeStates[inc] == node.Removed
 	}
 	seen := m.leader.seqSeen.Observe(inc, 0, now, m.leader.lastFastRead)
-	return m.provablyElapsed(now, time.Time{}, seen, m.t.NodeRegistrationTTL)
+	return m.provablyElapsed(now, time.Time{}, seen, m.judging(inc).NodeRegistrationTTL)
 }
 
 // forceAfter returns how long after its revoke the unit may be taken from a holder that does not
 // report.
 func (m *Member) forceAfter(r *daemon.Record) time.Duration {
-	return m.t.ForceAfter(r.DrainTimeout)
+	return m.judging(r.Holder.Incarnation).ForceAfter(r.DrainTimeout)
 }

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,8 +27,9 @@ type leader struct {
 	units              lease.Observations[daemon.Unit, unitState]
 	lastFastRead       lease.Read // the newest read of all rows that was quick enough to compare clocks by
 
-	// noDeathsBefore is until when no node is declared dead: after the election and after an outage.
-	noDeathsBefore lease.Instant
+	// graceFrom is when the election or the newest outage ended. No node is declared dead before it had its grace
+	// since then.
+	graceFrom lease.Instant
 	// noPlacementBefore is until when the leader of a young cluster in which nothing runs waits for more nodes to join.
 	noPlacementBefore lease.Instant
 	formationChecked  bool // it has been decided whether to wait
@@ -130,9 +132,9 @@ func (l *leader) retainRows(row func(node.Incarnation) bool) {
 }
 
 // begin starts the passes of a new term.
-func (l *leader) begin(now lease.Instant, t lease.Timing) {
+func (l *leader) begin(now lease.Instant) {
 	l.end()
-	l.noDeathsBefore = max(l.noDeathsBefore, now.Add(t.Grace()))
+	l.graceFrom = now
 	l.noPlacementBefore, l.formationChecked = now, false
 	l.passSeq = 0
 	l.requestPass()
@@ -234,8 +236,9 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	}
 	m.observeClock(now, c.sent, s.Now)
 	l.snap = s
+	m.noteTimings(now, s.Nodes)
 	m.applyDeadlines(now)
-	if now < l.noPlacementBefore || m.storeChangedWithin(now, m.t.NodeRegistrationTTL) {
+	if now < l.noPlacementBefore || m.lostUnitsMayRun(now) {
 		m.commitNext(now)
 		return
 	}
@@ -284,7 +287,7 @@ func (m *Member) fingerprint() fingerprint {
 // pass frees already free.
 func (m *Member) planInput() plan.Input {
 	l, s := &m.leader, m.leader.snap
-	in := plan.Input{Now: s.Now, RetireAfter: m.t.RetireAfter(), Units: s.Units}
+	in := plan.Input{Now: s.Now, RetireAfter: m.timings.longest.RetireAfter(), Units: s.Units}
 	in.Nodes = make([]plan.Node, len(s.Nodes))
 	for i := range s.Nodes {
 		p := &s.Nodes[i]
@@ -339,14 +342,10 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 func (m *Member) change(d *plan.Decision) storage.Change {
 	c := storage.Change{
 		Unit: d.Unit, Step: d.Step, Generation: d.Generation, State: d.State, To: d.To, Retired: d.Retired,
-		AcknowledgeTimeout: m.t.AcknowledgeTimeout, DrainTimeout: m.t.DrainTimeout, Reason: d.Reason.String(),
+		Reason: d.Reason.String(),
 	}
-	if d.Spec.AcknowledgeTimeout > 0 {
-		c.AcknowledgeTimeout = d.Spec.AcknowledgeTimeout
-	}
-	if d.Spec.DrainTimeout > 0 {
-		c.DrainTimeout = d.Spec.DrainTimeout
-	}
+	c.AcknowledgeTimeout, c.DrainTimeout = m.assignTimeouts(d.To.Incarnation,
+		cmp.Or(d.Spec.AcknowledgeTimeout, m.t.AcknowledgeTimeout), cmp.Or(d.Spec.DrainTimeout, m.t.DrainTimeout))
 	if text, err := json.Marshal(d.Reason); err == nil {
 		c.Detail = text
 	}
@@ -360,7 +359,7 @@ func (m *Member) noticeUnplaced(p *plan.Plan) {
 		u := &p.Unplaced[i]
 		why := u.Why.String()
 		if u.Why.Rule == plan.NotAdvertised {
-			why += fmt.Sprintf("; it leaves the list %v after it became free", m.t.RetireAfter())
+			why += fmt.Sprintf("; it leaves the list %v after it became free", m.timings.longest.RetireAfter())
 		}
 		told[u.Unit] = why
 		if m.leader.unplacedReported[u.Unit] != why {

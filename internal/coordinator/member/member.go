@@ -24,17 +24,17 @@ type Member struct {
 	// seq is the sequence number of heartbeats, reports and leaves; see package storage.
 	seq uint64
 
-	heartbeats   heartbeatLoop
-	clock        lease.Clock
-	store        storeIdentity
-	election     election
-	runs         runs
-	starts       startLimiter
-	leader       leader
-	peers        peers
-	otherTimings otherTimings
-	load         storeLoad
-	stop         stop
+	heartbeats heartbeatLoop
+	clock      lease.Clock
+	store      storeIdentity
+	election   election
+	runs       runs
+	starts     startLimiter
+	leader     leader
+	peers      peers
+	timings    timings
+	load       storeLoad
+	stop       stop
 
 	// highestTerm and highestGeneration are the highest numbers seen anywhere. Every heartbeat
 	// carries them.
@@ -68,12 +68,11 @@ const (
 // New returns a member that has not called the store yet. Its first Step sends the first heartbeat.
 func New(cfg Config, now lease.Instant) *Member {
 	t := cfg.Timing
-	window := max(t.NodeRegistrationTTL, t.ForceAfter(t.DrainTimeout), t.AcknowledgeTimeout)
 	m := &Member{
 		cfg: cfg, t: t,
 		rng:   rand.New(rand.NewPCG(cfg.Seed, 0x656d697464)),
 		calls: map[uint64]call{},
-		clock: lease.Clock{Step: t.ClockStep, Window: window},
+		clock: lease.Clock{Step: t.ClockStep, Window: clockWindow(t)},
 	}
 	m.heartbeats = heartbeatLoop{due: now, wake: lease.Never, sendAdvert: true, wantMembers: true, cursor: -1, returned: map[daemon.Unit]int64{}}
 	m.election = election{validUntil: lease.Never, campaignAt: lease.Never}
@@ -83,8 +82,15 @@ func New(cfg Config, now lease.Instant) *Member {
 	m.leader.init()
 	m.peers.known = map[node.Incarnation]node.Member{}
 	m.load.tooSlowSince = lease.Never
-	m.otherTimings = otherTimings{joining: true, rows: lease.Observations[node.Incarnation, uint64]{}}
+	m.advertise(cfg.Advert)
+	m.timings = timings{of: map[node.Incarnation]knownTiming{}, longest: t}
 	return m
+}
+
+// advertise sets what this node declares about itself, its durations included.
+func (m *Member) advertise(a daemon.Advert) {
+	a.Traits.Timing = m.t.Shared()
+	m.cfg.Advert = a
 }
 
 // Step handles an input that happened at now and returns the effects, in order. The slice is valid
@@ -122,7 +128,7 @@ func (m *Member) handle(now lease.Instant, in Input) {
 	case FenceHeld:
 		m.noteHighest(0, in.Generation)
 	case Advertise:
-		m.cfg.Advert = in.Advert
+		m.advertise(in.Advert)
 		m.heartbeats.sendAdvert, m.heartbeats.advertInFlight = true, false
 		m.beatSoon(now)
 	case Resign:
@@ -271,6 +277,12 @@ func (m *Member) storeChangedWithin(now lease.Instant, d time.Duration) bool {
 	return m.store.changedAt != 0 && now.Sub(m.store.changedAt) < d
 }
 
+// lostUnitsMayRun reports whether the store was replaced less than a NodeRegistrationTTL ago, the longest that any
+// node has. Others may still run what the lost rows gave them.
+func (m *Member) lostUnitsMayRun(now lease.Instant) bool {
+	return m.storeChangedWithin(now, m.timings.longest.NodeRegistrationTTL)
+}
+
 // peers is the membership as this node's hooks know it.
 type peers struct {
 	known map[node.Incarnation]node.Member
@@ -310,7 +322,6 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 	if r.Members != nil {
 		m.observeMembers(now, r.Now, r.Members)
 		m.heartbeats.wantMembers, m.heartbeats.unlistedJoins, m.heartbeats.memberListAt = false, false, now
-		m.compareTimings(now, r.Members)
 	}
 	m.compareLoad(now, r)
 	if r.EventsMissing || m.heartbeats.cursor < 0 || r.Head < m.heartbeats.cursor {

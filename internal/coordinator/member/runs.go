@@ -374,7 +374,7 @@ func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 	switch {
 	case m.stop.phase != stopNone:
 		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
-	case m.storeChangedWithin(now, m.t.NodeRegistrationTTL), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
+	case m.lostUnitsMayRun(now), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
 	default:
 		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "former run had ended"})
 	}

@@ -149,7 +149,7 @@ func (m *Member) start(now lease.Instant, l *listing) {
 		m.report(u, l.rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
 		return
 	}
-	if m.storeChangedWithin(now, m.t.NodeRegistrationTTL) {
+	if m.lostUnitsMayRun(now) {
 		return
 	}
 	w := s.queued[u]

@@ -1,75 +1,112 @@
 package member
 
 import (
-	"fmt"
+	"time"
 
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 )
 
-// Each node applies its own timings to the others, so all nodes of a cluster must have the same. Otherwise a node
-// with a short lease takes over a term whose leader, with a long lease, still acts.
+// The nodes of a cluster may have different timings: a rolling restart changes them one node at a time. The holder
+// of a term, a row or a unit believes in its own durations, so nobody may apply shorter ones to it. Each row
+// carries its process's durations, and a process never changes them: a restart with others is another incarnation.
 //
-// A node that finds others with different timings when it registers holds back: it does not campaign and is given
-// no units until it knows whether they are alive. If the row of one changes, that node is alive, and this node
-// ends. A row that has not changed for its own NodeRegistrationTTL belongs to a dead process.
+// An observer waits for the longer of its own duration and the holder's. The holder's is what safety needs. The
+// observer's own is for peace: a node with a heartbeat of 15 s hears of a lease of 5 s too rarely to judge it. So
+// while timings are mixed, the bounds are those of the slower.
 //
-// A node ignores those that register after it, because they have found this one. No clock says which was first:
-// two nodes that find each other both end.
+// If the holder's durations are not known, because its row was deleted, the longest ones known count.
 
-// otherTimings is what a node knows about others with different timings.
-type otherTimings struct {
-	joining     bool                                         // the next member list is the first since this node registered
-	rows        lease.Observations[node.Incarnation, uint64] // the rows that this list showed
-	holdingBack bool                                         // until it is known whether they are alive
+// timings are the durations of the cluster's processes, this one excepted.
+type timings struct {
+	of map[node.Incarnation]knownTiming
+	// longest has the longest of each duration of all known processes, this one included.
+	longest lease.Timing
 }
 
-// TimingError reports that another node of the cluster is alive with different timings.
-type TimingError struct {
-	Node         node.Identity // the other node
-	Mine, Theirs node.Timing
+// knownTiming is the durations of one process.
+type knownTiming struct {
+	node.Timing               // zero if the row of the process is missing and was never seen
+	missing     lease.Instant // since when no list has shown its row; 0 = the newest one did
 }
 
-func (e *TimingError) Error() string {
-	return fmt.Sprintf("node %s of this cluster runs with other timings (%s): all nodes must have the same", e.Node.Name, e.Mine.Diff(e.Theirs))
-}
-
-// hasOtherTimings reports whether the row belongs to a process with different timings that may be alive. A row without
-// timings counts as equal.
-func (m *Member) hasOtherTimings(p *node.Member) bool {
-	t := p.Timing
-	return p.Present() && !p.ExitProven && t != (node.Timing{}) && t != m.cfg.Advert.Traits.Timing && m.cfg.Advert.Traits.Timing != (node.Timing{})
-}
-
-// compareTimings looks for nodes with different timings in the member list.
-func (m *Member) compareTimings(now lease.Instant, members []node.Member) {
-	waited := m.otherTimings.holdingBack
-	m.otherTimings.holdingBack = false
-	for i := range members {
-		p := &members[i]
-		old, known := m.otherTimings.rows[p.Incarnation]
-		if !m.hasOtherTimings(p) || (!known && !m.otherTimings.joining) {
-			continue
-		}
-		err := &TimingError{Node: p.Identity, Mine: m.cfg.Advert.Traits.Timing, Theirs: p.Timing}
-		seen := m.otherTimings.rows.Observe(p.Incarnation, p.Seq, now, lease.Read{})
+// noteTimings notes the durations in a list of all rows. A process whose row is missing is remembered for as long
+// as it may hold something. The holder of the term that was known before the list was asked for may be missing too.
+func (m *Member) noteTimings(now lease.Instant, rows []node.Member) {
+	known := m.timings.of
+	listed := make(map[node.Incarnation]bool, len(rows))
+	for i := range rows {
+		listed[rows[i].Incarnation] = true
+		known[rows[i].Incarnation] = knownTiming{Timing: rows[i].Timing}
+	}
+	leader := m.election.seen.Leader.Incarnation
+	if leader != "" && !listed[leader] {
+		known[leader] = knownTiming{Timing: known[leader].Timing, missing: known[leader].missing}
+	}
+	mixed := false
+	m.timings.longest = m.t
+	for inc, k := range known {
+		m.timings.longest = m.timings.longest.AtLeast(k.Timing)
+		mixed = mixed || k.Timing != (node.Timing{}) && k.Timing != m.t.Shared()
 		switch {
-		case !known:
-			m.emit(Notice{Kind: TimingsDiffer, Member: *p, Err: err})
-		case old.Value != p.Seq && m.stop.phase == stopNone:
-			m.stopWithError(now, err)
-			return
+		case listed[inc]:
+		case k.missing == 0:
+			k.missing = now
+			known[inc] = k
+		case now.Sub(k.missing) >= 2*max(k.NodeRegistrationTTL, m.t.NodeRegistrationTTL) && inc != leader:
+			delete(known, inc)
 		}
-		if now.Sub(seen.Since) >= p.Timing.NodeRegistrationTTL {
-			delete(m.otherTimings.rows, p.Incarnation) // dead; if it wakes up, it counts as a later node
-			continue
-		}
-		m.otherTimings.holdingBack = true
-		m.heartbeats.wake = min(m.heartbeats.wake, now.Add(p.Timing.HeartbeatInterval*6/5))
 	}
-	m.otherTimings.joining = false
-	m.heartbeats.wantMembers = m.heartbeats.wantMembers || m.otherTimings.holdingBack
-	if waited != m.otherTimings.holdingBack {
-		m.scheduleCampaign(now)
+	if mixed {
+		m.clock.ExtendWindow(clockWindow(m.timings.longest) + m.t.ClockStep)
 	}
+}
+
+// clockWindow returns the longest time that a node with these timings measures by the store's clock.
+func clockWindow(t lease.Timing) time.Duration {
+	return max(t.NodeRegistrationTTL, t.ForceAfter(t.DrainTimeout), t.AcknowledgeTimeout)
+}
+
+// knowsTimings reports whether this node knows the durations of a process, or has looked for them in vain.
+func (m *Member) knowsTimings(inc node.Incarnation) bool {
+	_, ok := m.timings.of[inc]
+	return ok || inc == m.cfg.Node.Incarnation
+}
+
+// holderTiming returns the durations in which a process believes; the longest ones known if its own are unknown.
+func (m *Member) holderTiming(inc node.Incarnation) node.Timing {
+	if inc == m.cfg.Node.Incarnation {
+		return m.t.Shared()
+	}
+	if t := m.timings.of[inc].Timing; t != (node.Timing{}) {
+		return t
+	}
+	return m.timings.longest.Shared()
+}
+
+// judging returns the timings by which this node judges a process: the longer of its own and the holder's.
+func (m *Member) judging(inc node.Incarnation) lease.Timing {
+	t, more := m.holderTiming(inc), m.excess(inc)
+	t.LeaseDuration += more
+	t.NodeRegistrationTTL += more
+	return m.t.AtLeast(t)
+}
+
+// excess returns how much longer than the holder's own durations this node must wait for it by the store's clock: a
+// step may go undetected here that the holder's margin does not cover.
+func (m *Member) excess(inc node.Incarnation) time.Duration {
+	return max(m.t.ClockStep-m.holderTiming(inc).ClockStep, 0)
+}
+
+// assignTimeouts returns the acknowledge and drain timeouts for a unit that the process gets. A process with other
+// timings than this node gets at least the time that its heartbeats need.
+func (m *Member) assignTimeouts(inc node.Incarnation, acknowledge, drain time.Duration) (time.Duration, time.Duration) {
+	theirs := m.holderTiming(inc)
+	if theirs == m.t.Shared() {
+		return acknowledge, drain
+	}
+	t := m.t.AtLeast(theirs)
+	work := max(t.MinWorkTime, t.Wakeup)
+	least := func(d time.Duration) time.Duration { return d + t.Margin(2*d) }
+	return max(acknowledge, least(t.Late()+t.StopTimeout+work)), max(drain, least(t.Late()+work))
 }

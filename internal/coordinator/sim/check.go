@@ -100,8 +100,8 @@ func (p *process) excuse(d time.Duration) time.Duration {
 }
 
 // noticed returns how long after a pause a leadership or run may still go on.
-func (w *world) noticed(then time.Duration) time.Duration {
-	return w.t.ClockCheckInterval + w.t.Wakeup + slow(then)
+func (p *process) noticed(then time.Duration) time.Duration {
+	return p.t.ClockCheckInterval + p.t.Wakeup + slow(then)
 }
 
 // slow returns the longest real time in which any clock counts d, and quick the shortest.

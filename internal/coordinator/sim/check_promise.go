@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -21,7 +22,7 @@ func (c *checks) noteStore(w *world, p *process, r *storage.Reply) {
 	switch known := seen.store != ""; {
 	case known && seen.store != r.StoreID:
 		seen.changedAt, seen.mustLose = w.now, seen.leading
-	case !known && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < w.t.NodeRegistrationTTL:
+	case !known && !r.StoreSince.IsZero() && r.Now.Sub(r.StoreSince) < p.t.NodeRegistrationTTL:
 		seen.changedAt = w.now
 	}
 	seen.store = r.StoreID
@@ -42,10 +43,10 @@ func (p *process) learnedWithin(d time.Duration) bool {
 
 // checkCall checks a call that a process is about to make to the store.
 func (c *checks) checkCall(w *world, p *process, call *member.Call) {
-	if call.Heartbeat != nil && call.Heartbeat.TermRequest.Campaign && p.learnedWithin(w.t.LeaseDuration) {
+	if call.Heartbeat != nil && call.Heartbeat.TermRequest.Campaign && p.learnedWithin(p.t.LeaseDuration) {
 		w.violate("store identity", "p%02d stands %v after it heard that the store is another one", p.index, w.now-p.watch.changedAt)
 	}
-	if !p.learnedWithin(w.t.NodeRegistrationTTL) {
+	if !p.learnedWithin(p.t.NodeRegistrationTTL) {
 		return
 	}
 	if call.Commit != nil {
@@ -96,24 +97,26 @@ func (c *checks) deadlines(w *world, e *daemon.Event, u int) {
 		if !strings.HasPrefix(e.Reason, "not drained within") || r.generation != e.Generation {
 			return
 		}
-		if waited := w.now - r.at; waited < quick(w.forcedAfter(w.units[u]))-w.t.ClockStep {
+		p := w.byInc[e.Incarnation]
+		if waited := w.now - r.at; p != nil && waited < quick(w.forcedAfter(p, w.units[u]))-p.t.ClockStep {
 			w.violate("A6", "%s is taken from its holder %v after it was asked back", e.Unit, waited)
 		}
 	}
 }
 
-// drainTimeout returns the drain timeout of a unit.
+// drainTimeout returns the least drain timeout of a unit.
 func (w *world) drainTimeout(u *unit) time.Duration {
-	if d := u.work.Spec.DrainTimeout; d > 0 {
-		return d
+	least := w.t.DrainTimeout
+	if w.otherTimings() > 0 {
+		least = w.cfg.Shorter.DrainTimeout
 	}
-	return w.t.DrainTimeout
+	return cmp.Or(u.work.Spec.DrainTimeout, least)
 }
 
 // forcedAfter returns the time promised to a holder that does not report: the whole drain timeout and
 // StopTimeout, two timers that are late by the latency of waking up, and the difference of the clocks.
-func (w *world) forcedAfter(u *unit) time.Duration {
-	t, d := w.t, w.drainTimeout(u)
+func (w *world) forcedAfter(p *process, u *unit) time.Duration {
+	t, d := p.t, w.drainTimeout(u)
 	return max(d+t.StopTimeout+2*(d/1000+t.Wakeup+t.ClockStep), t.NodeRegistrationTTL)
 }
 
@@ -131,7 +134,7 @@ func (c *checks) checkDrainCancelled(w *world, p *process, r *daemon.Record) {
 		return
 	}
 	run.watched = true
-	due := max(asked.at+slow(w.drainTimeout(w.units[u])), w.now+w.t.Wakeup+time.Millisecond)
+	due := max(asked.at+slow(r.DrainTimeout), w.now+p.t.Wakeup+time.Millisecond)
 	w.after(due-w.now, func() {
 		if p.state != running || p.stopping || run.phase == over || run.cancelled || p.watch.paused && p.watch.pausedTill >= asked.at {
 			return

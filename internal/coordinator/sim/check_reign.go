@@ -28,7 +28,7 @@ func (c *checks) elected(w *world, p *process, t node.Term) {
 	p.watch.leading = true
 	c.reigns = append(c.reigns, &leaderTerm{p, t.Number, w.now})
 	c.together(w)
-	w.queue.push(event{at: p.watch.leaseFrom + w.leaderTrust(), kind: evReign, p: p, n: t.Number})
+	w.queue.push(event{at: p.watch.leaseFrom + p.leaderTrust(), kind: evReign, p: p, n: t.Number})
 }
 
 // together checks that no two contexts are live at once, unless a pause excuses it. After a
@@ -40,7 +40,7 @@ func (c *checks) together(w *world) {
 	}
 	for i, a := range c.reigns {
 		for _, b := range c.reigns[:i] {
-			till := max(a.p.excuse(w.noticed(0)), b.p.excuse(w.noticed(0)))
+			till := max(a.p.excuse(a.p.noticed(0)), b.p.excuse(b.p.noticed(0)))
 			switch {
 			case apart(a.p, b.p):
 			case w.now >= till:
@@ -59,8 +59,8 @@ func (c *checks) recentFailover(w *world) bool {
 }
 
 // leaderTrust returns how long after the beginning of an answered renewal a leader may go on.
-func (w *world) leaderTrust() time.Duration {
-	t := w.t
+func (p *process) leaderTrust() time.Duration {
+	t := p.t
 	return slow(t.LeaseDuration-t.Margin(t.LeaseDuration)) + t.Wakeup
 }
 
@@ -70,7 +70,7 @@ func (c *checks) reignTrust(w *world, p *process, term int64) {
 		if r.p != p || r.term != term {
 			continue
 		}
-		end := max(p.watch.leaseFrom+w.leaderTrust(), p.excuse(w.noticed(0)))
+		end := max(p.watch.leaseFrom+p.leaderTrust(), p.excuse(p.noticed(0)))
 		switch {
 		case w.now >= end:
 			w.violate("I6", "p%02d leads term %d, last renewed by a call from %v", p.index, term, p.watch.leaseFrom)
@@ -139,7 +139,7 @@ func (c *checks) removed(w *world, e *daemon.Event) {
 	if p == nil || c.forged || c.recentFailover(w) || c.applying != nil && c.applying.p == p {
 		return
 	}
-	if quiet := w.now - p.watch.beatAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
+	if quiet := w.now - p.watch.beatAt; quiet < quick(p.t.NodeRegistrationTTL-p.t.ClockStep) {
 		w.violate("I6", "p%02d was declared dead %v after a heartbeat", p.index, quiet)
 	}
 }
@@ -151,7 +151,7 @@ func (c *checks) calledDeaf(w *world, e *daemon.Event) {
 	if p == nil || c.recentFailover(w) {
 		return
 	}
-	if quiet := w.now - p.watch.heardAt; quiet < quick(w.t.NodeRegistrationTTL-w.t.ClockStep) {
+	if quiet := w.now - p.watch.heardAt; quiet < quick(p.t.NodeRegistrationTTL-p.t.ClockStep) {
 		w.violate("I6", "p%02d was called deaf %v after it had heard something new", p.index, quiet)
 	}
 }

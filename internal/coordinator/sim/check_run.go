@@ -14,7 +14,7 @@ func (c *checks) started(w *world, r *run) {
 		w.violate("I6", "p%02d starts %s, which no reply listed for it", p.index, r.fence)
 	}
 	r.listed = p.listings[u].sent
-	if p.learnedWithin(w.t.NodeRegistrationTTL) {
+	if p.learnedWithin(p.t.NodeRegistrationTTL) {
 		w.violate("store identity", "p%02d starts %s %v after it heard that the store is another one", p.index, r.fence, w.now-p.watch.changedAt)
 	}
 	for _, other := range p.runs {
@@ -38,7 +38,7 @@ func (c *checks) entered(w *world, r *run) {
 	}
 	r.u.live = append(r.u.live, r)
 	c.runsTogether(w, r.u)
-	w.queue.push(event{at: w.now + w.runTrust(), kind: evTrust, run: r, n: r.epoch})
+	w.queue.push(event{at: w.now + r.p.runTrust(), kind: evTrust, run: r, n: r.epoch})
 }
 
 // left notes the moment at which an agent's code has ended.
@@ -53,7 +53,7 @@ func (c *checks) left(r *run) {
 
 // abandoned checks that a run had its time to return.
 func (c *checks) abandoned(w *world, r *run) {
-	if !r.cancelled || w.now-r.cancelAt < quick(w.t.StopTimeout) && r.p.excuse(0) <= r.cancelAt {
+	if !r.cancelled || w.now-r.cancelAt < quick(r.p.t.StopTimeout) && r.p.excuse(0) <= r.cancelAt {
 		w.violate("A5", "p%02d abandons %s before StopTimeout", r.p.index, r.fence)
 	}
 }
@@ -64,10 +64,10 @@ func (r *run) excused(w *world) bool { return r.excusedTill(w) > w.now }
 // excusedTill returns until when that is: while its process is paused and shortly after. A run that ignores its
 // cancellation is excused for ever, once its time to return is over.
 func (r *run) excusedTill(w *world) time.Duration {
-	if r.stuck && r.cancelled && w.now >= r.cancelAt+w.toReturn() {
+	if r.stuck && r.cancelled && w.now >= r.cancelAt+r.p.toReturn() {
 		return forever
 	}
-	return r.p.excuse(w.noticed(w.t.StopTimeout))
+	return r.p.excuse(r.p.noticed(r.p.t.StopTimeout))
 }
 
 // runsTogether checks that no two runs of a unit are alive at once, unless something excuses it. In one process
@@ -104,18 +104,18 @@ func (c *checks) overlapEnds(w *world, unit int) {
 // resumed schedules the checks at the end of what a pause excuses.
 func (c *checks) resumed(w *world, p *process) {
 	for _, r := range p.runs {
-		w.queue.push(event{at: p.excuse(w.noticed(w.t.StopTimeout)), kind: evOverlap, n: int64(r.u.index)})
+		w.queue.push(event{at: p.excuse(p.noticed(p.t.StopTimeout)), kind: evOverlap, n: int64(r.u.index)})
 	}
-	w.queue.push(event{at: p.excuse(w.noticed(0)), kind: evOverlap, n: -1})
+	w.queue.push(event{at: p.excuse(p.noticed(0)), kind: evOverlap, n: -1})
 }
 
 // unaware handles the end of a standstill. What the process considers valid may be over for others. It finds out
 // with the next answered heartbeat, or when the validity ends by its own clock.
 func (c *checks) unaware(w *world, p *process) {
 	p.watch.unaware, p.watch.sentSince = true, w.now
-	p.watch.pausedTill = w.now + slow(w.t.NodeRegistrationTTL)
+	p.watch.pausedTill = w.now + slow(p.t.NodeRegistrationTTL)
 	since := w.now
-	w.after(slow(w.t.NodeRegistrationTTL), func() {
+	w.after(slow(p.t.NodeRegistrationTTL), func() {
 		if p.watch.unaware && p.watch.sentSince == since {
 			c.aware(w, p)
 		}
@@ -132,8 +132,8 @@ func (c *checks) aware(w *world, p *process) {
 }
 
 // runTrust returns how long a run may go on after the beginning of the newest answered heartbeat that lists it.
-func (w *world) runTrust() time.Duration {
-	t := w.t
+func (p *process) runTrust() time.Duration {
+	t := p.t
 	return slow(t.NodeRegistrationTTL-t.Margin(t.NodeRegistrationTTL)) + t.Wakeup
 }
 
@@ -142,7 +142,7 @@ func (c *checks) runTrust(w *world, r *run) {
 	if r.phase != live && r.phase != waiting {
 		return
 	}
-	end := r.listed + w.runTrust()
+	end := r.listed + r.p.runTrust()
 	if r.phase != live {
 		end = max(end, w.now+w.t.NodeRegistrationTTL)
 	}

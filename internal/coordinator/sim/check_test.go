@@ -168,7 +168,7 @@ func scene(t *testing.T) (w *world, a, b *process) {
 	w.now = time.Hour
 	for i, h := range w.hosts {
 		p := &process{
-			w: w, index: i, host: h, who: node.Identity{Incarnation: incarnation(i)},
+			t: w.t, w: w, index: i, host: h, who: node.Identity{Incarnation: incarnation(i)},
 			started: make([]int64, 2), listings: make([]listed, 2),
 		}
 		p.watch.init()
@@ -245,7 +245,7 @@ func TestRunsAtOnce(t *testing.T) {
 			b.running(2)
 			w.now += time.Minute
 			a.resume()
-			w.now += w.noticed(w.t.StopTimeout) + 1
+			w.now += a.noticed(w.t.StopTimeout) + 1
 			w.check.overlapEnds(w, 0)
 		}},
 		{"the first ignores its cancellation", "", func(w *world, a, b *process) {
@@ -282,30 +282,30 @@ func TestTrust(t *testing.T) {
 	}{
 		{"a run that was listed in time", "", func(w *world, a, b *process) {
 			r := a.running(1)
-			w.now += w.runTrust() - 1
+			w.now += r.p.runTrust() - 1
 			w.check.runTrust(w, r)
 		}},
 		{"a run beyond its trust", "I6", func(w *world, a, b *process) {
 			r := a.running(1)
-			w.now += w.runTrust()
+			w.now += r.p.runTrust()
 			w.check.runTrust(w, r)
 		}},
 		{"a listing of another generation extends nothing", "I6", func(w *world, a, b *process) {
 			r := a.running(1)
-			w.now += w.runTrust()
+			w.now += r.p.runTrust()
 			a.list(&daemon.Record{Unit: r.u.Unit, State: daemon.Active, Generation: 2, Holder: a.who}, w.now)
 			w.check.runTrust(w, r)
 		}},
 		{"a leader that was renewed in time", "", func(w *world, a, b *process) {
 			a.watch.leaseFrom = w.now
 			w.check.elected(w, a, term(a))
-			w.now += w.leaderTrust() - 1
+			w.now += a.leaderTrust() - 1
 			w.check.reignTrust(w, a, 5)
 		}},
 		{"a leader beyond its trust", "I6", func(w *world, a, b *process) {
 			a.watch.leaseFrom = w.now
 			w.check.elected(w, a, term(a))
-			w.now += w.leaderTrust()
+			w.now += a.leaderTrust()
 			w.check.reignTrust(w, a, 5)
 		}},
 		{"two leaders", "I1", func(w *world, a, b *process) {
@@ -321,7 +321,7 @@ func TestTrust(t *testing.T) {
 			w.check.elected(w, a, term(a))
 			a.watch.paused, a.watch.pausedTill = true, w.now
 			w.check.elected(w, b, term(b))
-			w.now += w.noticed(0)
+			w.now += a.noticed(0)
 			w.check.overlapEnds(w, -1)
 		}},
 		{"a leader of another's term", "I1", func(w *world, a, b *process) { w.check.elected(w, a, term(b)) }},

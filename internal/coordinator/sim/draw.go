@@ -15,6 +15,7 @@ func (w *world) drawHost(i int) *host {
 	h := &host{
 		index: i,
 		name:  fmt.Sprintf("node-%d", i),
+		t:     w.t,
 		clock: clock{offset: int64(time.Hour) + w.rng.Int64N(int64(1000*time.Hour)), ppm: w.drawPPM()},
 	}
 	h.advert.Traits = node.Traits{
@@ -38,6 +39,9 @@ func (w *world) drawHost(i int) *host {
 		}
 	}
 	h.full = h.advert
+	if w.chance(w.otherTimings() / 2) {
+		h.t = w.cfg.Shorter
+	}
 	return h
 }
 
@@ -49,7 +53,11 @@ func (w *world) drawWork() []Work {
 		out[i] = w.drawOne(i)
 	}
 	if w.cfg.Faults&Bursts != 0 {
-		units, each := 60+w.rng.IntN(60), w.between(w.t.MinWorkTime/4, w.t.MinWorkTime/2)
+		work := w.t.MinWorkTime // what a start may take with the shortest timings
+		if w.otherTimings() > 0 {
+			work = w.cfg.Shorter.MinWorkTime
+		}
+		units, each := 60+w.rng.IntN(60), w.between(work/4, work/2)
 		out = append(out, Work{
 			Spec: daemon.Spec{ID: "acme:burst", Instances: units, WaitReady: true}, Drain: Span{0, time.Second}, Cancel: Span{0, w.t.StopTimeout / 10},
 			OneByOne: each, Ready: Span{0, 4 * time.Duration(units) * each},
@@ -69,7 +77,7 @@ func (w *world) drawOne(i int) Work {
 		Cancel: Span{0, t.StopTimeout / 10},
 	}
 	if w.chance(0.3) {
-		k.Cancel = Span{w.toReturn() * 9 / 10, w.toReturn()}
+		k.Cancel = Span{toReturn(t) * 9 / 10, toReturn(t)}
 	}
 	if w.chance(0.3) {
 		k.Drain = Span{t.DrainTimeout / 2, t.DrainTimeout * 3 / 2}

@@ -26,8 +26,10 @@ func (d *director) begin(w *world) {
 			d.kinds = append(d.kinds, k)
 		}
 	}
-	if w.cfg.Faults&Fork != 0 {
-		d.kinds = append(d.kinds, Fork)
+	for _, k := range [...]Faults{Fork, Retime} {
+		if w.cfg.Faults&k != 0 {
+			d.kinds = append(d.kinds, k)
+		}
 	}
 	d.quiet()
 	if len(d.kinds) > 0 {
@@ -158,7 +160,7 @@ func (d *director) fault(kind Faults) {
 	w.stats.Faults++
 	w.restartBound("fault")
 	v := d.victim()
-	if v == nil && kind != Outage && kind != BadNetwork && kind != ClockStep && kind != Rollback && kind != Fork {
+	if of := Outage | BadNetwork | ClockStep | Rollback | Fork | Retime; v == nil && of&kind == 0 {
 		d.end(0, func() {})
 		return
 	}
@@ -195,11 +197,13 @@ func (d *director) fault(kind Faults) {
 		d.rollback()
 	case Fork:
 		d.primaries()
+	case Retime:
+		d.retime()
 	case RowGone:
 		w.removeRow(v)
 		d.end(0, func() {})
 	case SlowHost:
-		v.host.slow = w.upTo(w.t.QueryTimeout * 9 / 20)
+		v.host.slow = w.upTo(v.t.QueryTimeout * 9 / 20)
 		d.end(d.lasting(), func() { v.host.slow = 0 })
 	case Deploy:
 		d.deploy(v)
@@ -446,7 +450,7 @@ func (d *director) sharpKill() {
 
 // String returns the name of the kind, if f is a single kind.
 func (f Faults) String() string {
-	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents", "bursts", "fork"}
+	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents", "bursts", "fork", "retime"}
 	for i, name := range names {
 		if f == 1<<i {
 			return name

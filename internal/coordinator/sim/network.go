@@ -138,9 +138,9 @@ func (w *world) send(c *call) {
 	c.from, c.old = w.server.failovers, p.host.onOld
 	timeout := c.req.Timeout
 	if timeout == 0 {
-		timeout = w.t.QueryTimeout
+		timeout = p.t.QueryTimeout
 	}
-	w.queue.push(event{at: w.now + p.host.clock.lasts(timeout) + w.lateness(p.host), kind: evTimeout, p: p, call: c})
+	w.queue.push(event{at: w.now + p.host.clock.lasts(timeout) + w.lateness(p), kind: evTimeout, p: p, call: c})
 	n := &w.network
 	if n.lose+n.loseReply+n.repeat+n.slow > 0 && !w.calm {
 		if w.chance(n.repeat) {

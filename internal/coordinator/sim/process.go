@@ -16,6 +16,7 @@ type process struct {
 	w      *world
 	index  int
 	host   *host
+	t      lease.Timing
 	who    node.Identity
 	member *member.Member
 	state  processState
@@ -75,12 +76,15 @@ func (w *world) start(h *host) *process {
 func incarnation(i int) node.Incarnation { return node.Incarnation(fmt.Sprintf("inc-%04d", i)) }
 
 func (w *world) startAs(h *host, who node.Identity) *process {
+	if w.chance(w.otherTimings()) {
+		h.switchTimings(w)
+	}
 	p := &process{
-		w: w, index: len(w.procs), host: h, who: who,
+		w: w, index: len(w.procs), host: h, t: h.t, who: who,
 		started: make([]int64, len(w.units)), listings: make([]listed, len(w.units)),
 	}
 	p.member = member.New(member.Config{
-		Node: who, Advert: h.advert, Timing: w.t, Store: w.cfg.Store, Seed: w.rng.Uint64(),
+		Node: who, Advert: h.advert, Timing: p.t, Store: w.cfg.Store, Seed: w.rng.Uint64(),
 	}, p.local())
 	w.procs = append(w.procs, p)
 	w.byInc[who.Incarnation] = p
@@ -133,7 +137,7 @@ func (p *process) arm() {
 	}
 	p.tickGen++
 	p.tickAt = at
-	p.w.queue.push(event{at: at + p.w.lateness(p.host), kind: evTick, p: p, n: p.tickGen})
+	p.w.queue.push(event{at: at + p.w.lateness(p), kind: evTick, p: p, n: p.tickGen})
 }
 
 func (p *process) tick(gen int64) {
@@ -150,11 +154,11 @@ func (p *process) tick(gen int64) {
 
 // lateness draws how late a timer of the machine fires. Usually it is little. At times, and usually on a sluggish
 // machine, it is up to all that the margin allows for.
-func (w *world) lateness(h *host) time.Duration {
-	if w.calm || !h.sluggish && w.rng.Uint32()&63 != 0 {
+func (w *world) lateness(p *process) time.Duration {
+	if w.calm || !p.host.sluggish && w.rng.Uint32()&63 != 0 {
 		return time.Duration(w.rng.Uint32() & (1<<19 - 1)) // half a millisecond
 	}
-	return w.upTo(w.t.Wakeup)
+	return w.upTo(p.t.Wakeup)
 }
 
 // carry carries out one effect of the member.
@@ -319,7 +323,7 @@ func (p *process) resume() {
 	p.tickGen++
 	p.tickAt = w.now + w.upTo(10*time.Millisecond)
 	if w.chance(0.5) {
-		p.tickAt = w.now + w.upTo(w.t.ClockCheckInterval)
+		p.tickAt = w.now + w.upTo(p.t.ClockCheckInterval)
 	}
 	w.queue.push(event{at: p.tickAt, kind: evTick, p: p, n: p.tickGen})
 	w.check.resumed(w, p)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
@@ -263,7 +264,7 @@ func (p *process) cancelRun(e member.Cancel) {
 	case r.phase != live:
 		r.soon()
 	case !r.stuck:
-		r.returnIn(min(r.u.work.Cancel.draw(p.w), p.w.toReturn()))
+		r.returnIn(min(r.u.work.Cancel.draw(p.w), p.toReturn()))
 	default: // it goes on, and so do its effects
 		r.returnAt = forever
 		if d := r.u.work.StuckFor; d > 0 {
@@ -275,7 +276,9 @@ func (p *process) cancelRun(e member.Cancel) {
 
 // toReturn returns the longest time in which an agent that keeps its promise returns: all of StopTimeout, by the
 // fastest clock.
-func (w *world) toReturn() time.Duration { return w.t.StopTimeout * 999 / 1000 }
+func (p *process) toReturn() time.Duration { return toReturn(p.t) }
+
+func toReturn(t lease.Timing) time.Duration { return t.StopTimeout * 999 / 1000 }
 
 // abandonRun gives a run up.
 func (p *process) abandonRun(f daemon.Fence) {

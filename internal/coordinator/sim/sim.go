@@ -27,8 +27,9 @@
 //   - Agents start slowly, drain slowly or never, ignore their cancellation, fail, return early, or give their
 //     unit back.
 //
-// Two more faults have storms of their own: a standby is promoted while the former primary lives on, and some
-// machines use that one until it is fenced; and a machine is given far more units than it can start at once.
+// Three more faults have storms of their own: a standby is promoted while the former primary lives on, and some
+// machines use that one until it is fenced; a machine is given far more units than it can start at once; and rolling
+// restarts switch between two sets of timings, so that nodes with both are alive at the same time.
 //
 // # What is checked
 //
@@ -64,6 +65,9 @@ type Config struct {
 	Duration time.Duration
 	// Timing holds the durations of the protocol; zero means lease.Default.
 	Timing lease.Timing
+	// Shorter, if set, holds the durations to which rolling restarts switch, and from which they switch back. None
+	// of them may be longer than in Timing, from which all bounds follow.
+	Shorter lease.Timing
 	// Faults are the kinds of fault that happen, at times drawn from the seed.
 	Faults Faults
 	// Work is the daemons that the cluster runs; nil draws them.
@@ -96,9 +100,10 @@ const (
 	Standstill                    // a machine is stopped for a while, and its clock with it
 	Noise                         // a message is lost, slow, repeated or late now and then
 	BadAgents                     // agents fail, hang, ignore cancellation, or give units up
-	// Bursts and Fork are not part of All: their storms have their own seeds.
+	// Bursts, Fork and Retime are not part of All: their storms have their own seeds.
 	Bursts // many units, whose starts a machine makes one after another
 	Fork   // a standby is promoted while the former primary lives on, and some nodes still use that one
+	Retime // a rolling restart gives the nodes other timings; every other restart may do so too
 
 	None Faults = 0
 	All         = Bursts - 1
@@ -126,6 +131,7 @@ type Stats struct {
 	Postponed            uint64 // assignments whose deadline was moved because they waited so long to start
 	Returned             uint64 // abandoned runs that returned, for which the store was checked to know it
 	Forks                uint64 // how often two primaries accepted writes
+	Retimed              uint64 // processes that began with other timings than the one before on their machine
 	Split                uint64 // elections and assignments by a former primary that lived on
 }
 

@@ -43,6 +43,21 @@ func TestStormFork(t *testing.T) {
 	weather(t, ".fork", forked)
 }
 
+// TestStormMixed does the same while rolling restarts switch the nodes between the profiles default and fast. All
+// bounds are those of the profile default.
+func TestStormMixed(t *testing.T) {
+	t.Parallel()
+	weather(t, ".mixed", mixed)
+}
+
+// mixed is a storm with its own seeds and with both profiles.
+func mixed(seed uint64) Config {
+	cfg := storm(2000 + seed)
+	cfg.Faults |= Retime
+	cfg.Shorter, cfg.Duration = lease.Fast(), 12*time.Hour
+	return cfg
+}
+
 // forked is a storm with its own seeds and two primaries, alternating between the default and the fast profile.
 func forked(seed uint64) Config {
 	cfg := storm(1000 + seed)
@@ -229,7 +244,7 @@ func TestStormHasTeeth(t *testing.T) {
 func TestStormForkHasTeeth(t *testing.T) {
 	t.Parallel()
 	var total tally
-	for seed := range uint64(4) {
+	for seed := range uint64(10) {
 		r, err := Run(forked(seed + 1))
 		if err != nil {
 			t.Fatal(err)
@@ -273,7 +288,7 @@ func (t *tally) add(r *Result) {
 	s.Events, s.Steps, s.Calls, s.Faults = s.Events+x.Events, s.Steps+x.Steps, s.Calls+x.Calls, s.Faults+x.Faults
 	s.Elections, s.Assignments, s.Runs = s.Elections+x.Elections, s.Assignments+x.Assignments, s.Runs+x.Runs
 	s.Effects, s.Refused, s.Settled, s.Kills = s.Effects+x.Effects, s.Refused+x.Refused, s.Settled+x.Settled, s.Kills+x.Kills
-	s.Proven += x.Proven
+	s.Proven, s.Retimed = s.Proven+x.Proven, s.Retimed+x.Retimed
 	s.Postponed, s.Returned, s.Forks, s.Split = s.Postponed+x.Postponed, s.Returned+x.Returned, s.Forks+x.Forks, s.Split+x.Split
 }
 

@@ -14,7 +14,7 @@ import (
 // world is a cluster, its store, its network, and all checks.
 type world struct {
 	cfg   Config
-	t     lease.Timing
+	t     lease.Timing // the longest that any process has
 	rng   *rand.Rand
 	now   time.Duration
 	queue queue
@@ -46,6 +46,7 @@ type world struct {
 type host struct {
 	index int
 	name  string
+	t     lease.Timing // of its next process
 	clock clock
 	// wall is how far the machine's wall clock is off. It only affects the IDs of new processes,
 	// because a UUID of version 7 begins with the time.

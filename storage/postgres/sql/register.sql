@@ -10,11 +10,12 @@ other as materialized (
 ),
 taken as (
 	select n.id, n.name, n.incarnation, n.last_heartbeat_at, n.traits->'host' as host
-	from {{node}} n, clock
+	from {{node}} n, clock,
+		coalesce(nullif((n.traits #>> '{timing,node_registration_ttl}')::bigint, 0) / 1000, $4::bigint) as ttl
 	where n.id = $2 and n.incarnation <> $1 and n.state <> 'removed' and n.incarnation <> all($13::text[])
 		-- A stamp further ahead was made before the clock was set back.
-		and clock.now - n.last_heartbeat_at < $4::bigint * interval '1 microsecond'
-		and n.last_heartbeat_at - clock.now < $4::bigint * interval '1 microsecond'
+		and clock.now - n.last_heartbeat_at < ttl * interval '1 microsecond'
+		and n.last_heartbeat_at - clock.now < ttl * interval '1 microsecond'
 		and not exists (select from old where old.state <> 'removed' or old.departed or old.seq >= $5::bigint)
 		and not exists (select from other)
 	order by n.incarnation limit 1

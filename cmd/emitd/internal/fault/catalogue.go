@@ -45,7 +45,6 @@ const (
 	Internal     Code = "E1900"
 
 	IDInUse        Code = "E2101"
-	OtherTimings   Code = "E2102"
 	NoLeader       Code = "E2103"
 	NotLeader      Code = "E2104"
 	NotAnswered    Code = "E2105"
@@ -202,11 +201,6 @@ var catalogue = []Entry{
 		IDInUse, ExitConflict, "node ID in use",
 		"Another live process sends heartbeats with this node ID; it continued while this one was refused. Two processes with one ID would keep fencing each other, so this one ends. After a kill -9 of a node with a fixed ID only its row is left, not the process: a new node waits until the row expires (node_registration_ttl) and joins.",
 		"leave node.id empty (each process then generates one), or give each process its own",
-	},
-	{
-		OtherTimings, ExitConflict, "timings differ from the cluster's",
-		"A node that joined before uses another profile or other durations (coordinator.heartbeat_interval, lease_duration, …; the message names them). Nodes decide by their own timings whether others are alive, so all must have the same. This node came later: it ends, and the others are not affected. If the rows of a killed cluster with other timings are still in the store, a new node waits until they expire, at most their node_registration_ttl.",
-		"give all nodes the same profile and durations; to change them, stop all nodes first, then start them with the new ones",
 	},
 	{
 		NoLeader, ExitDegraded, "there is no leader",

@@ -116,7 +116,6 @@ func TestFromAndExit(t *testing.T) {
 		{nil, "", ExitOK},
 		{errors.New("x"), Internal, ExitFailed},
 		{fmt.Errorf("w: %w", inUse), IDInUse, ExitConflict},
-		{fmt.Errorf("w: %w", &coordinator.TimingError{}), OtherTimings, ExitConflict},
 		{fmt.Errorf("w: %w", &coordinator.SlowStoreError{}), SlowStore, ExitConflict},
 		{fmt.Errorf("w: %w", &storage.OtherClusterError{Store: "a", Node: "b"}), OtherCluster, ExitConflict},
 		{fmt.Errorf("w: %w", storage.ErrNodesLive), NodesLive, ExitConflict},

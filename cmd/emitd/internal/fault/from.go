@@ -13,15 +13,12 @@ func From(err error) *Fault {
 	var (
 		inUse  *storage.IDInUseError
 		schema *storage.SchemaError
-		differ *coordinator.TimingError
 		slow   *coordinator.SlowStoreError
 		other  *storage.OtherClusterError
 	)
 	switch {
 	case errors.As(err, &inUse):
 		return &Fault{Code: IDInUse, What: inUse.Error(), Err: err}
-	case errors.As(err, &differ):
-		return &Fault{Code: OtherTimings, What: differ.Error(), Err: err}
 	case errors.As(err, &slow):
 		return &Fault{Code: SlowStore, What: slow.Error(), Err: err}
 	case errors.As(err, &other):

@@ -22,6 +22,7 @@ func (v *viewer) attention(s Status) []Notice {
 	v.aboutLeader(s, add)
 	v.aboutStore(add)
 	v.aboutNodes(s, add)
+	v.aboutTimings(add)
 	v.aboutUnits(s, add)
 	v.aboutQueues(s, add)
 	for _, d := range v.plan.Disagreements {

@@ -9,7 +9,7 @@
 //
 //   - A node is shown as late or deaf if the leader has declared it so. It is also shown as late if its
 //     last heartbeat is older than the cluster's timings allow, because without a leader nothing declares
-//     it late. If no node states its timings, those of the reader are used.
+//     it late. If no node states its timings, those of the reader are used; if they differ, the longest.
 //   - A unit without a node is unassigned. Its reason is recomputed by the planner's code: why no node
 //     can take it, or that the leader's next pass will place it. A unit that a node declares and that has
 //     no row yet is shown as well.
@@ -149,7 +149,7 @@ func (t Time) MarshalJSON() ([]byte, error) {
 }
 
 // withCluster returns the reader with the name and timings of the cluster, as the leader's row states them, or
-// the row with the newest heartbeat if there is no leader.
+// the row with the newest heartbeat if there is no leader. While nodes have different timings, the longest count.
 func (r Reader) withCluster(s *daemon.Snapshot) Reader {
 	var by *node.Member
 	for i := range s.Nodes {
@@ -164,6 +164,11 @@ func (r Reader) withCluster(s *daemon.Snapshot) Reader {
 	}
 	if by != nil {
 		r.Cluster, r.Timing = cmp.Or(by.Cluster, r.Cluster), r.Timing.With(by.Timing)
+	}
+	for i := range s.Nodes {
+		if by != nil && s.Nodes[i].Present() {
+			r.Timing = r.Timing.AtLeast(s.Nodes[i].Timing)
+		}
 	}
 	r.Cluster = cmp.Or(s.Cluster, r.Cluster)
 	return r

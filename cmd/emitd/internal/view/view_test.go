@@ -113,6 +113,11 @@ var scenes = map[string]func(*daemon.Snapshot){
 			}
 		}
 	},
+	"different_timings": func(s *daemon.Snapshot) {
+		for i, t := range []lease.Timing{lease.Fast(), lease.Default(), lease.Fast()} {
+			s.Nodes[i].Timing = t.Shared()
+		}
+	},
 	"failed_once":    func(s *daemon.Snapshot) { s.Units[0].Failures, s.Units[0].Error = 1, "hiccup" },
 	"nowhere_to_run": nowhere,
 	"taken_away": func(s *daemon.Snapshot) {
