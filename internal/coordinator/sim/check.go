@@ -257,7 +257,7 @@ func (c *checks) answered(p *process, cl *call) {
 		for i := range r.Units {
 			p.list(&r.Units[i], cl.asked)
 		}
-	default:
+	case cl.req.Report != nil: // of its commits a leader learns nothing about its own units: its next heartbeat lists them
 		for i := range res.Outcomes {
 			p.list(&res.Outcomes[i].Record, cl.asked)
 		}

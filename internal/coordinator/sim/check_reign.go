@@ -157,9 +157,12 @@ func (c *checks) calledDeaf(w *world, e *daemon.Event) {
 }
 
 // anySaw reports whether a live process ever received a term of at least that number. It will
-// report the number to the store, so the number is not lost.
+// report the number to the store, so the number is not lost. A process that uses a former primary
+// reports to that one.
 func (w *world) anySaw(number int64) bool {
-	return slices.ContainsFunc(w.procs, func(p *process) bool { return p.state != dead && p.watch.sawTerm >= number })
+	return slices.ContainsFunc(w.procs, func(p *process) bool {
+		return p.state != dead && !p.host.onOld && p.watch.sawTerm >= number
+	})
 }
 
 // failedOver handles a failover of the store.

@@ -9,6 +9,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
 )
 
 // Every check fails on a history that breaks its promise, and passes on the most similar history
@@ -273,6 +274,41 @@ func TestRunsAtOnce(t *testing.T) {
 	}
 }
 
+// A run must be cancelled at its drain deadline once its process was told that the unit was revoked. A leader that
+// holds the unit itself is not told by the answer to its commit: the store may lose the commit before the next
+// heartbeat.
+func TestRunAfterRevoke(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, rule string
+		call       member.Call
+		cancelled  bool
+	}{
+		{"goes on", "A5", member.Call{Heartbeat: &storage.Heartbeat{}}, false},
+		{"goes on after a report", "A5", member.Call{Report: &storage.Report{}}, false},
+		{"is cancelled", "", member.Call{Heartbeat: &storage.Heartbeat{}}, true},
+		{"goes on after the commit", "", member.Call{Commit: &storage.Commit{}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w, a, _ := scene(t)
+			r := a.running(1)
+			w.check.revoked[0] = revocation{1, w.now}
+			record := daemon.Record{Unit: unit0, State: daemon.Revoking, Generation: 1, Holder: a.who, DrainTimeout: w.t.DrainTimeout}
+			answer := &call{p: a, req: c.call, asked: w.now}
+			if c.call.Heartbeat != nil {
+				answer.result.Reply = &storage.Reply{Units: []daemon.Record{record}}
+			} else {
+				answer.result.Outcomes = []storage.Outcome{{Unit: unit0, Record: record}}
+			}
+			w.check.answered(a, answer)
+			r.cancelled = c.cancelled
+			_ = w.runFor(w.t.DrainTimeout + w.t.Wakeup)
+			demand(t, w, c.rule)
+		})
+	}
+}
+
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	term := func(p *process) node.Term { return node.Term{Number: 5, Leader: p.who} }
@@ -383,6 +419,7 @@ func TestTermThatNobodyRemembers(t *testing.T) {
 		then       func(w *world, saw *process)
 	}{
 		{"nobody remembers", "", 1001, 900, func(_ *world, saw *process) { saw.state = dead }},
+		{"who saw it uses a former primary", "", 1001, 900, func(_ *world, saw *process) { saw.host.onOld = true }},
 		{"who saw it lives", "I1", 1001, 900, func(*world, *process) {}},
 		{"who saw it is paused", "I1", 1001, 900, func(_ *world, saw *process) { saw.state = paused }},
 		{"who saw it told before it ended", "I1", 1001, 900, func(w *world, saw *process) {
