@@ -27,8 +27,8 @@ type Retention struct {
 	// holder died stays until another process takes it.
 	LockAge time.Duration
 	// NodeAge is how long the rows of nodes that left are kept for people to see. The default, and
-	// the minimum, is 2·NodeRegistrationTTL: these rows let the store refuse late messages of such
-	// nodes.
+	// the minimum, is 2·NodeRegistrationTTL of the sweeping node: these rows let the store refuse
+	// late messages of such nodes. While timings change, choose at least that of the slowest node.
 	NodeAge time.Duration
 }
 

@@ -52,7 +52,11 @@ func TestDrillPausedWriterUnfenced(t *testing.T) {
 }
 
 // writers is a cluster of programs that embed a coordinator and append to a table.
-type writers struct{ *Cluster }
+type writers struct {
+	*Cluster
+	fenced  bool
+	profile string // of the next writer; "" = the timings of Short
+}
 
 // writersOn creates the table in a database and starts writers on it, with or without a fence.
 func writersOn(t *testing.T, url string, fenced bool, names ...string) *writers {
@@ -67,20 +71,26 @@ func writersOn(t *testing.T, url string, fenced bool, names ...string) *writers 
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &writers{New(t, url, store)}
+	w := &writers{Cluster: New(t, url, store), fenced: fenced}
 	for _, name := range names {
-		cmd := exec.Command(self)
-		cmd.Env = append(os.Environ(), writerEnv+"="+url, writerNameEnv+"="+name)
-		if !fenced {
-			cmd.Env = append(cmd.Env, writerFenceEnv+"=no")
-		}
-		w.launch(name, cmd)
+		w.start(name)
 	}
 	return w
+}
+
+// start starts a writer.
+func (w *writers) start(name string) *Node {
+	w.T.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), writerEnv+"="+w.URL, writerNameEnv+"="+name, writerProfileEnv+"="+w.profile)
+	if !w.fenced {
+		cmd.Env = append(cmd.Env, writerFenceEnv+"=no")
+	}
+	return w.launch(name, cmd)
 }
 
 // pauseWriter stops the writer that holds the unit until another has written.

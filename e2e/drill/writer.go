@@ -19,11 +19,13 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// The environment of a writer: the store's URL, its name, and "no" for effects without a fence.
+// The environment of a writer: the store's URL, its name, "no" for effects without a fence, and its profile, without
+// which it has the timings of Short.
 const (
-	writerEnv      = "DRILL_WRITER"
-	writerNameEnv  = "DRILL_WRITER_NAME"
-	writerFenceEnv = "DRILL_WRITER_FENCE"
+	writerEnv        = "DRILL_WRITER"
+	writerNameEnv    = "DRILL_WRITER_NAME"
+	writerFenceEnv   = "DRILL_WRITER_FENCE"
+	writerProfileEnv = "DRILL_WRITER_PROFILE"
 )
 
 // Short returns timings for drills in which many leases must expire: a lease of 1.4 s.
@@ -65,9 +67,11 @@ func write(ctx context.Context, url string) error {
 		return err
 	}
 	defer store.Close()
-	c, err := coordinator.New(store, coordinator.Config{
-		Node: node.Identity{Name: os.Getenv(writerNameEnv)}, Profile: coordinator.ProfileFast, Timing: coordinator.Timing(Short()),
-	})
+	cfg := coordinator.Config{Node: node.Identity{Name: os.Getenv(writerNameEnv)}, Profile: os.Getenv(writerProfileEnv)}
+	if cfg.Profile == "" {
+		cfg.Profile, cfg.Timing = coordinator.ProfileFast, coordinator.Timing(Short())
+	}
+	c, err := coordinator.New(store, cfg)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ func (v *viewer) aboutTimings(add notify) {
 	slices.SortStableFunc(order, func(a, b node.Timing) int { return int(b.LeaseDuration - a.LeaseDuration) })
 	parts := make([]string, len(order))
 	for i, t := range order {
+		slices.Sort(names[t])
 		parts[i] = timingName(t) + " on " + upTo8(names[t])
 	}
 	add(warning, "timings", "", "nodes have different timings: %s; until all have the same, the bounds are those of the slowest", strings.Join(parts, "; "))
