@@ -212,30 +212,33 @@ func TestOpenWantsItsSchema(t *testing.T) {
 	}
 }
 
-// A deployment migrates first: a program that needs version 1 goes on after version 2 was applied. A program that needs
-// version 2 is refused until then, and after the way back.
-func TestProgramsOfBothVersions(t *testing.T) {
+// A deployment migrates first: programs that need an earlier version go on after the newest was applied, and find the
+// functions that they call. This program is refused until then, and after the way back.
+func TestProgramsOfAllVersions(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	cfg := s.bare()
 	migrate(t, cfg, 1, 1)
-	refused := func() {
+	refused := func(have int) {
 		t.Helper()
 		var schema *storage.SchemaError
-		if _, err := postgres.OpenConfig(context.Background(), cfg); !errors.As(err, &schema) || schema.Have != 1 || !strings.Contains(schema.Hint, "emitd migrate up") {
-			t.Errorf("error %v, want that the schema is at version 1, and what to run", err)
+		if _, err := postgres.OpenConfig(context.Background(), cfg); !errors.As(err, &schema) || schema.Have != have || !strings.Contains(schema.Hint, "emitd migrate up") {
+			t.Errorf("error %v, want that the schema is at version %d, and what to run", err, have)
 		}
 	}
-	refused()
+	refused(1)
 	s.exec(t, "create function "+cfg.Schema+".heartbeat_1() returns void language sql as ''") // as the first programs did
 	migrate(t, cfg, 2, 1)
+	refused(2)
+	migrate(t, cfg, postgres.Version, postgres.Version-2)
 	join(t, open(t, cfg), "a").beat()
-	if oldest := value[int](t, s, "select compatible from "+cfg.Schema+".migration where version = 2"); oldest != 1 {
+	if oldest := value[int](t, s, "select max(compatible) from "+cfg.Schema+".migration"); oldest != 1 {
 		t.Errorf("programs of version %d and newer may go on, want 1", oldest)
 	}
 	s.exec(t, "select "+cfg.Schema+".heartbeat_1()")
-	migrate(t, cfg, 1, 1)
-	refused()
+	s.exec(t, "select "+cfg.Schema+".heartbeat_2('1000', 'nobody', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)")
+	migrate(t, cfg, 1, postgres.Version-1)
+	refused(1)
 	migrate(t, cfg, 0, 1)
 }
 
