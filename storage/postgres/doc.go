@@ -23,7 +23,7 @@
 //     Values stand only in statements whose constants every version of the server removes, never in
 //     a CALL or a SET.
 //   - The role needs USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on its tables, and
-//     EXECUTE on the function heartbeat_2, which every role has unless it is revoked. If the role's
+//     EXECUTE on the function heartbeat_4, which every role has unless it is revoked. If the role's
 //     transactions do not begin as READ COMMITTED, the server's default, each heartbeat sets its
 //     isolation first, which costs the server a few statements more.
 //   - No error and no log contains a password.
@@ -33,8 +33,8 @@
 // [Store.Heartbeat] takes a connection from the share of its kind (traffic.go), because a thousand
 // nodes that register at once must not delay renewals. A heartbeat that neither registers nor
 // campaigns, asks for no members and reports no exit evidence and no returned run is simple. The
-// store sends a simple heartbeat as one call of the database function heartbeat_2
-// (migrations/002_heartbeat.up.sql). Any other becomes a list of statements, which [Store.Heartbeat]
+// store sends a simple heartbeat as one call of the database function heartbeat_4
+// (migrations/heartbeat_4.sql). Any other becomes a list of statements, which [Store.Heartbeat]
 // joins into one message (heartbeat.go, message.go, sql/*.sql). Both forms do the same in the same
 // order:
 //
@@ -44,6 +44,11 @@
 //     for the rest of the transaction, and each later statement that writes requires the mark.
 //  3. They apply returned runs and exit evidence, and then renew the lease or decide the election.
 //  4. They read the reply: members, the newest event, units, membership events, waiting commands.
+//
+// The function leaves the term and the units out if they are still those of the newest reply that the
+// node has. The row counter has a revision, a random value that triggers replace with every change of
+// either table. A simple heartbeat names the revision that the store remembers for its node. A random
+// value never stands for two states, so rows that were lost or restored need no further check.
 //
 // The rows come back as text; rows.go and composite.go decode them. A further round trip is needed
 // only in these cases. If the heartbeat was refused, it finds out why. If the server process is new
@@ -72,12 +77,14 @@
 //   - Statements after a node's own write take effect only if that write happened in this
 //     transaction. A setting of the transaction records the write. A late or repeated heartbeat
 //     that is refused therefore renews nothing.
-//   - The function heartbeat_2 runs the same statements as the message. Each has a snapshot of its
+//   - The function heartbeat_4 runs the same statements as the message. Each has a snapshot of its
 //     own and is planned once in a session. The function skips what the row counter says does not
 //     exist: events about members (rolled) and open commands (waiting).
 //   - Events are numbered from one row, counter, that is updated last. Its lock makes the order of
 //     numbers the order of commits. Each statement writes the events of exactly the rows that it
 //     changed, so no change lacks its event (invariant I8).
+//   - The triggers on the tables unit and term update the row counter too. So the first statement of a
+//     transaction that changes one of them locks counter, and takes all its other locks before.
 //
 // # Wake-ups
 //

@@ -18,16 +18,16 @@ func fake(clock, id string) *strings.Replacer {
 }
 
 // FakeServer makes a store use SQL expressions instead of the server's clock and identity. The
-// function heartbeat_2 belongs to the schema: see [FakeFunction].
+// function heartbeat_4 belongs to the schema: see [FakeFunction].
 func (s *Store) FakeServer(clock, id string) {
 	for name, text := range s.sql {
 		s.sql[name] = fake(clock, id).Replace(text)
 	}
 }
 
-// FakeFunction is the definition of a function heartbeat_2 that uses the expressions.
+// FakeFunction is the definition of a function heartbeat_4 that uses the expressions.
 func FakeFunction(cfg Config, clock, id string) string {
-	return fake(clock, id).Replace(cfg.names().include("002_heartbeat.up"))
+	return fake(clock, id).Replace(cfg.names().include("heartbeat_4"))
 }
 
 // ParseTime reads a timestamptz.

@@ -71,7 +71,7 @@ func (n names) ofNode() []pgschema.Right {
 			rights = append(rights, n.right(r.privileges, table))
 		}
 	}
-	return append(rights, pgschema.Right{Privileges: "execute", Object: "function " + n.table("heartbeat_2")})
+	return append(rights, pgschema.Right{Privileges: "execute", Object: "function " + n.table("heartbeat_4")})
 }
 
 // ofApp allows locking a fence's row. Postgres requires the right to update for that; it is given

@@ -29,13 +29,34 @@ type beat struct {
 	before       heads  // newest events seen when the heartbeat began
 	waiting      []command
 	members      int64 // newest event when the member list was read
+	known        known // what an earlier reply brought
+}
+
+// known is what a node's newest reply said about the term and about all units. The revision changes with each of them, so
+// a simple heartbeat that names the present one is answered without them. It is random: another state never has it,
+// not even in a store that has lost its newest rows.
+type known struct {
+	revision string
+	term     node.Term
+	units    []daemon.Record // sorted; never written to
+}
+
+// noRevision is what a heartbeat names that knows none.
+const noRevision = "00000000-0000-0000-0000-000000000000"
+
+// recall returns what the newest reply to a process said.
+func (s *Store) recall(who node.Identity) known {
+	if k, ok := s.known.Load(who.Incarnation); ok {
+		return k.(known)
+	}
+	return known{revision: noRevision}
 }
 
 // Heartbeat implements [storage.Store]. The package comment describes its way. It takes locks in
 // the order of the package comment, then writes the own row, then decides the claim, then reads the
 // reply. Each is a statement of its own, so none answers with what was true before a wait.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
-	b := &beat{Heartbeat: hb, before: s.heads()}
+	b := &beat{Heartbeat: hb, before: s.heads(), known: s.recall(hb.Node)}
 	var advert []byte
 	if hb.Advert != nil {
 		advert = hb.Advert.Encode()
@@ -47,6 +68,7 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 		err = s.call(ctx, b.operation(), writing, func(m *message) { b.writeStatements(m, advert) })
 	}
 	if err == nil && !b.admitted {
+		s.known.Delete(hb.Node.Incarnation)
 		err = s.refusedBeat(ctx, b)
 	}
 	if err == nil {
@@ -58,7 +80,11 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	if err != nil {
 		return nil, s.fail(attempt("heartbeat of", hb.Node), err)
 	}
-	return b.answer(), nil
+	r := b.answer()
+	if b.simple() && !b.state.unchanged {
+		s.known.Store(hb.Node.Incarnation, known{b.state.revision, r.Term, slices.Clone(r.Units)})
+	}
+	return r, nil
 }
 
 // maxMemberEvents bounds the membership events of one reply; the next heartbeat asks for the rest.
@@ -90,7 +116,7 @@ func (b *beat) operation() string {
 	return "heartbeat"
 }
 
-// simple reports whether the function heartbeat_2 can serve the heartbeat. It must not register or
+// simple reports whether the function heartbeat_4 can serve the heartbeat. It must not register or
 // campaign, ask for members, or report exit evidence or returned runs.
 func (b *beat) simple() bool {
 	return b.Advert == nil && !b.TermRequest.Campaign && !b.WantMembers && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
@@ -112,13 +138,18 @@ func (b *beat) writeStatements(m *message, advert []byte) {
 	} else {
 		m.count(func(n int64) { b.admitted = n == 1 }, "beat", inc(b.Node), number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration)
 	}
+	var returned string
 	if len(b.ReturnedRuns) > 0 {
-		returned := encode(returnedInput(b.ReturnedRuns))
+		returned = encode(returnedInput(b.ReturnedRuns))
 		m.do("units_lock", returned)
+	}
+	if b.TermRequest.Campaign || b.TermRequest.Renew != 0 || len(b.ExitEvidence) > 0 {
+		m.do("lease_lock") // before the units change, which locks the counter
+	}
+	if len(b.ReturnedRuns) > 0 {
 		m.do("returned", inc(b.Node), returned)
 	}
 	if len(b.ExitEvidence) > 0 {
-		m.do("lease_lock")
 		m.do("ended", inc(b.Node), array(b.ExitEvidence))
 	}
 	b.claim(m)
@@ -138,7 +169,7 @@ func returnedInput(runs []daemon.Fence) []stepInput {
 	return out
 }
 
-// writeFunctionCall writes a simple heartbeat as one call of the function heartbeat_2, which does the
+// writeFunctionCall writes a simple heartbeat as one call of the function heartbeat_4, which does the
 // same. It depends on nothing in the session. A session that has planned the function's statements
 // before only makes it faster.
 func (b *beat) writeFunctionCall(m *message) {
@@ -149,6 +180,7 @@ func (b *beat) writeFunctionCall(m *message) {
 	} {
 		args = append(args, strconv.FormatInt(n, 10)) // a quoted number needs no cast: the function has one form
 	}
+	args = append(args, b.known.revision)
 	m.ask(func(answer *composite) error {
 		text, refused := answer.field()
 		if b.admitted = !refused; refused {
@@ -203,7 +235,6 @@ func (b *beat) claim(m *message) {
 	lease, pass := micros(c.Lease), number(c.PassSeq)
 	switch {
 	case c.Campaign:
-		m.do("lease_lock")
 		m.ask(func(row *composite) error {
 			b.reply.Verdict = storage.ElectionResult(row.int())
 			return nil
@@ -236,6 +267,9 @@ func (b *beat) answer() *storage.Reply {
 	r, st := &b.reply, &b.state
 	r.Seq, r.Now, r.StoreID, r.StoreSince, r.Term, r.Lease = b.Seq, st.now, b.id, st.since, st.term, st.lease
 	r.Head = st.head
+	if st.unchanged {
+		r.Term, r.Units = b.known.term, slices.Clone(b.known.units)
+	}
 	if b.WantMembers {
 		r.Head = b.members
 	}

@@ -79,7 +79,7 @@ func holdsNUL(value any) bool {
 
 // Isolation levels of a call. In a write, every statement sees what was committed before it. It is
 // therefore never older than the lock that the statement before it waited for. In a read, all
-// statements see the same moment. The function heartbeat_2 checks its isolation and limits its
+// statements see the same moment. The function heartbeat_4 checks its isolation and limits its
 // waits itself, which costs less than a statement for each. Its plans are too small to be compiled.
 const (
 	writing    = "set transaction isolation level read committed"

@@ -81,13 +81,15 @@ type state struct {
 	server string // start time of the server process that answered
 	line   string // timeline of the log that the server writes
 
-	term  node.Term
-	lease node.Lease
+	term      node.Term
+	lease     node.Lease
+	unchanged bool // the term and the units are those that the caller knows, and were not sent
 
 	head, oldest int64
 	knownID      string    // the identity that the rows record
 	since        time.Time // when the rows last recorded another identity
 	cluster      string    // the cluster's name
+	revision     string    // of the term and the units
 }
 
 // scanSingle reads the columns of the statement single.
@@ -96,14 +98,22 @@ func (s *state) scanSingle(c *composite) error {
 	s.head, s.oldest = counter.int(), counter.int()
 	counter.skip(3) // rolled, waiting, lock_floor
 	s.knownID, s.since, s.cluster = counter.text(), counter.time(), counter.text()
+	counter.skip(1) // the key
+	s.revision = counter.text()
 	s.now, s.server = c.time(), c.text()
 	log := c.text()
 	s.line = log[:min(len(log), 8)]
-	term, lease := c.row(), c.row()
-	s.term = term.term()
+	if text, null := c.field(); null {
+		s.unchanged = true
+	} else {
+		term := rowOf(text)
+		s.term = term.term()
+		c.fail(term.err)
+	}
+	lease := c.row()
 	lease.skip(2) // the term's number and its holder
 	s.lease = lease.lease()
-	return cmp.Or(counter.err, term.err, lease.err)
+	return cmp.Or(counter.err, c.err, lease.err)
 }
 
 // list reads rows of one column, a composite value.

@@ -28,7 +28,7 @@ var tables = []string{
 }
 
 // longestName is the longest name that gets the prefix.
-const longestName = "heartbeat_2"
+const longestName = "heartbeat_4"
 
 // names says where a store's tables are.
 type names struct {

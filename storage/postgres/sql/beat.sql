@@ -1,5 +1,5 @@
 -- Writes the node's own row, if the sequence number is newer. The mark tells the statements after it, which write only
--- if this one did. The function heartbeat_2 does the same for simple heartbeats.
+-- if this one did. The function heartbeat_4 does the same for simple heartbeats.
 update {{node}} set
 	seq = $2::bigint,
 	last_heartbeat_at = clock_timestamp(),
