@@ -373,15 +373,26 @@ func (c *Cluster) Settled(names ...string) {
 	})
 }
 
-// Known waits until every member has been registered for d, because a cluster of only new nodes counts as
-// starting.
+// Known waits until every live process is a present member that has been registered for d. A cluster of only new
+// nodes counts as starting, and a process that is still starting can take over nothing.
 func (c *Cluster) Known(d time.Duration) {
 	c.T.Helper()
 	c.Until(time.Minute, "all members are known", func() bool {
 		s, err := c.Snapshot()
-		return err == nil && !slices.ContainsFunc(s.Nodes, func(m node.Member) bool {
-			return m.Present() && s.Now.Sub(m.RegisteredAt) < d
-		})
+		if err != nil {
+			return false
+		}
+		known := 0
+		for _, m := range s.Nodes {
+			if !m.Present() {
+				continue
+			}
+			if s.Now.Sub(m.RegisteredAt) < d {
+				return false
+			}
+			known++
+		}
+		return known >= len(c.Others(nil))
 	})
 }
 

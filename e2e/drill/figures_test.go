@@ -51,6 +51,7 @@ func handOver(t *testing.T, store string, c *Cluster) {
 	}
 	for range Times(20) {
 		c.Settled(c.Others(nil)...)
+		c.Known(0)
 		l, term := c.Leading()
 		l.Kill()
 		lead := c.Until(time.Minute, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })
