@@ -79,12 +79,16 @@ func TestFailoverRuns(t *testing.T) {
 		return err == nil && alive
 	}
 	var lead string
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	again, ended := time.NewTicker(100*time.Millisecond), time.After(time.Minute)
+	defer again.Stop()
+	for {
 		out, err := s.command(t.Context(), bin, "status", "-o", "json").CombinedOutput()
 		if lead = string(out); err == nil && regexp.MustCompile(`"node": *"a"`).MatchString(lead) && strings.Contains(lead, `"active"`) && beats() {
 			break
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-again.C:
+		case <-ended:
 			t.Fatalf("nobody leads on the standby: %v\n%s", err, lead)
 		}
 	}

@@ -292,6 +292,14 @@ func (c *Cluster) Until(bound time.Duration, what string, ok func() bool) time.D
 	return time.Since(began)
 }
 
+// Pass lets d pass, where the length of a state is what a drill is about. It returns when that began.
+func (c *Cluster) Pass(d time.Duration) (began time.Time) {
+	c.T.Helper()
+	began = time.Now()
+	c.Until(2*d+time.Second, "time passes", func() bool { return time.Since(began) >= d })
+	return began
+}
+
 // Leader returns the live node that is the leader according to the store, or nil.
 func (c *Cluster) Leader() *Node {
 	s, err := c.Snapshot()

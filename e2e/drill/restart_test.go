@@ -79,11 +79,11 @@ func TestDrillDatabaseAwayForTwoSeconds(t *testing.T) {
 		l, _ := c.Leading()
 		f := c.Follower()
 		f.Freeze() // it becomes late while the database is away, so a pass is due then
-		time.Sleep(c.Timing().HeartbeatInterval / 2)
+		c.Pass(c.Timing().HeartbeatInterval / 2)
 		if err := server.Stop(pgtest.Immediate); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second) // the outage must have exactly this length
+		c.Pass(2 * time.Second)
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -194,17 +194,12 @@ func TestDrillIdle(t *testing.T) {
 		c.StartOn(name, u.String())
 	}
 	c.Settled("a", "b", "c")
-	passed := func(d time.Duration) (began time.Time) {
-		began = time.Now()
-		c.Until(2*d+time.Second, "time passes", func() bool { return time.Since(began) >= d })
-		return began
-	}
-	passed(start)
+	c.Pass(start)
 	before := map[string]int64{}
 	for name, p := range proxies {
 		before[name] = p.Trips.Load()
 	}
-	took := time.Since(passed(window)).Seconds()
+	took := time.Since(c.Pass(window)).Seconds()
 	sweeping := ""
 	s, err := c.Snapshot()
 	if err != nil {
