@@ -15,7 +15,6 @@ import (
 	"github.com/emitd/emitd/e2e/drill"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/client"
-	"github.com/emitd/emitd/queue/client/locate"
 	"github.com/emitd/emitd/queue/worker"
 	objectstore "github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/dir"
@@ -169,7 +168,7 @@ func cluster(t *testing.T, objects place) *drill.Cluster {
 // reach makes a client of the live nodes. It also tries killed nodes, as a real client with their
 // addresses would.
 func reach(t *testing.T, c *drill.Cluster) *client.Client {
-	q, err := client.New(client.Config{Locator: locate.New(locate.Config{Cluster: c.Store}), RetryFor: 2 * time.Minute, Backoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond})
+	q, err := client.New(client.Config{Locator: client.NewLocator(client.LocatorConfig{Cluster: c.Store}), RetryFor: 2 * time.Minute, Backoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +178,7 @@ func reach(t *testing.T, c *drill.Cluster) *client.Client {
 
 // broker returns the live node that serves the default queue.
 func broker(c *drill.Cluster) *drill.Node {
-	address, _, err := locate.New(locate.Config{Cluster: c.Store}).Broker(context.Background(), queue.DefaultQueue, 0)
+	address, _, err := client.NewLocator(client.LocatorConfig{Cluster: c.Store}).Broker(context.Background(), queue.DefaultQueue, 0)
 	if err != nil || address == "" {
 		return nil
 	}

@@ -27,8 +27,7 @@ const (
 // overBudget has what is above its budget, with the count as a ceiling. The list may only shrink: a count that falls
 // lowers its ceiling in the same commit, and within the budget the entry goes.
 var overBudget = map[string]int{
-	allPackages:       41,
-	allNames:          1004,
+	allNames:          998,
 	"daemon":          99,
 	"outbox":          67,
 	"outbox/postgres": 43,
@@ -53,7 +52,10 @@ func TestAPI(t *testing.T) {
 	var now []string
 	counts := map[string]int{}
 	for name, pkg := range publicPackages(t) {
-		lines, names := declarations(pkg)
+		lines, names, hidden := declarations(pkg)
+		for _, path := range hidden {
+			t.Errorf("%s: an exported declaration has a type of %s, which a user of the library cannot read", name, path)
+		}
 		for _, line := range lines {
 			now = append(now, name+", "+line)
 		}
@@ -147,11 +149,15 @@ func publicPackages(t *testing.T) map[string]*types.Package {
 	return out
 }
 
-// declarations returns the exported declarations of a package, one a line, and the number of exported names.
-func declarations(pkg *types.Package) (lines []string, names int) {
+// declarations returns the exported declarations of a package, one a line, the number of exported names, and the
+// internal packages whose types they contain.
+func declarations(pkg *types.Package) (lines []string, names int, hidden []string) {
 	qualifier := func(other *types.Package) string {
 		if other == pkg {
 			return ""
+		}
+		if strings.Contains(other.Path(), "/internal/") && !slices.Contains(hidden, other.Path()) {
+			hidden = append(hidden, other.Path())
 		}
 		return other.Name()
 	}
@@ -186,7 +192,7 @@ func declarations(pkg *types.Package) (lines []string, names int) {
 			}
 		}
 	}
-	return lines, names
+	return lines, names, hidden
 }
 
 // members returns a type's declaration, and one line for each exported field or method of an interface.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
-	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
@@ -99,7 +98,7 @@ func TestWorkSurvivesFailovers(t *testing.T) {
 		urls = append(urls, n.url)
 	}
 	front := dial(t, client.Config{Addresses: urls})
-	if err := front.Declare(t.Context(), wire.Declaration{Name: "q"}); err != nil {
+	if err := front.Declare(t.Context(), queue.Settings{Name: "q"}); err != nil {
 		t.Fatal(err)
 	}
 	c.assign(0)

@@ -7,7 +7,7 @@
 // # Finding the broker
 //
 // Any node of the cluster forwards to the broker, so one reachable address is enough. With several,
-// the client tries the next one when one fails. With a [Locator], such as that of package locate,
+// the client tries the next one when one fails. With a [Locator], such as a [ClusterLocator],
 // which reads the cluster store, it calls the broker's node directly. The address that answered is
 // remembered per queue until a 503, a broken connection or a timeout. After a 503 that names the
 // holder, the client calls the holder.

@@ -226,43 +226,54 @@ func (c *Client) Do(ctx context.Context, name string, cmd queue.Command) (int, e
 	return v.Count, err
 }
 
-// Queues returns the declared queues.
-func (c *Client) Queues(ctx context.Context) ([]wire.Declaration, error) {
+// Queues returns the settings of the declared queues.
+func (c *Client) Queues(ctx context.Context) ([]queue.Settings, error) {
 	var v wire.QueuesResponse
 	err := c.call(ctx, request{
 		queue: queue.DefaultQueue, method: http.MethodGet, path: "/v1/queues", repeatable: true,
 		read: func(b []byte) error { return json.Unmarshal(b, &v) },
 	})
-	return v.Queues, err
+	if err != nil {
+		return nil, err
+	}
+	list := make([]queue.Settings, len(v.Queues))
+	for i := range v.Queues {
+		if list[i], err = v.Queues[i].Settings(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 // Declare creates a queue, or changes its settings; zero fields take the default.
-func (c *Client) Declare(ctx context.Context, d wire.Declaration) error {
-	_, err := c.declare(ctx, http.MethodPut, d.Name, d)
+func (c *Client) Declare(ctx context.Context, s queue.Settings) error {
+	_, err := c.declare(ctx, http.MethodPut, s.Name, wire.DeclarationOf(s))
 	return err
 }
 
 // Amend creates a queue, or changes those settings that fields contains, and returns all of them.
 // The other settings keep their values, whatever other programs declare at the same time. The keys
-// are the JSON names of wire.Declaration's fields; a zero value means the default.
-func (c *Client) Amend(ctx context.Context, name string, fields map[string]any) (wire.Declaration, error) {
+// are those of the HTTP API, such as visibility_ms; a zero value means the default.
+func (c *Client) Amend(ctx context.Context, name string, fields map[string]any) (queue.Settings, error) {
 	return c.declare(ctx, http.MethodPatch, name, fields)
 }
 
-func (c *Client) declare(ctx context.Context, method, name string, what any) (wire.Declaration, error) {
-	var made wire.Declaration
+func (c *Client) declare(ctx context.Context, method, name string, what any) (queue.Settings, error) {
 	if err := limits.Queue(name); err != nil {
-		return made, err
+		return queue.Settings{}, err
 	}
 	body, err := json.Marshal(what)
 	if err != nil {
-		return made, fmt.Errorf("encode declaration: %w", err)
+		return queue.Settings{}, fmt.Errorf("encode declaration: %w", err)
 	}
+	var made wire.Declaration
 	r := request{queue: name, repeatable: true}
 	r.post("", body, func(b []byte) error { return json.Unmarshal(b, &made) })
 	r.method = method
-	err = c.call(ctx, r)
-	return made, err
+	if err := c.call(ctx, r); err != nil {
+		return queue.Settings{}, err
+	}
+	return made.Settings()
 }
 
 // Remove removes a queue and its jobs. If an answer is lost, the repeated call may find that there

@@ -45,13 +45,16 @@ import (
 	"github.com/emitd/emitd/outbox/sink/internal/amazon"
 )
 
-// Login configures access to the service. The zero value takes everything from the environment.
-type Login = amazon.Login
-
 // Config configures the sink. With the zero value each message's topic is the ARN, and the account is
 // that of the environment.
 type Config struct {
-	Login `yaml:",inline"`
+	// Region is that of the service; default: that of the environment or the profile.
+	Region string `yaml:"region"`
+	// Endpoint replaces Amazon's, e.g. http://localhost:9324.
+	Endpoint string `yaml:"endpoint"`
+	// AccessKey and SecretKey replace those of the environment, a profile or the machine's role.
+	AccessKey string      `yaml:"access_key"`
+	SecretKey sink.Secret `yaml:"secret_key"`
 	// ARN is the ARN of the topic. It may contain {topic}, e.g.
 	// arn:aws:sns:eu-central-1:123456789012:{topic}. Default {topic}.
 	ARN string `yaml:"arn"`
@@ -84,7 +87,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = 16
 	}
-	login, err := cfg.Load(ctx)
+	login, err := amazon.Login{Region: cfg.Region, Endpoint: cfg.Endpoint, AccessKey: cfg.AccessKey, SecretKey: cfg.SecretKey}.Load(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("sns: %w", err)
 	}

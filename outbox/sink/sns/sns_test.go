@@ -20,8 +20,8 @@ var destinations = map[amazontest.Destination]string{
 func open(t testing.TB, server *amazontest.Server, to amazontest.Destination, timeout time.Duration) outbox.Sink {
 	t.Helper()
 	s, err := sns.New(t.Context(), sns.Config{
-		Login: sns.Login{Region: "eu-1", Endpoint: server.URL, AccessKey: "AKIA", SecretKey: "hunter2"},
-		ARN:   destinations[to], Timeout: timeout,
+		Region: "eu-1", Endpoint: server.URL, AccessKey: "AKIA", SecretKey: "hunter2",
+		ARN: destinations[to], Timeout: timeout,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -48,13 +48,16 @@ import (
 	"github.com/emitd/emitd/outbox/sink/internal/amazon"
 )
 
-// Login configures access to the service. The zero value takes everything from the environment.
-type Login = amazon.Login
-
 // Config configures the sink. With the zero value each message's topic names its queue, and the account
 // is that of the environment.
 type Config struct {
-	Login `yaml:",inline"`
+	// Region is that of the service; default: that of the environment or the profile.
+	Region string `yaml:"region"`
+	// Endpoint replaces Amazon's, e.g. http://localhost:9324.
+	Endpoint string `yaml:"endpoint"`
+	// AccessKey and SecretKey replace those of the environment, a profile or the machine's role.
+	AccessKey string      `yaml:"access_key"`
+	SecretKey sink.Secret `yaml:"secret_key"`
 	// Queue receives all messages, by name or by URL, instead of the queue that each topic names.
 	Queue string `yaml:"queue"`
 	// Timeout bounds one call, including the client's repetitions; default 30 s.
@@ -92,7 +95,7 @@ func New(ctx context.Context, cfg Config) (*Sink, error) {
 	if cfg.MaxBytes == 0 {
 		cfg.MaxBytes = amazon.MaxBytes
 	}
-	login, err := cfg.Load(ctx)
+	login, err := amazon.Login{Region: cfg.Region, Endpoint: cfg.Endpoint, AccessKey: cfg.AccessKey, SecretKey: cfg.SecretKey}.Load(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("sqs: %w", err)
 	}

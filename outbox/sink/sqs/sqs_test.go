@@ -27,7 +27,7 @@ var destinations = map[amazontest.Destination]string{
 func open(t testing.TB, server *amazontest.Server, to amazontest.Destination, timeout time.Duration) outbox.Sink {
 	t.Helper()
 	s, err := sqs.New(t.Context(), sqs.Config{
-		Login: sqs.Login{Region: "eu-1", Endpoint: server.URL, AccessKey: "AKIA", SecretKey: "hunter2"},
+		Region: "eu-1", Endpoint: server.URL, AccessKey: "AKIA", SecretKey: "hunter2",
 		Queue: destinations[to], Timeout: timeout,
 	})
 	if err != nil {

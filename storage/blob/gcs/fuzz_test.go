@@ -37,7 +37,7 @@ func FuzzAnswers(f *testing.F) {
 			b, err := gcs.Open(t.Context(), gcs.Config{
 				Bucket: "bucket", Prefix: "some/where", Endpoint: "http://store.test", Tokens: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: token}),
 				Client: &http.Client{Transport: &blobtest.FixedAnswer{Status: 200 + int(status)%400, Header: header, Body: body, Enough: enough}},
-				Policy: gcs.Policy{Pause: time.Microsecond},
+				Retry:  blob.RetryPolicy{Pause: time.Microsecond},
 			})
 			if err != nil {
 				t.Fatal(err)

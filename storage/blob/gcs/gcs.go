@@ -57,12 +57,9 @@ type Config struct {
 	Tokens oauth2.TokenSource
 	// Client replaces http.DefaultClient below the credentials, for tests and proxies.
 	Client *http.Client
-	// Policy bounds the repetitions of a call.
-	Policy Policy
+	// Retry bounds the repetitions of a call.
+	Retry blob.RetryPolicy
 }
-
-// Policy bounds the repetitions of one call; its zero value is usable.
-type Policy = settle.Policy
 
 const (
 	googleEndpoint = "https://storage.googleapis.com"
@@ -73,6 +70,7 @@ const (
 // Bucket is a blob.Bucket in Google Cloud Storage. Use Open.
 type Bucket struct {
 	config Config
+	policy settle.Policy
 	client *http.Client
 }
 
@@ -97,7 +95,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 		}
 		tokens = found.TokenSource
 	}
-	config.Policy = config.Policy.Over(client)
+	policy := settle.Over(client, config.Retry)
 	if config.Endpoint == "" {
 		config.Endpoint = googleEndpoint
 	}
@@ -107,7 +105,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 			CheckRedirect: client.CheckRedirect,
 		}
 	}
-	return &Bucket{config: config, client: client}, nil
+	return &Bucket{config: config, policy: policy, client: client}, nil
 }
 
 // transport keeps enough idle connections for the parallel uploads of a pipeline.
@@ -174,7 +172,7 @@ func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Versi
 		return "", err
 	}
 	call.Send = func(ctx context.Context) settle.Answer { return b.upload(ctx, key, data, rand.Text(), "") }
-	return b.config.Policy.Repeat(ctx, call, true)
+	return b.policy.Repeat(ctx, call, true)
 }
 
 // check checks a call before anything is sent.
@@ -198,7 +196,7 @@ func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte,
 		return b.upload(ctx, call.Key, data, call.Nonce, generation)
 	}
 	call.Stat = func(ctx context.Context) (settle.ObjectInfo, settle.Answer) { return b.look(ctx, call.Key) }
-	return b.config.Policy.Write(ctx, call)
+	return b.policy.Write(ctx, call)
 }
 
 // Delete implements blob.Bucket.
@@ -214,6 +212,6 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 		}
 		return answer
 	}
-	_, err := b.config.Policy.Repeat(ctx, call, true)
+	_, err := b.policy.Repeat(ctx, call, true)
 	return err
 }

@@ -37,7 +37,7 @@ func newWorld(t *testing.T, change ...func(*gcs.Config)) *world {
 	w.config = gcs.Config{
 		Bucket: "bucket", Prefix: "some/where", Endpoint: w.server.URL,
 		Client: &http.Client{Transport: w.net},
-		Policy: gcs.Policy{Pause: time.Millisecond, AttemptTimeout: 20 * time.Second},
+		Retry:  blob.RetryPolicy{Pause: time.Millisecond, AttemptTimeout: 20 * time.Second},
 		Tokens: oauth2.StaticTokenSource(&oauth2.Token{AccessToken: token}),
 	}
 	for _, c := range change {

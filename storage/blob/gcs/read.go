@@ -70,7 +70,7 @@ func (b *Bucket) read(ctx context.Context, key string, query url.Values, header 
 		o = &blob.Object{Data: got.body, Version: generation}
 		return settle.Answer{}
 	}
-	if _, err := b.config.Policy.Repeat(ctx, call, false); err != nil {
+	if _, err := b.policy.Repeat(ctx, call, false); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -118,7 +118,7 @@ func (b *Bucket) page(ctx context.Context, prefix, after string, query url.Value
 		}
 		return answer
 	}}
-	if _, err := b.config.Policy.Repeat(ctx, call, false); err != nil {
+	if _, err := b.policy.Repeat(ctx, call, false); err != nil {
 		return nil, "", err
 	}
 	page := &blob.Page{More: listed.NextPageToken != ""}

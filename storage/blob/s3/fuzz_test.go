@@ -43,7 +43,7 @@ func FuzzAnswers(f *testing.F) {
 			b, err := s3.Open(t.Context(), s3.Config{
 				Bucket: "bucket", Prefix: "some/where", Endpoint: "http://store.test", PathStyle: true, Region: "eu-test-1", Credentials: credentials,
 				Client: &http.Client{Transport: &blobtest.FixedAnswer{Status: 200 + int(status)%400, Header: header, Body: body, Enough: enough}},
-				Policy: s3.Policy{Pause: time.Microsecond},
+				Retry:  blob.RetryPolicy{Pause: time.Microsecond},
 			})
 			if err != nil {
 				t.Fatal(err)

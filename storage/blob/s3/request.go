@@ -126,7 +126,7 @@ func (b *Bucket) read(ctx context.Context, key string, change func(*s3.GetObject
 		o, answer = b.get(ctx, in)
 		return answer
 	}
-	if _, err := b.config.Policy.Repeat(ctx, call, false); err != nil {
+	if _, err := b.policy.Repeat(ctx, call, false); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -193,7 +193,7 @@ func (b *Bucket) page(ctx context.Context, prefix, start string, limit int) (*bl
 		}
 		return settle.Answer{}
 	}}
-	if _, err := b.config.Policy.Repeat(ctx, call, false); err != nil {
+	if _, err := b.policy.Repeat(ctx, call, false); err != nil {
 		return nil, "", err
 	}
 	page, last := &blob.Page{More: aws.ToBool(out.IsTruncated)}, ""

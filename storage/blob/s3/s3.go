@@ -77,12 +77,9 @@ type Config struct {
 	Credentials aws.CredentialsProvider
 	// Client replaces the SDK's HTTP client, for tests and proxies.
 	Client *http.Client
-	// Policy bounds the repetitions of a call.
-	Policy Policy
+	// Retry bounds the repetitions of a call.
+	Retry blob.RetryPolicy
 }
-
-// Policy bounds the repetitions of one call; its zero value is usable.
-type Policy = settle.Policy
 
 // nonceName is the metadata by which a writer recognises its write.
 const nonceName = "emitd-nonce"
@@ -90,6 +87,7 @@ const nonceName = "emitd-nonce"
 // Bucket is a blob.Bucket in S3. Use Open.
 type Bucket struct {
 	config Config
+	policy settle.Policy
 	client *s3.Client
 }
 
@@ -128,8 +126,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 	})
-	config.Policy = config.Policy.Over(config.Client)
-	return &Bucket{config: config, client: client}, nil
+	return &Bucket{config: config, policy: settle.Over(config.Client, config.Retry), client: client}, nil
 }
 
 // validate names the field and the value.
@@ -180,7 +177,7 @@ func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Versi
 		return "", err
 	}
 	call.Send = func(ctx context.Context) settle.Answer { return b.put(ctx, b.input(key, data, rand.Text())) }
-	return b.config.Policy.Repeat(ctx, call, true)
+	return b.policy.Repeat(ctx, call, true)
 }
 
 // check checks a call before anything is sent.
@@ -210,7 +207,7 @@ func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte,
 		return answer
 	}
 	call.Stat = func(ctx context.Context) (settle.ObjectInfo, settle.Answer) { return b.look(ctx, call.Key) }
-	return b.config.Policy.Write(ctx, call)
+	return b.policy.Write(ctx, call)
 }
 
 // Delete implements blob.Bucket.
@@ -226,6 +223,6 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 		}
 		return settle.Answer{}
 	}
-	_, err := b.config.Policy.Repeat(ctx, call, true)
+	_, err := b.policy.Repeat(ctx, call, true)
 	return err
 }

@@ -40,7 +40,7 @@ func newWorld(t *testing.T, change ...func(*s3.Config)) *world {
 	w.config = s3.Config{
 		Bucket: "bucket", Prefix: "some/where", Endpoint: w.server.URL, PathStyle: true, Region: "eu-test-1",
 		Client: &http.Client{Transport: w.net},
-		Policy: s3.Policy{Pause: time.Millisecond, AttemptTimeout: 20 * time.Second},
+		Retry:  blob.RetryPolicy{Pause: time.Millisecond, AttemptTimeout: 20 * time.Second},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: secret}, nil
 		}),

@@ -328,7 +328,7 @@ func (q *queues) declare() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return q.named(made.Name, "declared %s", made)
+				return q.named(made.Name, "declared %s", wire.DeclarationOf(made))
 			})
 		},
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/queue/client"
-	"github.com/emitd/emitd/queue/client/locate"
 )
 
 // queueAPI is the queue API of a process. It answers from the start on every node and forwards calls to the
@@ -30,7 +30,7 @@ import (
 // object store answers.
 type queueAPI struct {
 	h     *host
-	where *locate.Locator
+	where *client.ClusterLocator
 	open  backend.Opener // nil: this process has no queues
 
 	answers  atomic.Pointer[handlers]
@@ -45,16 +45,24 @@ type handlers struct {
 	handler *api.Handler
 }
 
-var (
-	_ api.Locator        = (*locate.Locator)(nil)
-	_ api.Sharding       = (*locate.Locator)(nil)
-	_ client.Invalidator = (*locate.Locator)(nil)
-)
+var _ client.Invalidator = (*client.ClusterLocator)(nil)
+
+// clusterSharding is the sharding of a process that does not serve queues: it finds the number of shards in the
+// cluster store, and knows as every registry does to which shard a job belongs.
+type clusterSharding struct {
+	*broker.Registry // nil
+	cluster          *client.ClusterLocator
+}
+
+// Shards implements [api.Sharding].
+func (s clusterSharding) Shards(ctx context.Context, name string) (int, error) {
+	return s.cluster.Shards(ctx, name)
+}
 
 // newFront makes the API, which at first only forwards. Its errors are mistakes in the configuration.
 func (h *host) newFront() (*queueAPI, error) {
 	f := &queueAPI{h: h}
-	f.where = locate.New(locate.Config{Cluster: h.up.Store.Store, Exists: f.exists})
+	f.where = client.NewLocator(client.LocatorConfig{Cluster: h.up.Store.Store, Exists: f.exists})
 	var list api.Directory // nil: a node without an object store declares no queues
 	if h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)) {
 		open, err := backend.Objects(h.Config.Objects.URL)
@@ -63,7 +71,7 @@ func (h *host) newFront() (*queueAPI, error) {
 		}
 		f.open, list = open, closed{f}
 	}
-	a, err := f.assemble(f.where, nil, list)
+	a, err := f.assemble(clusterSharding{cluster: f.where}, nil, list)
 	if err != nil {
 		return nil, err
 	}

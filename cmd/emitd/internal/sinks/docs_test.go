@@ -42,18 +42,11 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	}
 }
 
-// tagsOf returns the names of the settings, including those of inlined structs.
+// tagsOf returns the names of the settings.
 func tagsOf(typ reflect.Type) map[string]bool {
 	tags := map[string]bool{}
 	for i := range typ.NumField() {
-		f := typ.Field(i)
-		switch tag := f.Tag.Get("yaml"); tag {
-		case "-":
-		case ",inline":
-			for inner := range tagsOf(f.Type) {
-				tags[inner] = true
-			}
-		default:
+		if tag := typ.Field(i).Tag.Get("yaml"); tag != "-" {
 			tags[tag] = true
 		}
 	}

@@ -36,12 +36,10 @@ const (
 // Login configures access to the service. The zero value takes everything from the environment, as
 // Amazon's tools do.
 type Login struct {
-	Region string `yaml:"region"`
-	// Endpoint replaces Amazon's, e.g. http://localhost:9324.
-	Endpoint string `yaml:"endpoint"`
-	// AccessKey and SecretKey replace those of the environment, a profile or the machine's role.
-	AccessKey string      `yaml:"access_key"`
-	SecretKey sink.Secret `yaml:"secret_key"`
+	Region    string
+	Endpoint  string
+	AccessKey string
+	SecretKey sink.Secret
 }
 
 // Load returns the client's configuration.

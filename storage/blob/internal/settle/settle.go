@@ -64,9 +64,7 @@ type ObjectInfo struct {
 
 // Policy bounds the repetitions of one call. Its zero value is usable.
 type Policy struct {
-	AttemptTimeout time.Duration // of one request; 0 is 15 s, plus 1 s for each MiB
-	Limit          time.Duration // of a call whose context has no deadline; 0 is 1 min
-	Pause          time.Duration // before the second attempt, doubling up to 40 times; 0 is 50 ms
+	blob.RetryPolicy
 
 	traced bool // see Over
 }
@@ -74,13 +72,13 @@ type Policy struct {
 // Over returns the policy for calls through a client; nil is the default client of net/http. The
 // transports of net/http report each connection that a request gets, so no report means that
 // nothing was sent.
-func (p Policy) Over(client *http.Client) Policy {
+func Over(client *http.Client, p blob.RetryPolicy) Policy {
 	transport := http.DefaultTransport
 	if client != nil && client.Transport != nil {
 		transport = client.Transport
 	}
-	_, p.traced = transport.(*http.Transport)
-	return p
+	_, traced := transport.(*http.Transport)
+	return Policy{p, traced}
 }
 
 func (p Policy) attemptTimeout(size int) time.Duration {

@@ -290,7 +290,7 @@ func TestRepeatKeepsTheDoubtOfWritesOnly(t *testing.T) {
 			}
 			return Answer{Verdict: Failed, Err: &blob.Error{Kind: blob.ErrDenied}}
 		}
-		_, err := Policy{Pause: time.Microsecond}.Repeat(t.Context(), Call{Send: send}, writes)
+		_, err := Policy{RetryPolicy: blob.RetryPolicy{Pause: time.Microsecond}}.Repeat(t.Context(), Call{Send: send}, writes)
 		if !errors.Is(err, blob.ErrDenied) || blob.NotApplied(err) == writes {
 			t.Errorf("writes %v: got %v", writes, err)
 		}
@@ -343,7 +343,7 @@ func TestNoConnection(t *testing.T) {
 		{nil, false, false, NotSent},
 		{nil, true, true, Unknown},
 	} {
-		answer := Policy{}.Over(c.client).once(t.Context(), 0, func(ctx context.Context) Answer {
+		answer := Over(c.client, blob.RetryPolicy{}).once(t.Context(), 0, func(ctx context.Context) Answer {
 			trace := httptrace.ContextClientTrace(ctx)
 			if c.wanted {
 				trace.GetConn("host:443")

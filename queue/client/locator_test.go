@@ -1,4 +1,4 @@
-package locate
+package client
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func (m *moving) Snapshot(context.Context) (*daemon.Snapshot, error) {
 func TestDoubts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := New(Config{Cluster: &moving{}})
+		l := NewLocator(LocatorConfig{Cluster: &moving{}})
 		for n, step := range []struct {
 			after time.Duration
 			doubt bool
@@ -87,12 +87,12 @@ func TestNobody(t *testing.T) {
 		{exists(false, unsure), "other", 0, "", unsure},
 		{exists(false, unsure), "q", 1, "", nil},
 	} {
-		addr, _, err := New(Config{Cluster: &moving{}, Exists: c.exists}).Broker(t.Context(), c.queue, c.shard)
+		addr, _, err := NewLocator(LocatorConfig{Cluster: &moving{}, Exists: c.exists}).Broker(t.Context(), c.queue, c.shard)
 		if addr != "" || queue.TagOf(err) != c.tag || c.tag == "" && !errors.Is(err, c.err) {
 			t.Errorf("case %d: %q, %v", n, addr, err)
 		}
 	}
-	down := New(Config{Cluster: &moving{err: unsure}})
+	down := NewLocator(LocatorConfig{Cluster: &moving{err: unsure}})
 	if _, _, err := down.Broker(t.Context(), "q", 0); !errors.Is(err, unsure) {
 		t.Error(err)
 	}
@@ -104,7 +104,7 @@ func TestNobody(t *testing.T) {
 // TestShards: retired units do not count.
 func TestShards(t *testing.T) {
 	t.Parallel()
-	l := New(Config{Cluster: &moving{}})
+	l := NewLocator(LocatorConfig{Cluster: &moving{}})
 	for name, want := range map[string]int{"q": 3, "other": 1} {
 		if n, err := l.Shards(t.Context(), name); n != want || err != nil {
 			t.Errorf("%s has %d shards, %v; want %d", name, n, err, want)

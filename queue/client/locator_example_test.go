@@ -1,4 +1,4 @@
-package locate_test
+package client_test
 
 import (
 	"context"
@@ -10,19 +10,18 @@ import (
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/client"
-	"github.com/emitd/emitd/queue/client/locate"
 	"github.com/emitd/emitd/queue/queuetest"
 )
 
-// cluster is a store that always returns the same state. In production it is the cluster's store,
+// oneState is a store that always returns the same state. In production it is the cluster's store,
 // from postgres.Open, sqlite.Open or object.Open.
-type cluster struct{ state daemon.Snapshot }
+type oneState struct{ state daemon.Snapshot }
 
-func (c *cluster) Snapshot(context.Context) (*daemon.Snapshot, error) { return &c.state, nil }
+func (c *oneState) Snapshot(context.Context) (*daemon.Snapshot, error) { return &c.state, nil }
 
 // A client that can read the cluster store needs no node's address: it calls the node that serves
 // the queue, and the next one after a failover.
-func Example() {
+func ExampleNewLocator() {
 	handler, err := api.New(queuetest.New(), api.Options{})
 	if err != nil {
 		fmt.Println(err)
@@ -32,11 +31,11 @@ func Example() {
 	defer server.Close()
 	holder := node.Member{State: node.Live}
 	holder.Incarnation, holder.Address = "a", server.Listener.Addr().String()
-	store := &cluster{daemon.Snapshot{Nodes: []node.Member{holder}, Units: []daemon.Record{{
+	store := &oneState{daemon.Snapshot{Nodes: []node.Member{holder}, Units: []daemon.Record{{
 		Unit: daemon.Unit{Daemon: "emit:queue/mail"}, State: daemon.Active, Generation: 7, Holder: holder.Identity,
 	}}}}
 
-	q, err := client.New(client.Config{Locator: locate.New(locate.Config{Cluster: store})})
+	q, err := client.New(client.Config{Locator: client.NewLocator(client.LocatorConfig{Cluster: store})})
 	if err != nil {
 		fmt.Println(err)
 		return

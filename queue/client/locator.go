@@ -1,19 +1,4 @@
-// Package locate finds the brokers of queues in the cluster store. It is for a [client.Client] that
-// calls them directly, and for a node that forwards calls to them.
-//
-//	where := locate.New(locate.Config{Cluster: store}) // a storage.Store of the cluster
-//	q, err := client.New(client.Config{Locator: where})
-//
-// Each shard of a queue is a unit of the daemon emit:queue/<queue>. The node that holds the unit
-// has its address in its row. A [Locator] reads both in the cluster's snapshot.
-//
-//   - A snapshot is used for a quarter of a second, by any number of callers. A program that makes
-//     no calls reads nothing; a busy one reads four times a second.
-//   - After [Locator.Invalidate] it is used for 10 ms. So a program that waits for the next broker reads
-//     the store at most a hundred times a second.
-//   - An answer may be out of date. The generation distinguishes two brokers of one shard. A node
-//     that is no longer the broker refuses the call, so no call takes effect twice.
-package locate
+package client
 
 import (
 	"context"
@@ -24,7 +9,6 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
-	"github.com/emitd/emitd/queue/broker"
 )
 
 // snapshotAge is how long a snapshot is used: short compared with a takeover, long compared with a call.
@@ -34,23 +18,32 @@ const (
 	invalidatedAge = 10 * time.Millisecond
 )
 
-// Cluster reads the current state of a cluster; a storage.Store does.
-type Cluster interface {
-	Snapshot(ctx context.Context) (*daemon.Snapshot, error)
-}
-
-// Config configures a locator. Cluster is required.
-type Config struct {
-	Cluster Cluster
+// LocatorConfig configures a [ClusterLocator]. Cluster is required.
+type LocatorConfig struct {
+	// Cluster reads the current state of the cluster; a storage.Store does.
+	Cluster interface {
+		Snapshot(ctx context.Context) (*daemon.Snapshot, error)
+	}
 	// Exists reports whether a queue is declared. It is called only if no broker is found. Nil:
 	// the locator cannot distinguish a queue between two brokers from one that does not exist.
 	Exists func(ctx context.Context, queue string) (bool, error)
 }
 
-// Locator finds brokers. It is safe for concurrent use and starts no goroutine. It does not close
-// the cluster store; its owner does so after the last call.
-type Locator struct {
-	cfg   Config
+// ClusterLocator finds the brokers of queues in the cluster store. It is for a [Client] that calls
+// them directly, and for a node that forwards calls to them. It is safe for concurrent use and
+// starts no goroutine. It does not close the cluster store; its owner does so after the last call.
+//
+// Each shard of a queue is a unit of the daemon emit:queue/<queue>. The node that holds the unit
+// has its address in its row. The locator reads both in the cluster's snapshot:
+//
+//   - A snapshot is used for a quarter of a second, by any number of callers. A program that makes
+//     no calls reads nothing; a busy one reads four times a second.
+//   - After [ClusterLocator.Invalidate] it is used for 10 ms. So a program that waits for the next
+//     broker reads the store at most a hundred times a second.
+//   - An answer may be out of date. The generation distinguishes two brokers of one shard. A node
+//     that is no longer the broker refuses the call, so no call takes effect twice.
+type ClusterLocator struct {
+	cfg   LocatorConfig
 	doubt atomic.Bool
 
 	mu   sync.Mutex
@@ -58,19 +51,19 @@ type Locator struct {
 	at   time.Time
 }
 
-// New creates a locator. It does not read the store yet.
-func New(c Config) *Locator { return &Locator{cfg: c} }
+// NewLocator creates a locator. It does not read the store yet.
+func NewLocator(c LocatorConfig) *ClusterLocator { return &ClusterLocator{cfg: c} }
 
 // Invalidate makes the next answer come from the store, unless the last snapshot is less than 10 ms old.
 // Call it when a broker was not where the locator said.
-func (l *Locator) Invalidate() { l.doubt.Store(true) }
+func (l *ClusterLocator) Invalidate() { l.doubt.Store(true) }
 
 // Broker returns where a shard of a queue is served: the address (host:port) of the node that holds
 // its unit, and the generation.
 //
 // If no node serves it, the address is empty and there is no error. An error means that the store
 // does not answer, that there is no such queue ([queue.QueueNotFound]), or that Exists failed.
-func (l *Locator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
+func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
 	snap, err := l.snapshot(ctx)
 	if err != nil {
 		return "", 0, fmt.Errorf("read the cluster: %w", err)
@@ -116,7 +109,7 @@ func shards(s *daemon.Snapshot, name string) int {
 
 // Shards returns how many shards a queue has in the cluster's snapshot; 1 for a queue that is not
 // in it.
-func (l *Locator) Shards(ctx context.Context, name string) (int, error) {
+func (l *ClusterLocator) Shards(ctx context.Context, name string) (int, error) {
 	snap, err := l.snapshot(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read the cluster: %w", err)
@@ -124,19 +117,8 @@ func (l *Locator) Shards(ctx context.Context, name string) (int, error) {
 	return max(shards(snap, name), 1), nil
 }
 
-// ShardOfJob returns the shard of a job that has an ID or a key.
-func (*Locator) ShardOfJob(j *queue.Job, shards int) int {
-	return (*broker.Registry)(nil).ShardOfJob(j, shards)
-}
-
-// ShardOfSettlement returns the shard of a claim: the one that its token names, or else that of its
-// job's ID.
-func (*Locator) ShardOfSettlement(s *queue.Settlement, shards int) int {
-	return (*broker.Registry)(nil).ShardOfSettlement(s, shards)
-}
-
 // snapshot returns a recent snapshot. Concurrent callers wait for the same one.
-func (l *Locator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+func (l *ClusterLocator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	age := time.Since(l.at)
