@@ -46,7 +46,7 @@ var suites = []suite{
 		},
 	},
 	{name: "journal", pkg: "./queue/internal/journal", bench: ".", time: "2s"},
-	{name: "broker", pkg: "./queue", bench: ".", time: "2s"},
+	{name: "broker", pkg: "./queue/broker", bench: ".", time: "2s"},
 	{name: "wire", pkg: "./queue/api", bench: ".", time: "3s"},
 	{
 		name: "outbox-postgres", pkg: "./outbox/postgres", bench: "Relay|Latency|Insert|Idle|AgainstEmit", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
@@ -116,6 +116,9 @@ func (s suite) run() (string, error) {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	results := parse(out)
+	if len(results) == 0 {
+		return "", fmt.Errorf("%s has no benchmark that matches %q", s.pkg, s.bench)
+	}
 	var b strings.Builder
 	b.WriteString("| benchmark | time | metrics |\n|---|---|---|\n")
 	for _, r := range results {
