@@ -3,7 +3,9 @@ package stored
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,8 +16,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	_ "modernc.org/sqlite" // the driver
 
 	"github.com/emitd/emitd/e2e/drill"
+	"github.com/emitd/emitd/internal/bootclock"
 	"github.com/emitd/emitd/internal/pgtest"
 )
 
@@ -99,7 +103,27 @@ func open(t *testing.T, kind Kind, from, program string) *fixture {
 		t.Fatal(err)
 	}
 	f.Locations = kind.Files(data)
+	if kind == SQLite {
+		f.thisBoot(filepath.Join(data, "cluster.db"))
+	}
 	return f
+}
+
+// thisBoot makes a copied file one of this host and boot, whose clock says what the wall clock says. Without it,
+// the first process to open the file would rightly end everything in it, because the machine that wrote it is not
+// this one (sqlite.ReasonRebooted).
+func (f *fixture) thisBoot(path string) {
+	f.t.Helper()
+	id := strings.TrimSpace(string(f.file("/proc/sys/kernel/random/boot_id")))
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	_, err = db.ExecContext(f.t.Context(), "UPDATE emitd_meta SET boot_id = ?, clock_base = ?",
+		id, time.Now().UnixNano()-int64(bootclock.Now()))
+	if err := errors.Join(err, db.Close()); err != nil {
+		f.t.Fatal("write the boot into the file:", err)
+	}
 }
 
 // load runs a dump in the database.
