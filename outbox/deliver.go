@@ -147,7 +147,9 @@ func (s *session) delivered(rows []Row) {
 
 func (s *session) failed(o Outcome, err error) {
 	s.r.hooks.failed(s.r.cfg.Name, o.Row, err)
-	if o.Kind == Dead || o.Kind == Dropped || o.Kind == Held {
+	// A key that is held because its destination is missing fails every minute; only the first time is news.
+	again := o.Kind == Held && o.RetryIn > 0 && o.Attempts > 1 && s.r.cfg.Retry.waitedForMissing(o.Attempts-1)
+	if (o.Kind == Dead || o.Kind == Dropped || o.Kind == Held) && !again {
 		s.log.Warn("outbox message cannot be delivered", "seq", o.Row.Seq, "topic", o.Row.Topic, "attempts", o.Attempts, "then", string(o.Kind), "error", err)
 	}
 	if o.Kind == Dead || o.Kind == Dropped {

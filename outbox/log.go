@@ -148,10 +148,12 @@ type Kind string
 const (
 	Delivered Kind = "delivered"
 	Waiting   Kind = "waiting" // failed; its key is tried again after a pause
-	Held      Kind = "held"    // failed; its key waits for an operator
-	Behind    Kind = "behind"  // not tried, because an earlier message of its key is parked
-	Dead      Kind = "dead"    // given up and kept with the cause; its key goes on
-	Dropped   Kind = "dropped" // given up and discarded; its key goes on
+	// Held: failed; its key waits for an operator. If the outcome has a pause, the key does not wait for ever:
+	// its lane is due after the pause, like one that waits.
+	Held    Kind = "held"
+	Behind  Kind = "behind"  // not tried, because an earlier message of its key is parked
+	Dead    Kind = "dead"    // given up and kept with the cause; its key goes on
+	Dropped Kind = "dropped" // given up and discarded; its key goes on
 )
 
 // Outcome says what happened to one message.
@@ -159,7 +161,7 @@ type Outcome struct {
 	Row      Row // only Seq, Shard and Key are used
 	Kind     Kind
 	Attempts int           // so far
-	RetryIn  time.Duration // Waiting: the pause from now, by the log's clock
+	RetryIn  time.Duration // Waiting: the pause from now, by the log's clock. Held: the same, if it is not 0
 	Cause    string        // Waiting, Held, Dead: the last error
 }
 
@@ -239,7 +241,7 @@ type Entry struct {
 	Subscription string
 	Kind         Kind
 	Cause        string
-	NextAt       time.Time // Waiting
+	NextAt       time.Time // Waiting, and Held if the key is tried again by itself
 	ParkedAt     time.Time
 }
 

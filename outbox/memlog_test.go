@@ -34,7 +34,8 @@ type memSub struct {
 
 type memLane struct {
 	rows     []outbox.Row
-	held     bool
+	held     bool // until an operator acts
+	resumes  bool // held, but tried again by itself
 	attempts int
 	next     time.Time
 }
@@ -90,6 +91,11 @@ func (l *memLog) Claim(_ context.Context, c outbox.ClaimRequest) (outbox.Cursor,
 		}
 	}
 	return cur, nil
+}
+
+func (l *memLane) store(o outbox.Outcome) {
+	l.held, l.resumes = o.Kind == outbox.Held && o.RetryIn == 0, o.Kind == outbox.Held && o.RetryIn > 0
+	l.attempts, l.next = o.Attempts, time.Now().Add(o.RetryIn)
 }
 
 type memCursor struct {
@@ -163,7 +169,7 @@ func (c *memCursor) Advance(_ context.Context, to outbox.Mark, outcomes []outbox
 					slices.SortFunc(lane.rows, func(a, b outbox.Row) int { return int(a.Seq - b.Seq) })
 				}
 				if o.Kind != outbox.Behind {
-					lane.held, lane.attempts, lane.next = o.Kind == outbox.Held, o.Attempts, time.Now().Add(o.RetryIn)
+					lane.store(o)
 				}
 			}
 		}
@@ -201,7 +207,7 @@ func (c *memCursor) StoreParked(_ context.Context, outcomes []outbox.Outcome) (e
 				if lane.rows[0].Seq != o.Row.Seq {
 					return fmt.Errorf("message %d is not the first parked message of its key", o.Row.Seq)
 				}
-				lane.held, lane.attempts, lane.next = o.Kind == outbox.Held, o.Attempts, time.Now().Add(o.RetryIn)
+				lane.store(o)
 				continue
 			case outbox.Dead:
 				c.s.dead = append(c.s.dead, o)

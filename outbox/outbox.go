@@ -102,6 +102,10 @@ type Fencer interface {
 var (
 	// ErrPermanent says that another attempt of this message is useless. The [Policy] decides at once.
 	ErrPermanent = errors.New("permanent")
+	// ErrMissing is an ErrPermanent that says why: the destination that the message names does not exist. It
+	// may appear, so the message is tried again for [Retry].MissingFor before the [Policy] decides. A key that
+	// is then held is tried every minute, and continues by itself when the destination is there.
+	ErrMissing error = missingError{}
 	// errUnsendable is the ErrPermanent of a message that no sink can send.
 	errUnsendable = fmt.Errorf("this message cannot be sent to any receiver: %w", ErrPermanent)
 	// ErrSinkDown says that no message can be delivered now. The circuit breaker stops calls to the sink for
@@ -119,6 +123,12 @@ var (
 	// the cluster's store has lost it, and the unit gets a generation above it.
 	ErrFenced = errors.New("fenced by a newer relay")
 )
+
+// missingError is the type of ErrMissing, so that it is also an ErrPermanent without repeating its text.
+type missingError struct{}
+
+func (missingError) Error() string { return "the destination is missing" }
+func (missingError) Unwrap() error { return ErrPermanent }
 
 // RetryAfterError asks for the next attempt of the message not before a pause of After, at most a day.
 // Around an [ErrSinkDown] it asks for a pause of all calls to the sink, at most an hour.
@@ -150,6 +160,10 @@ type Retry struct {
 	MaxBackoff  time.Duration // default 5 min
 	Factor      float64       // default 2
 	Jitter      float64       // fraction to either side; default 0.2, negative none
+	// MissingFor is how long a message is tried again because its destination is missing ([ErrMissing]),
+	// whatever MaxAttempts says, before the policy decides. Default 15 min; negative: the policy decides at
+	// once. Pauses are at most a minute.
+	MissingFor time.Duration
 }
 
 // Hooks observe deliveries. Nil hooks are skipped. Each hook has its own goroutine and is called in

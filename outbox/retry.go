@@ -17,6 +17,7 @@ func (r Retry) withDefaults() Retry {
 	r.Backoff, r.MaxBackoff = cmp.Or(r.Backoff, time.Second), cmp.Or(r.MaxBackoff, 5*time.Minute)
 	r.Factor, r.Jitter = cmp.Or(r.Factor, 2), cmp.Or(r.Jitter, 0.2)
 	r.Jitter = max(r.Jitter, 0)
+	r.MissingFor = cmp.Or(r.MissingFor, 15*time.Minute)
 	return r
 }
 
@@ -40,6 +41,42 @@ func (r Retry) pause(attempts int, dice float64) time.Duration {
 	return backoff.Spread(p.After(attempts), r.Jitter, dice)
 }
 
+// missingPause is the longest pause between two attempts to find a destination that is missing. So a key
+// continues within about a minute after its destination has appeared.
+const missingPause = time.Minute
+
+// waitedForMissing reports whether the pauses before an attempt add up to MissingFor.
+func (r Retry) waitedForMissing(attempt int) bool {
+	waited := time.Duration(0)
+	for n := 1; n < attempt && waited < r.MissingFor; n++ {
+		waited += min(r.pause(n, 0.5), missingPause)
+	}
+	return waited >= r.MissingFor
+}
+
+// outcomeOfMissing decides the outcome of a message whose destination is missing.
+func (c *Config) outcomeOfMissing(o Outcome, dice float64) Outcome {
+	o.Kind, o.RetryIn = Waiting, min(c.Retry.pause(o.Attempts, dice), missingPause)
+	if c.Retry.waitedForMissing(o.Attempts) {
+		if o.Kind = c.Policy.kind(); o.Kind != Held {
+			o.RetryIn = 0
+		}
+	}
+	return o
+}
+
+// kind returns what becomes of a message that is not tried again.
+func (p Policy) kind() Kind {
+	switch p {
+	case Skip:
+		return Dead
+	case Drop:
+		return Dropped
+	default:
+		return Held
+	}
+}
+
 // maxRetryAfter bounds what a receiver may ask for, because a nonsensical value must not hold a key for
 // ever.
 const maxRetryAfter = 24 * time.Hour
@@ -51,15 +88,11 @@ func (c *Config) outcomeOf(row Row, err error, dice float64) Outcome {
 		o.Kind = Dead // whatever the policy: no operator can make it deliverable, and its key must go on
 		return o
 	}
+	if errors.Is(err, ErrMissing) {
+		return c.outcomeOfMissing(o, dice)
+	}
 	if errors.Is(err, ErrPermanent) || c.Retry.MaxAttempts > 0 && row.Attempt >= c.Retry.MaxAttempts {
-		switch c.Policy {
-		case Skip:
-			o.Kind = Dead
-		case Drop:
-			o.Kind = Dropped
-		default:
-			o.Kind = Held
-		}
+		o.Kind = c.Policy.kind()
 		return o
 	}
 	o.Kind, o.RetryIn = Waiting, c.Retry.pause(row.Attempt, dice)

@@ -319,7 +319,7 @@ func TestKafkaErrors(t *testing.T) {
 		kind   error
 		says   string
 	}{
-		{name: "no such topic", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrPermanent, says: "no such topic"},
+		{name: "no such topic", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, says: "no such topic"},
 		{name: "no such topic of the configuration", cfg: kafka.Config{Topic: "nowhere"}, kind: outbox.ErrSinkDown, says: "UNKNOWN_TOPIC"},
 		{name: "too large", cfg: kafka.Config{MaxBytes: 2000}, change: func(r *outbox.Row) { r.Payload = make([]byte, 3000) }, kind: outbox.ErrPermanent, says: "MESSAGE_TOO_LARGE"},
 		{

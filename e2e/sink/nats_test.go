@@ -206,7 +206,7 @@ func TestNATSErrors(t *testing.T) {
 		kind   error
 		says   string
 	}{
-		{name: "no stream", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrPermanent, says: "no stream has this subject"},
+		{name: "no stream", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, says: "no stream has this subject"},
 		{name: "no subject", change: func(r *outbox.Row) { r.Topic = "a..b" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
 		{name: "wildcard", change: func(r *outbox.Row) { r.Topic = "orders.*" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
 		{name: "too large", opts: server.Options{MaxPayload: 4096}, change: func(r *outbox.Row) { r.Payload = make([]byte, 5000) }, kind: outbox.ErrPermanent, says: "maximum payload"},

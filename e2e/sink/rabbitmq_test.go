@@ -288,7 +288,7 @@ func TestRabbitMQErrors(t *testing.T) {
 		kind error
 		says string
 	}{
-		{name: "no queue", row: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrPermanent, says: "312 NO_ROUTE"},
+		{name: "no queue", row: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, says: "312 NO_ROUTE"},
 		{name: "no queue, and none needed", cfg: func(_ *vhost, c *rabbitmq.Config) { c.Unroutable = true }, row: func(r *outbox.Row) { r.Topic = "nowhere" }},
 		{name: "no exchange", cfg: func(_ *vhost, c *rabbitmq.Config) { c.Exchange = "nowhere" }, kind: outbox.ErrSinkDown, says: "NOT_FOUND - no exchange 'nowhere'"},
 		{name: "routing key too long", cfg: func(_ *vhost, c *rabbitmq.Config) { c.RoutingKey = "{topic}{type}{key}" }, row: func(r *outbox.Row) { r.Key = strings.Repeat("k", 300) }, kind: outbox.ErrPermanent, says: "limit is 255"},

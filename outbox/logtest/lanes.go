@@ -54,6 +54,36 @@ var lanes = []story{
 			w.Errorf("the next attempt is in %v, want an hour", wait)
 		}
 	}},
+	{"a held key whose outcome has a pause is due after it", func(w *suite) {
+		w.send("a:1", "a:2", "b:1")
+		r := w.reader(claim(1))
+		r.advanceAll(failing(fails(outbox.Held, 9, 30*time.Millisecond), "a:1", "a:2"))
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:1 held", "a:2 behind"})
+		w.same("held keys", w.stats().HeldKeys, 1)
+		w.same("parked", w.reader(claim(1)).Parked(), []string{"a"})
+		w.eventually("the page says that the lane is due", func() bool { return r.page(full).Due })
+		rows := r.dueLane()
+		w.same("due", []any{texts(rows), rows[0].Attempt}, []any{[]string{"a:1"}, 10})
+		r.settle(rows[0], fails(outbox.Held, 10, time.Hour))
+		e := w.entry(outbox.Filter{Kind: outbox.Held})
+		w.same("entry", []any{string(e.Payload), e.Attempt, e.Cause}, []any{"a:1", 10, "no luck"})
+		if wait := time.Until(e.NextAt); wait < 50*time.Minute || wait > 70*time.Minute {
+			w.Errorf("the next attempt is in %v, want an hour", wait)
+		}
+		w.same("due after it failed again", len(r.due()), 0)
+		n, err := w.Operator.Retry(w.ctx, sub)
+		w.ok(err)
+		w.same("retried, as everything that is held", n, 1)
+		r.settle(r.dueRows()[0][0], outbox.Outcome{Kind: outbox.Delivered})
+		w.same("the key goes on", r.due(), [][]string{{"a:2"}})
+		w.same("held keys after that", w.stats().HeldKeys, 0)
+	}},
+	{"a skipped message of such a key has the cause alone", func(w *suite) {
+		w.send("a:1")
+		w.reader(claim(1)).advanceAll(failing(fails(outbox.Held, 9, time.Hour), "a:1"))
+		w.ok(w.Operator.Skip(w.ctx, sub, seqOf(w, "a:1")))
+		w.same("cause", w.entry(outbox.Filter{}).Cause, "skipped by an operator: no luck")
+	}},
 	{"a held key waits for an operator", func(w *suite) {
 		w.send("a:1", "a:2")
 		r := w.reader(claim(1))

@@ -23,8 +23,9 @@ type laneTable struct {
 
 func (t *laneTable) add(at ranges.ParkedKey, o outbox.Outcome) {
 	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.MessageID) // below Shards
-	t.held, t.attempts = append(t.held, o.Kind == outbox.Held), append(t.attempts, o.Attempts)
-	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, ranges.Cause(o.Cause))
+	held, cause := ranges.HeldCause(o)
+	t.held, t.attempts = append(t.held, held), append(t.attempts, o.Attempts)
+	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, cause)
 }
 
 // inDue computes the time of the next attempt of a waiting lane.

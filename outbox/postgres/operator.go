@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +40,7 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 	err = l.change(ctx, "retry messages of", subscription, func(q *query) error {
 		const wake = `update ~outbox_lane n set held = false, attempts = 0, next_at = clock_timestamp(), cause = '' where n.subscription = $1 and `
 		if len(seqs) == 0 {
-			n = int(q.exec(wake+`n.held`, subscription)) + q.putBack(subscription, nil)
+			n = int(q.exec(wake+isHeld, subscription)) + q.putBack(subscription, nil)
 			return nil
 		}
 		n = int(q.exec(wake+`exists (select from ~outbox_parked p
@@ -89,7 +88,7 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 			var id, n int64
 			var cause string
 			err := row.Scan(&id, &n, &cause)
-			ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, strings.TrimSuffix(ranges.SkipCause+": "+cause, ": "))
+			ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, ranges.Skipped(cause))
 			return err
 		})
 		q.addDeadLetters(subscription, ids, attempts, causes)
@@ -161,9 +160,12 @@ func (q *query) forget(subscription string) {
 	q.exec(`delete from ~outbox_subscription where name = $1`, subscription)
 }
 
+// isHeld says that the key of the lane n is held, perhaps only until its next attempt.
+const isHeld = `(n.held or starts_with(n.cause, '` + ranges.Resumes + `'))`
+
 // listing selects the parked messages for List, one row per message.
 const listing = `select ` + parkedOf + `, p.subscription, p.what, p.attempts, p.cause, p.next_at, p.at from (
-	select p.*, case when f.id is not null then 'behind' when n.held then 'held' else 'waiting' end as what,
+	select p.*, case when f.id is not null then 'behind' when ` + isHeld + ` then 'held' else 'waiting' end as what,
 		n.attempts, case when f.id is null then n.cause else '' end as cause, n.next_at, p.parked_at as at
 	from ~outbox_parked p
 	join ~outbox_lane n on n.subscription = p.subscription and n.shard = p.shard and n.key = p.lane and n.solo = p.solo
@@ -188,16 +190,15 @@ func (l *Log) List(ctx context.Context, f outbox.Filter) (out []outbox.Entry, er
 			[]any{f.Subscription, string(f.Kind), f.Key, f.Seq, f.After, f.Limit}, func(row pgx.Rows) error {
 				var e outbox.Entry
 				var attempts int
+				var cause string
 				var next time.Time
-				if err := b.scan(row, &e.Subscription, &e.Kind, &attempts, &e.Cause, &next, &e.ParkedAt); err != nil {
+				if err := b.scan(row, &e.Subscription, &e.Kind, &attempts, &cause, &next, &e.ParkedAt); err != nil {
 					return err
 				}
 				if e.Row = b.row; e.Kind != outbox.Behind {
 					e.Attempt = attempts
 				}
-				if e.Kind == outbox.Waiting {
-					e.NextAt = next
-				}
+				ranges.SetCause(&e, cause, next)
 				out = append(out, e)
 				return nil
 			})

@@ -28,7 +28,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 			all.NextAt = *next
 		}
 		q.each(`select s.name, s.paused, s.instances, (select count(*) from ~outbox_lane n where n.subscription = s.name),
-				(select count(*) from ~outbox_lane n where n.subscription = s.name and n.held),
+				(select count(*) from ~outbox_lane n where n.subscription = s.name and `+isHeld+`),
 				(select count(*) from ~outbox_dead d where d.subscription = s.name),
 				(select count(*) from (select from ~outbox_parked p where p.subscription = s.name limit $2) p),
 				(select min(p.created_at) from (select p.created_at from ~outbox_parked p where p.subscription = s.name order by p.id limit $2) p)

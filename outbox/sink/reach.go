@@ -51,6 +51,11 @@ func Permanent(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", outbox.ErrPermanent, fmt.Errorf(format, args...))
 }
 
+// Missing returns an [outbox.ErrMissing] with a cause. The message names the destination that does not exist.
+func Missing(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", outbox.ErrMissing, fmt.Errorf(format, args...))
+}
+
 // WithoutURL removes the URL from an HTTP client's error, because its query may hold a token.
 func WithoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {

@@ -20,6 +20,7 @@
 // # What a failure means
 //
 //	the receiver refused this message, and will again     outbox.ErrPermanent
+//	the destination that the message names does not exist   outbox.ErrMissing
 //	nothing can be delivered: unreachable, refused, login   outbox.ErrSinkDown
 //	a newer relay owns the shards                           outbox.ErrFenced, with its epoch a *outbox.FencedError
 //	the receiver named a time                               *outbox.RetryAfterError, around any of these

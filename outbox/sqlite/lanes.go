@@ -40,9 +40,10 @@ func (c *cursor) storeOutcome(q *query, o outbox.Outcome, pos int64) error {
 
 // setLane stores the state of a lane, given the outcome of its first message.
 func (q *query) setLane(sub string, at ranges.ParkedKey, o outbox.Outcome) {
+	held, cause := ranges.HeldCause(o)
 	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`,
-		sub, at.Shard, at.Key, at.MessageID, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), ranges.Cause(o.Cause))
+		sub, at.Shard, at.Key, at.MessageID, held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), cause)
 }
 
 // Due implements [outbox.Cursor].
@@ -173,11 +174,12 @@ func (c *cursor) removeDone(q *query, o outbox.Outcome, emptied []string) ([]str
 // updateLane stores the state of the lane of a message that stays parked. The message must be the first of its
 // lane.
 func (c *cursor) updateLane(q *query, o outbox.Outcome) error {
+	held, cause := ranges.HeldCause(o)
 	kept := q.exec(`UPDATE ~outbox_lane SET held = ?3, attempts = ?4, next_at = ?5, cause = ?6
 		WHERE subscription = ?1 AND (shard, key, solo) = (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id = ?2)
 		AND shard BETWEEN ?7 AND ?8 AND ?2 = (SELECT min(p.id) FROM ~outbox_parked p
 			WHERE p.subscription = ?1 AND p.shard = ~outbox_lane.shard AND p.key = ~outbox_lane.key AND p.solo = ~outbox_lane.solo)`,
-		c.claim.Subscription, o.Row.Seq, o.Kind == outbox.Held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), ranges.Cause(o.Cause), c.Lo, c.Hi)
+		c.claim.Subscription, o.Row.Seq, held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), cause, c.Lo, c.Hi)
 	if kept == 1 || q.err != nil {
 		return q.err
 	}

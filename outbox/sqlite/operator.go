@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/emitd/emitd/outbox"
@@ -67,7 +66,7 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 
 // retryAll retries everything that is held or dead.
 func (q *query) retryAll(sub string) int {
-	n := q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND held = 1`, nanos(q.now), sub)
+	n := q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND `+isHeld, nanos(q.now), sub)
 	q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) SELECT subscription, shard, key, id, ? FROM ~outbox_dead
 		WHERE subscription = ? AND id NOT IN (SELECT id FROM ~outbox_parked WHERE subscription = ?)`, nanos(q.now), sub, sub)
 	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
@@ -100,7 +99,7 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 				q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
 					[]any{subscription, at.Shard, at.Key, at.MessageID}, &attempts, &cause)
 			}
-			q.addDeadLetter(subscription, seq, attempts, strings.TrimSuffix(ranges.SkipCause+": "+cause, ": "))
+			q.addDeadLetter(subscription, seq, attempts, ranges.Skipped(cause))
 			q.leaveLane(subscription, at, seq)
 		}
 		return nil
@@ -155,11 +154,14 @@ func (q *query) forget(subscription string) {
 	q.exec(`DELETE FROM ~outbox_subscription WHERE name = ?`, subscription)
 }
 
+// isHeld says that the key of a lane is held, perhaps only until its next attempt.
+const isHeld = `(held OR substr(cause, 1, length('` + ranges.Resumes + `')) = '` + ranges.Resumes + `')`
+
 // listing selects the parked messages for List, one row per message.
 const listing = `SELECT ` + bodyOf + `, subscription, kind, attempts, cause, next_at, parked_at FROM (
 	SELECT p.*, CASE WHEN p.id > (SELECT min(f.id) FROM ~outbox_parked f
 				WHERE f.subscription = p.subscription AND f.shard = p.shard AND f.key = p.key AND f.solo = p.solo) THEN 'behind'
-			WHEN l.held THEN 'held' ELSE 'waiting' END AS kind, l.attempts, l.cause, l.next_at
+			WHEN ` + isHeld + ` THEN 'held' ELSE 'waiting' END AS kind, l.attempts, l.cause, l.next_at
 		FROM ~outbox_parked p JOIN ~outbox_lane l ON l.subscription = p.subscription AND l.shard = p.shard AND l.key = p.key AND l.solo = p.solo
 		WHERE (?1 = '' OR p.subscription = ?1) AND (?3 = '' OR p.key = ?3) AND (?4 = 0 OR p.id = ?4) AND p.id > ?5)
 	WHERE ?2 = '' OR kind = ?2`
@@ -181,20 +183,17 @@ func (l *Log) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error)
 		q.each(listing+" UNION ALL "+deadListing+" ORDER BY id, subscription LIMIT ?6",
 			[]any{f.Subscription, string(f.Kind), f.Key, f.Seq, f.After, f.Limit}, func(scan func(...any) error) (bool, error) {
 				var e outbox.Entry
+				var cause string
 				var attempts int
 				var next, parked int64
 				var err error
-				if e.Row, _, err = dec.row(scan, &e.Subscription, &e.Kind, &attempts, &e.Cause, &next, &parked); err != nil {
+				if e.Row, _, err = dec.row(scan, &e.Subscription, &e.Kind, &attempts, &cause, &next, &parked); err != nil {
 					return false, err
 				}
 				e.ParkedAt = time.Unix(0, parked)
 				if e.Kind != outbox.Behind {
 					e.Attempt = attempts
-				} else {
-					e.Cause = ""
-				}
-				if e.Kind == outbox.Waiting {
-					e.NextAt = time.Unix(0, next)
+					ranges.SetCause(&e, cause, time.Unix(0, next))
 				}
 				out = append(out, e)
 				return true, nil

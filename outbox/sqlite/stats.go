@@ -69,7 +69,7 @@ func (q *query) stats(s *outbox.Stats) {
 	if oldest != 0 {
 		s.OldestAt = time.Unix(0, oldest)
 	}
-	q.one(`SELECT count(*), coalesce(sum(held), 0) FROM ~outbox_lane WHERE subscription = ?`, []any{name}, &s.ParkedKeys, &s.HeldKeys)
+	q.one(`SELECT count(*), coalesce(sum(`+isHeld+`), 0) FROM ~outbox_lane WHERE subscription = ?`, []any{name}, &s.ParkedKeys, &s.HeldKeys)
 	s.Dead = q.number(`SELECT count(*) FROM ~outbox_dead WHERE subscription = ?`, name)
 	q.each(`SELECT lo, hi, epoch, node, updated_at, trouble FROM ~outbox_cursor WHERE subscription = ? ORDER BY lo`, []any{name}, func(scan func(...any) error) (bool, error) {
 		var c outbox.CursorStats

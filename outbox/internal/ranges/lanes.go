@@ -2,6 +2,7 @@ package ranges
 
 import (
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/outbox"
 )
@@ -25,6 +26,31 @@ func ParkedKeyOf(r outbox.Row) ParkedKey {
 		return ParkedKey{r.Shard, "", r.Seq}
 	}
 	return ParkedKey{r.Shard, r.Key, 0}
+}
+
+// Resumes begins the stored cause of a key that is held but tried again by itself. Its lane is stored as one
+// that waits: programs that know only lanes that are held or wait try it again, too.
+const Resumes = "held, tried again by itself: "
+
+// HeldCause returns what is stored of an outcome that leaves a message parked: whether its key is held until
+// an operator acts, and the cause.
+func HeldCause(o outbox.Outcome) (held bool, cause string) {
+	cause = strings.TrimPrefix(o.Cause, Resumes)
+	if o.Kind != outbox.Held {
+		return false, Cause(cause)
+	}
+	if o.RetryIn > 0 {
+		return false, Cause(Resumes + cause)
+	}
+	return true, Cause(cause)
+}
+
+// SetCause sets cause and time of an entry of a list, given the stored cause and the time of the next attempt.
+func SetCause(e *outbox.Entry, cause string, next time.Time) {
+	cause, resumes := strings.CutPrefix(cause, Resumes)
+	if e.Cause = cause; e.Kind == outbox.Waiting || e.Kind == outbox.Held && resumes {
+		e.NextAt = next
+	}
 }
 
 // maxCause is how many bytes of a cause are stored.

@@ -7,12 +7,18 @@ package ranges
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/emitd/emitd/outbox"
 )
 
 // SkipCause is the cause stored with a dead letter that an operator made.
 const SkipCause = "skipped by an operator"
+
+// Skipped returns the cause of a dead letter that an operator made, given the stored cause of its lane.
+func Skipped(cause string) string {
+	return strings.TrimSuffix(SkipCause+": "+strings.TrimPrefix(cause, Resumes), ": ")
+}
 
 // ValidFilter validates a filter and sets its default limit, 100.
 func ValidFilter(f outbox.Filter) (outbox.Filter, error) {

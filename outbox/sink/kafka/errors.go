@@ -47,7 +47,7 @@ func (s *Sink) classify(ctx context.Context, topic string, err error) error {
 	case oneOf(err, refused):
 		return sink.Permanent("%s: %w", what, err)
 	case oneOf(err, unknown) && s.cfg.Topic == "":
-		return sink.Permanent("%s: no such topic: %w", what, err)
+		return sink.Missing("%s: no such topic: %w", what, err)
 	case oneOf(err, unknown), oneOf(err, down):
 		return sink.Down(what, s.redacted(err))
 	case errors.Is(context.Cause(ctx), outbox.ErrSinkDown): // the reason that ended ctx made this record fail, too

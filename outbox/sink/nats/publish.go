@@ -144,7 +144,7 @@ func (s *Sink) noStream(ctx context.Context, subject string, err error) error {
 	case asked == nil:
 		return fmt.Errorf("%s: the stream has no leader now: %w", what, err)
 	case errors.Is(asked, jetstream.ErrStreamNotFound):
-		return sink.Permanent("%s: no stream has this subject: create one that binds it", what)
+		return sink.Missing("%s: no stream has this subject: create one that binds it", what)
 	case ctx.Err() != nil:
 		return s.unacknowledged(ctx, subject)
 	default:

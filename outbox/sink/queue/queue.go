@@ -140,7 +140,7 @@ func (s *Sink) classify(ctx context.Context, name string, err error) error {
 	case tag == queue.BadRequest, tag == queue.PayloadTooLarge, tag == queue.TooManyJobs:
 		return sink.Permanent("%s: %w", what, err)
 	case tag == queue.QueueNotFound && s.cfg.Queue == "":
-		return sink.Permanent("%s: %w", what, err)
+		return sink.Missing("%s: %w", what, err)
 	case tag == queue.QueueNotFound, tag == queue.Unauthorized, tag == queue.Unavailable, tag == queue.QueueNotOwner, tag == queue.QueueFull, tag == queue.Damaged:
 		kind = outbox.ErrSinkDown
 	case ctx.Err() != nil:

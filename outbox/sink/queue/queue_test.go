@@ -142,7 +142,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{daemonqueue.BadRequest, false, outbox.ErrPermanent},
 		{daemonqueue.PayloadTooLarge, false, outbox.ErrPermanent},
-		{daemonqueue.QueueNotFound, false, outbox.ErrPermanent},
+		{daemonqueue.QueueNotFound, false, outbox.ErrMissing},
 		{daemonqueue.QueueNotFound, true, outbox.ErrSinkDown},
 		{daemonqueue.Unauthorized, false, outbox.ErrSinkDown},
 		{daemonqueue.QueueFull, false, outbox.ErrSinkDown},
@@ -160,7 +160,7 @@ func TestErrors(t *testing.T) {
 		p.err = refusal
 		err := s.Deliver(t.Context(), sinktest.Delivery(sinktest.Rows("work", 1, 1)))[0]
 		permanent, down := errors.Is(err, outbox.ErrPermanent), errors.Is(err, outbox.ErrSinkDown)
-		if permanent != errors.Is(c.kind, outbox.ErrPermanent) || down != errors.Is(c.kind, outbox.ErrSinkDown) {
+		if c.kind != nil && !errors.Is(err, c.kind) || permanent != errors.Is(c.kind, outbox.ErrPermanent) || down != errors.Is(c.kind, outbox.ErrSinkDown) {
 			t.Errorf("%s: %v, want %v", c.tag, err, c.kind)
 		}
 		if retry, ok := errors.AsType[*outbox.RetryAfterError](err); !permanent && (!ok || retry.After != time.Second) {

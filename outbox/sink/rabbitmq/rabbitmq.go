@@ -159,7 +159,7 @@ func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outb
 	returned, err := l.publish(ctx, s.cfg.Exchange, key, !s.cfg.Unroutable, message(d, row))
 	switch {
 	case err == nil && returned != "":
-		return sink.Permanent("%s: no queue is bound to receive it: %s", what, returned)
+		return sink.Missing("%s: no queue is bound to receive it: %s", what, returned)
 	case err == nil:
 		return nil
 	case ctx.Err() != nil && l.blocked() != "":

@@ -161,6 +161,7 @@ type retryKeys struct {
 	MaxAttempts int      `key:"max_attempts" help:"attempts before the policy applies; 10 by default, -1: no limit"`
 	Backoff     Duration `key:"backoff" help:"pause after the first failure, doubled after each; 1s by default"`
 	MaxBackoff  Duration `key:"max_backoff" help:"longest pause; 5m by default"`
+	MissingFor  Duration `key:"missing_for" help:"how long a message is tried again while the topic, stream or queue that it names does not exist, before the policy applies; 15m by default. A key that is then held is tried every minute and goes on by itself once the destination exists"`
 }
 
 // Sink is the destination of a subscription.
@@ -305,6 +306,7 @@ func (s Subscription) RelayConfig() outbox.Config {
 		Name: s.Name, Topics: s.Topics, Instances: s.Instances, Newest: s.Start == "newest", Policy: outbox.Policy(s.Policy),
 		Retry: outbox.Retry{
 			MaxAttempts: s.Retry.MaxAttempts, Backoff: time.Duration(s.Retry.Backoff), MaxBackoff: time.Duration(s.Retry.MaxBackoff),
+			MissingFor: time.Duration(s.Retry.MissingFor),
 		},
 		DeliverTimeout: time.Duration(s.DeliverTimeout), PageTimeout: time.Duration(s.PageTimeout), Parallel: s.Parallel, PageRows: s.PageRows,
 	}

@@ -98,6 +98,7 @@ func (v *validator) retry(at string, r retryKeys) {
 	}
 	v.positive(at, "retry.backoff", r.Backoff)
 	v.positive(at, "retry.max_backoff", r.MaxBackoff)
+	v.positive(at, "retry.missing_for", r.MissingFor)
 	if first, most := r.withDefaults(); first > 0 && most > 0 && first > most {
 		key := "retry.backoff"
 		if r.Backoff == 0 {

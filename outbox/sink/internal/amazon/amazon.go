@@ -238,7 +238,7 @@ func Classify(ctx context.Context, what string, fixed bool, err error) error {
 	case api == nil:
 		return sink.Down(what, bare(err))
 	case has(missing, api.ErrorCode()) && !fixed:
-		return sink.Permanent("%s: %s: %s", what, api.ErrorCode(), api.ErrorMessage())
+		return sink.Missing("%s: %s: %s", what, api.ErrorCode(), api.ErrorMessage())
 	case has(login, api.ErrorCode()), has(busy, api.ErrorCode()), status(err) >= 500:
 		return sink.Down(what, short(api))
 	case has(missing, api.ErrorCode()), local(api.ErrorCode()), status(err) == 401, status(err) == 403:

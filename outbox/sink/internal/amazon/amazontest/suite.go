@@ -158,7 +158,7 @@ func (s Suite) errors(t *testing.T) {
 
 func (s Suite) missing(t *testing.T) {
 	server := New(t)
-	if err := s.deliver(t, server, ByTopic, sinktest.Rows("nowhere", 1, 0)...)[0]; !errors.Is(err, outbox.ErrPermanent) {
+	if err := s.deliver(t, server, ByTopic, sinktest.Rows("nowhere", 1, 0)...)[0]; !errors.Is(err, outbox.ErrMissing) {
 		t.Errorf("the message's: %v, want permanent", err)
 	}
 	if err := s.deliver(t, server, Nowhere, sinktest.Rows("orders", 1, 0)...)[0]; !errors.Is(err, outbox.ErrSinkDown) {

@@ -1,0 +1,138 @@
+package outbox_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// missing makes the destination of key m missing until a time after the start.
+func (s *stage) missing(appears time.Duration) {
+	began := time.Now()
+	s.sink(func(r outbox.Row) error {
+		if r.Key == "m" && time.Since(began) < appears {
+			return fmt.Errorf("%w: no topic", outbox.ErrMissing)
+		}
+		return nil
+	})
+}
+
+// keys returns the messages that came since the last call, without their attempts.
+func (s *stage) keys() string {
+	var out []string
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, text := range s.got {
+		name, _, _ := strings.Cut(text, "@")
+		out = append(out, name)
+	}
+	s.got = nil
+	return strings.Join(out, " ")
+}
+
+// lane returns the only lane of the subscription.
+func (s *stage) lane(t *testing.T) memLane {
+	t.Helper()
+	sub := s.log.sub("sub")
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	for _, lane := range sub.lanes {
+		return *lane
+	}
+	t.Fatal("there is no lane")
+	return memLane{}
+}
+
+// TestMissing checks that a message whose destination is missing is tried again for MissingFor, whatever
+// MaxAttempts says. Then its key is held, and it continues in order within a minute after the destination
+// has appeared.
+func TestMissing(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.cfg.Retry.MaxAttempts, s.cfg.Retry.MissingFor = 2, 10*time.Minute
+		s.missing(3 * time.Hour)
+		s.log.publish(m("m", 1), m("m", 2), m("a", 1))
+		s.start(1)
+		s.after(9 * time.Minute)
+		s.want("other keys", "a1@1")
+		if lane := s.lane(t); lane.held || lane.resumes || lane.attempts < 10 {
+			t.Errorf("after 9 min: %+v", lane)
+		}
+		s.after(3 * time.Minute)
+		if lane := s.lane(t); lane.held || !lane.resumes {
+			t.Errorf("after 12 min: %+v, want held until the next attempt", lane)
+		}
+		s.after(3*time.Hour - 12*time.Minute)
+		s.want("before the destination is there")
+		s.after(73 * time.Second)
+		if got := s.keys(); got != "m1 m2" {
+			t.Errorf("after the destination appeared came %q", got)
+		}
+		s.log.publish(m("m", 3))
+		s.after(time.Second)
+		s.want("the key is free", "m3@1")
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMissingAppearsSoon checks that a destination which appears within MissingFor costs no operator anything,
+// with any policy.
+func TestMissingAppearsSoon(t *testing.T) {
+	for _, policy := range []outbox.Policy{outbox.Hold, outbox.Skip, outbox.Drop} {
+		t.Run(string(policy), func(t *testing.T) {
+			bubble(t, func(s *stage) {
+				s.cfg.Policy = policy
+				s.missing(14 * time.Minute)
+				s.log.publish(m("m", 1), m("m", 2))
+				s.start(1)
+				s.after(14*time.Minute + 73*time.Second)
+				if got := s.keys(); got != "m1 m2" {
+					t.Errorf("came %q", got)
+				}
+				if err := s.drain(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestMissingIsGivenUp checks what the policies skip and drop do after MissingFor, and that a negative
+// MissingFor lets the policy decide at once.
+func TestMissingIsGivenUp(t *testing.T) {
+	for _, c := range []struct {
+		policy  outbox.Policy
+		missing time.Duration
+		after   time.Duration
+		dead    int
+	}{
+		{outbox.Skip, 2 * time.Minute, time.Minute, 0},
+		{outbox.Skip, 2 * time.Minute, 4 * time.Minute, 1},
+		{outbox.Drop, 2 * time.Minute, 4 * time.Minute, 0},
+		{outbox.Skip, -1, time.Second, 1},
+	} {
+		t.Run(fmt.Sprint(c.policy, c.missing, c.after), func(t *testing.T) {
+			bubble(t, func(s *stage) {
+				s.cfg.Policy, s.cfg.Retry.MissingFor = c.policy, c.missing
+				s.missing(time.Hour)
+				s.log.publish(m("m", 1))
+				s.start(1)
+				s.after(c.after)
+				sub := s.log.sub("sub")
+				s.log.mu.Lock()
+				gone := len(sub.lanes) == 0
+				if len(sub.dead) != c.dead || gone != (c.after > c.missing) {
+					t.Errorf("%+v: %d are dead, parked no more %v", c, len(sub.dead), gone)
+				}
+				s.log.mu.Unlock()
+				if err := s.drain(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
