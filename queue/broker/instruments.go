@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -19,6 +20,50 @@ type instruments struct {
 	mutations metric.Int64Histogram
 	conflicts metric.Int64Counter
 	out, in   metric.Int64Counter
+
+	mu   sync.RWMutex
+	sets map[attributesKey]metric.MeasurementOption // see attributes
+}
+
+// attributesKey distinguishes the attributes of measurements.
+type attributesKey struct{ queue, name, kind, failed string }
+
+// maxAttributeSets is how many attribute sets are kept. Callers name queues that do not exist, so there is no
+// bound to what they may ask for.
+const maxAttributeSets = 10_000
+
+// attributes returns those of a measurement. They are kept, because to sort and hash them at each call
+// would cost more than the measurement.
+func (i *instruments) attributes(k attributesKey) metric.MeasurementOption {
+	i.mu.RLock()
+	o := i.sets[k]
+	i.mu.RUnlock()
+	if o != nil {
+		return o
+	}
+	o = metric.WithAttributeSet(attribute.NewSet(k.list()...))
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.sets == nil || len(i.sets) >= maxAttributeSets {
+		i.sets = map[attributesKey]metric.MeasurementOption{}
+	}
+	i.sets[k] = o
+	return o
+}
+
+// list returns the attributes of a call, or, without kind, the queue alone under the key in name.
+func (k attributesKey) list() []attribute.KeyValue {
+	if k.kind == "" {
+		return []attribute.KeyValue{attribute.String(k.name, k.queue)}
+	}
+	attrs := []attribute.KeyValue{
+		attribute.String("messaging.system", "emitd"), attribute.String("messaging.destination.name", k.queue),
+		attribute.String("messaging.operation.name", k.name), attribute.String("messaging.operation.type", k.kind),
+	}
+	if k.failed != "" {
+		attrs = append(attrs, attribute.String("error.type", k.failed))
+	}
+	return attrs
 }
 
 var seconds = metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -92,14 +137,11 @@ func (i *instruments) operation(ctx context.Context, queue, name, kind string) f
 	}
 	begun := time.Now()
 	return func(err *error) {
-		attrs := []attribute.KeyValue{
-			attribute.String("messaging.system", "emitd"), attribute.String("messaging.destination.name", queue),
-			attribute.String("messaging.operation.name", name), attribute.String("messaging.operation.type", kind),
-		}
+		k := attributesKey{queue: queue, name: name, kind: kind}
 		if *err != nil {
-			attrs = append(attrs, attribute.String("error.type", errorType(*err)))
+			k.failed = errorType(*err)
 		}
-		i.calls.Record(ctx, time.Since(begun).Seconds(), metric.WithAttributes(attrs...))
+		i.calls.Record(ctx, time.Since(begun).Seconds(), i.attributes(k))
 	}
 }
 
@@ -112,30 +154,30 @@ func errorType(err error) string {
 
 func (i *instruments) sent(ctx context.Context, queue string, n int) {
 	if i.out.Enabled(ctx) {
-		i.out.Add(ctx, int64(n), metric.WithAttributes(attribute.String("messaging.destination.name", queue)))
+		i.out.Add(ctx, int64(n), i.attributes(attributesKey{queue: queue, name: "messaging.destination.name"}))
 	}
 }
 
 func (i *instruments) consumed(ctx context.Context, queue string, n int) {
 	if n > 0 && i.in.Enabled(ctx) {
-		i.in.Add(ctx, int64(n), metric.WithAttributes(attribute.String("messaging.destination.name", queue)))
+		i.in.Add(ctx, int64(n), i.attributes(attributesKey{queue: queue, name: "messaging.destination.name"}))
 	}
 }
 
 func (i *instruments) batch(queue string, records int) {
 	if ctx := context.Background(); i.mutations.Enabled(ctx) {
-		i.mutations.Record(ctx, int64(records), metric.WithAttributes(attribute.String("queue", queue)))
+		i.mutations.Record(ctx, int64(records), i.attributes(attributesKey{queue: queue, name: "queue"}))
 	}
 }
 
 func (i *instruments) commit(queue string, d time.Duration) {
 	if ctx := context.Background(); i.commits.Enabled(ctx) {
-		i.commits.Record(ctx, d.Seconds(), metric.WithAttributes(attribute.String("queue", queue)))
+		i.commits.Record(ctx, d.Seconds(), i.attributes(attributesKey{queue: queue, name: "queue"}))
 	}
 }
 
 func (i *instruments) conflict(queue string) {
 	if ctx := context.Background(); i.conflicts.Enabled(ctx) {
-		i.conflicts.Add(ctx, 1, metric.WithAttributes(attribute.String("queue", queue)))
+		i.conflicts.Add(ctx, 1, i.attributes(attributesKey{queue: queue, name: "queue"}))
 	}
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -99,8 +100,10 @@ func (s *shard) run(draining <-chan struct{}) error {
 		timer.Reset(s.untilNextEvent())
 		select {
 		case <-calls:
+			letCallersIn()
 			s.round()
 		case <-s.log.Acks():
+			letCallersIn()
 			s.round()
 		case <-timer.C:
 			s.round()
@@ -116,6 +119,12 @@ func (s *shard) run(draining <-chan struct{}) error {
 			return s.finishRun()
 		}
 	}
+}
+
+// letCallersIn lets the callers that are ready to run submit their calls first, so that one round, and one
+// segment, has the calls of them all. A caller that is alone waits for nothing.
+func letCallersIn() {
+	runtime.Gosched()
 }
 
 // hasWork reports whether there is work that needs no event: calls to decide again, or a

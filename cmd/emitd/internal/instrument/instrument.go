@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -56,6 +57,41 @@ type Bucket struct {
 	common   []attribute.KeyValue
 	duration metric.Float64Histogram
 	io       metric.Int64Counter
+
+	mu   sync.RWMutex
+	sets map[attributesKey]attributes
+}
+
+// attributes are those of one operation with one outcome, ready for use: to sort and hash them at each
+// call would cost more than the measurement.
+type attributes struct {
+	duration []metric.RecordOption
+	io       []metric.AddOption
+}
+
+// attributesKey distinguishes attributes; operations and outcomes are few.
+type attributesKey struct {
+	op     string
+	result attribute.Key
+	word   string
+}
+
+// attributesOf returns the attributes of an operation with this outcome.
+func (b *Bucket) attributesOf(op string, result attribute.KeyValue) attributes {
+	key := attributesKey{op, result.Key, result.Value.AsString()}
+	b.mu.RLock()
+	a, ok := b.sets[key]
+	b.mu.RUnlock()
+	if ok {
+		return a
+	}
+	all := slices.Concat(b.common, []attribute.KeyValue{attribute.String("emitd.objects.operation", op), result})
+	a.io = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(slices.Clone(all[:len(all)-1])...))}
+	a.duration = []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(all...))}
+	b.mu.Lock()
+	b.sets[key] = a
+	b.mu.Unlock()
+	return a
 }
 
 var _ blob.Bucket = (*Bucket)(nil)
@@ -69,7 +105,7 @@ func New(inner blob.Bucket, c Config) (*Bucket, error) {
 		c.TracerProvider = otel.GetTracerProvider()
 	}
 	b := &Bucket{
-		inner: inner, config: c, tracer: c.TracerProvider.Tracer(scope),
+		inner: inner, config: c, tracer: c.TracerProvider.Tracer(scope), sets: map[attributesKey]attributes{},
 		common: []attribute.KeyValue{attribute.String("emitd.objects.system", c.System), attribute.String("emitd.objects.use", c.Use)},
 	}
 	m := c.MeterProvider.Meter(scope)
@@ -107,10 +143,10 @@ func (b *Bucket) begin(ctx context.Context, op, key string) (context.Context, *c
 func (c *call) end(size int, err error) {
 	result, failed := outcome(err)
 	if c.b.duration.Enabled(c.ctx) {
-		attrs := slices.Concat(c.b.common, []attribute.KeyValue{attribute.String("emitd.objects.operation", c.op), result})
-		c.b.duration.Record(c.ctx, time.Since(c.begun).Seconds(), metric.WithAttributes(attrs...))
+		a := c.b.attributesOf(c.op, result)
+		c.b.duration.Record(c.ctx, time.Since(c.begun).Seconds(), a.duration...)
 		if size > 0 && err == nil {
-			c.b.io.Add(c.ctx, int64(size), metric.WithAttributes(attrs[:len(attrs)-1]...))
+			c.b.io.Add(c.ctx, int64(size), a.io...)
 		}
 	}
 	if c.span == nil {
