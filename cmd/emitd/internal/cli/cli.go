@@ -152,7 +152,7 @@ func (a *app) root() *cobra.Command {
 	for _, c := range []*cobra.Command{
 		a.serveCommand(), a.devCommand(),
 		a.statusCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
-		a.migrateCommand(), a.configCommand(), a.doctorCommand(),
+		a.migrateCommand(), a.configCommand(), a.doctorCommand(), a.checkCommand(),
 		a.errorCommand(), a.versionCommand(),
 	} {
 		root.AddCommand(c)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -66,23 +65,9 @@ func reachNode(ctx context.Context, address string, secured *tls.Config) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	scheme := "http"
-	if secured != nil {
-		scheme = "https"
+	status, _, err := getHealth(ctx, address, "/livez", secured)
+	if err == nil && status != http.StatusOK && status != http.StatusServiceUnavailable {
+		err = fmt.Errorf("/livez answers %d: the address may not belong to an emitd", status)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+"/livez", nil)
-	if err != nil {
-		return err
-	}
-	transport := &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true}
-	resp, err := transport.RoundTrip(r)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // its content is for people
-	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusServiceUnavailable {
-		return fmt.Errorf("/livez answers %s: the address may not belong to an emitd", resp.Status)
-	}
-	return nil
+	return err
 }

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -78,7 +80,7 @@ func flags(b *strings.Builder, fs *pflag.FlagSet) {
 // TestEveryReadHasFormats checks that a command that shows data takes -o. The exceptions are listed here.
 func TestEveryReadHasFormats(t *testing.T) {
 	t.Parallel()
-	without := map[string]bool{"emitd serve": true, "emitd dev": true, "emitd migrate get": true}
+	without := map[string]bool{"emitd serve": true, "emitd dev": true, "emitd migrate get": true, "emitd check": true}
 	walk(testRoot(), func(c *cobra.Command) {
 		if c.HasSubCommands() || c.Hidden {
 			return
@@ -90,4 +92,29 @@ func TestEveryReadHasFormats(t *testing.T) {
 			t.Errorf("%s: short text %q", c.CommandPath(), c.Short)
 		}
 	})
+}
+
+// TestRunbookCommands checks that the commands which the page on alerts names exist, with their flags.
+func TestRunbookCommands(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../../docs/how-to/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("`emitd ([^`]+)`").FindAllStringSubmatch(strings.ReplaceAll(string(page), "\n", " "), -1)
+	if len(found) < 15 {
+		t.Fatalf("only %d commands were found: this test looks in the wrong place", len(found))
+	}
+	for _, m := range found {
+		c, rest, err := testRoot().Find(strings.Fields(m[1]))
+		if err != nil || c.HasSubCommands() {
+			t.Errorf("emitd %s: no such command: %v", m[1], err)
+			continue
+		}
+		if err := c.ParseFlags(rest); err != nil {
+			t.Errorf("emitd %s: %v", m[1], err)
+		} else if err := c.ValidateArgs(c.Flags().Args()); err != nil {
+			t.Errorf("emitd %s: %v", m[1], err)
+		}
+	}
 }

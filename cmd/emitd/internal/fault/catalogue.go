@@ -44,19 +44,21 @@ const (
 	Telemetry    Code = "E1304"
 	Internal     Code = "E1900"
 
-	IDInUse        Code = "E2101"
-	NoLeader       Code = "E2103"
-	NotLeader      Code = "E2104"
-	NotAnswered    Code = "E2105"
-	CommandUnknown Code = "E2106"
-	OtherCluster   Code = "E2107"
-	NodesLive      Code = "E2108"
-	SlowStore      Code = "E2109"
-	NoDaemon       Code = "E2201"
-	NoNode         Code = "E2202"
-	Degraded       Code = "E2301"
-	DoctorFails    Code = "E2302"
-	DoctorWarns    Code = "E2303"
+	IDInUse         Code = "E2101"
+	NoLeader        Code = "E2103"
+	NotLeader       Code = "E2104"
+	NotAnswered     Code = "E2105"
+	CommandUnknown  Code = "E2106"
+	OtherCluster    Code = "E2107"
+	NodesLive       Code = "E2108"
+	SlowStore       Code = "E2109"
+	NoDaemon        Code = "E2201"
+	NoNode          Code = "E2202"
+	Degraded        Code = "E2301"
+	DoctorFails     Code = "E2302"
+	DoctorWarns     Code = "E2303"
+	NotReady        Code = "E2304"
+	NodeUnreachable Code = "E2305"
 
 	QueueDown     Code = "E3101"
 	NoQueue       Code = "E3102"
@@ -261,6 +263,16 @@ var catalogue = []Entry{
 		DoctorWarns, ExitDegraded, "doctor has a warning",
 		"No check failed, but at least one warns of something that will fail or costs too much; each says what to do.",
 		"see the lines marked warn",
+	},
+	{
+		NotReady, ExitDegraded, "the node says no",
+		"The node answers, but it is not ready, has not joined or does not lead, whichever emitd check asked for. The message has its reasons.",
+		"see emitd status and the log of the node",
+	},
+	{
+		NodeUnreachable, ExitUnreachable, "the node does not answer",
+		"Nothing listens at the address, it answers too late, or what listens is not emitd.",
+		"check listen, api.tls and whether the node runs; another node is asked with --addr",
 	},
 
 	{
