@@ -1,0 +1,243 @@
+package deploy
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	folder    = "../../deploy"
+	manifests = folder + "/kubernetes/emitd.yaml"
+)
+
+var update = flag.Bool("update", false, "write deploy/kubernetes/emitd.yaml")
+
+// values are sets of values that people use, by name.
+var values = map[string]string{
+	"default": ``,
+	"secured": `
+tls: {secret: emitd-tls}
+tokens: {secret: emitd-tokens}
+config: {cluster: shop, profile: fast, objects: {url: "s3://jobs/emitd?region=eu-central-1"}}
+serviceMonitor: {enabled: true, labels: {release: prometheus}, tokenSecret: {name: emitd-scrape, key: token}}
+serviceAccount: {annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/emitd"}}
+`,
+	"small": `
+replicas: 1
+image: {tag: v1.2.3, pullSecrets: [{name: registry}]}
+migrate: {enabled: false}
+podDisruptionBudget: {enabled: false}
+networkPolicy: {enabled: false}
+env: [{name: EMITD_TELEMETRY_LOG_LEVEL, value: debug}]
+nodeSelector: {disk: ssd}
+tolerations: [{key: dedicated, operator: Exists}]
+priorityClassName: high
+podLabels: {team: jobs}
+podAnnotations: {note: kept}
+`,
+}
+
+func TestChartLint(t *testing.T) {
+	t.Parallel()
+	for _, m := range lint.AllWithKubeVersion(folder+"/helm/emitd", nil, "default", nil).Messages {
+		if m.Severity > support.InfoSev {
+			t.Error(m)
+		}
+	}
+}
+
+// TestChart renders the chart, and reads each object as Kubernetes does: an unknown field is an error.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	for name, text := range values {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kinds := map[string]int{}
+			for _, object := range objects(t, render(t, text)) {
+				kinds[accept(t, object)]++
+			}
+			if kinds["Deployment"] != 1 || kinds["ConfigMap"] != 1 || kinds["Service"] != 1 {
+				t.Errorf("rendered %v", kinds)
+			}
+			small := name == "small"
+			if got := kinds["Job"] + kinds["PodDisruptionBudget"] + kinds["NetworkPolicy"]; small != (got == 0) {
+				t.Errorf("rendered %v", kinds)
+			}
+			if (kinds["ServiceMonitor"] == 1) != (name == "secured") {
+				t.Errorf("rendered %v", kinds)
+			}
+		})
+	}
+}
+
+// TestChartConfiguration checks that emitd accepts the configuration file of each set of values, as far as it can
+// without the files of the pod.
+func TestChartConfiguration(t *testing.T) {
+	t.Parallel()
+	bin := filepath.Join(t.TempDir(), "emitd")
+	build := exec.Command("go", "build", "-o", bin, "./cmd/emitd")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for name, text := range values {
+		for _, object := range objects(t, render(t, text)) {
+			var config corev1.ConfigMap
+			if accept(t, object) != "ConfigMap" || yaml.Unmarshal(object, &config) != nil {
+				continue
+			}
+			file := filepath.Join(t.TempDir(), "emitd.yaml")
+			if err := os.WriteFile(file, []byte(config.Data["emitd.yaml"]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command(bin, "config", "show", "--config", file).CombinedOutput()
+			if err != nil || !bytes.Contains(out, []byte("0.0.0.0:7070")) {
+				t.Errorf("%s: %v\n%s\n%s", name, err, config.Data["emitd.yaml"], out)
+			}
+		}
+	}
+}
+
+// TestChartRefusesValues checks that wrong values are refused before anything is installed.
+func TestChartRefusesValues(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"replicas: 0", "replicas: three", "replica: 3", "store: {secret: ''}", "config: {listen: '0.0.0.0:80'}", "config: {store: {url: x}}",
+		"image: {repo: x}", "tls: {cert: x}", "terminationGracePeriodSeconds: 5", "serviceMonitor: {enabled: true, interval: often}",
+	} {
+		if _, err := tryRender(text); err == nil {
+			t.Errorf("%s is accepted", text)
+		}
+	}
+}
+
+// TestManifests checks that the plain manifests are the chart with its default values.
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	want := "# The chart in deploy/helm with its default values; go test ./deploy -update (in e2e) writes it. It needs a secret first:\n" +
+		"#\n#   kubectl create secret generic emitd-store --from-literal=store-url=postgres://…\n"
+	for _, object := range objects(t, render(t, "")) {
+		want += "---\n" + string(object) + "\n"
+	}
+	got, err := os.ReadFile(manifests)
+	if string(got) == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s is not the rendered chart; go test ./deploy -update writes it (%v)", manifests, err)
+	}
+	if err := os.WriteFile(manifests, []byte(want), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func render(t *testing.T, text string) map[string]string {
+	t.Helper()
+	files, err := tryRender(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// tryRender does what helm template does.
+func tryRender(text string) (map[string]string, error) {
+	c, err := loader.Load(folder + "/helm/emitd")
+	if err != nil {
+		return nil, err
+	}
+	given, err := chartutil.ReadValues([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	if err := chartutil.ProcessDependencies(c, given); err != nil {
+		return nil, err
+	}
+	all, err := chartutil.ToRenderValues(c, given, chartutil.ReleaseOptions{Name: "emitd", Namespace: "default", IsInstall: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := needsKubernetes(c); err != nil {
+		return nil, err
+	}
+	return engine.Render(c, all)
+}
+
+// needsKubernetes checks that the chart asks for a version that has each feature it uses: preStop's sleep is of 1.30.
+func needsKubernetes(c *chart.Chart) error {
+	if c.Metadata.KubeVersion != ">=1.30.0-0" {
+		return fmt.Errorf("the chart is for Kubernetes %s", c.Metadata.KubeVersion)
+	}
+	return nil
+}
+
+// objects returns the objects of rendered files, sorted by file.
+func objects(t *testing.T, files map[string]string) (out [][]byte) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, ".yaml") {
+			continue
+		}
+		for _, text := range strings.Split(files[name], "\n---\n") {
+			if text = strings.TrimSpace(text); text != "" {
+				out = append(out, []byte(text))
+			}
+		}
+	}
+	return out
+}
+
+// accept reads an object as its type, strictly, and returns its kind.
+func accept(t *testing.T, object []byte) string {
+	t.Helper()
+	var head struct{ Kind string }
+	if err := yaml.Unmarshal(object, &head); err != nil {
+		t.Fatalf("%v in\n%s", err, object)
+	}
+	var into any
+	switch head.Kind {
+	case "Deployment":
+		into = &appsv1.Deployment{}
+	case "Job":
+		into = &batchv1.Job{}
+	case "ConfigMap":
+		into = &corev1.ConfigMap{}
+	case "Service":
+		into = &corev1.Service{}
+	case "ServiceAccount":
+		into = &corev1.ServiceAccount{}
+	case "NetworkPolicy":
+		into = &networkingv1.NetworkPolicy{}
+	case "PodDisruptionBudget":
+		into = &policyv1.PodDisruptionBudget{}
+	case "ServiceMonitor": // of the Prometheus operator, which has its own types
+		return head.Kind
+	default:
+		t.Fatalf("a %s in\n%s", head.Kind, object)
+	}
+	if err := yaml.UnmarshalStrict(object, into); err != nil {
+		t.Errorf("%v in\n%s", err, object)
+	}
+	return head.Kind
+}
