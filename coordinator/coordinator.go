@@ -26,7 +26,7 @@ type Coordinator struct {
 	timing   lease.Timing
 	clock    func() lease.Instant
 	store    storage.Store
-	log      *slog.Logger // writing may block: used only by the goroutine of voice
+	log      *slog.Logger // writing may block: used only by the goroutine of logQueue
 	asyncLog *slog.Logger // the same, but never blocks: for all other goroutines
 	m        *instruments
 

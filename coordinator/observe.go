@@ -22,7 +22,7 @@ type observers struct {
 	list []*observer
 	log  *slog.Logger
 	m    *instruments
-	done sync.WaitGroup // lanes that are running
+	done sync.WaitGroup // goroutines that are running
 }
 
 // observer is one Hooks value with the queues of its goroutines.

@@ -36,7 +36,7 @@ type shell struct {
 	wakes     *wakes
 	exits     *exitWatcher
 	noticeLog *noticeLog
-	logDone   sync.WaitGroup // done when the voice has written everything
+	logDone   sync.WaitGroup // done when the goroutine of logQueue has written everything
 	stats     *stats
 
 	highest   atomic.Int64  // the highest generation that a fence is known to hold
@@ -47,7 +47,7 @@ type shell struct {
 
 // newShell prepares the loop and everything around it. It starts nothing.
 func newShell(ctx context.Context, c *Coordinator, m *member.Member) *shell {
-	s := &shell{c: c, m: m, noticeLog: newJournal(c), stats: newStats(c)}
+	s := &shell{c: c, m: m, noticeLog: newNoticeLog(c), stats: newStats(c)}
 	s.logDone.Add(1)
 	s.background, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls = newCalls(s)

@@ -11,11 +11,11 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// asyncHandler is a log handler that never blocks its caller: the goroutine of Coordinator.voice writes
-// what it is given.
+// asyncHandler is a log handler that never blocks its caller: it queues each record, and one goroutine
+// writes them.
 type asyncHandler struct {
 	to    slog.Handler
-	voice *queue[func()]
+	queue *queue[func()] // Coordinator.logQueue
 }
 
 // Enabled implements slog.Handler.
@@ -27,18 +27,18 @@ func (v asyncHandler) Enabled(ctx context.Context, level slog.Level) bool {
 // does.
 func (v asyncHandler) Handle(ctx context.Context, r slog.Record) error {
 	ctx, r = context.WithoutCancel(ctx), r.Clone()
-	v.voice.push(func() { _ = v.to.Handle(ctx, r) })
+	v.queue.push(func() { _ = v.to.Handle(ctx, r) })
 	return nil
 }
 
 // WithAttrs implements slog.Handler.
 func (v asyncHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return asyncHandler{v.to.WithAttrs(attrs), v.voice}
+	return asyncHandler{v.to.WithAttrs(attrs), v.queue}
 }
 
 // WithGroup implements slog.Handler.
 func (v asyncHandler) WithGroup(name string) slog.Handler {
-	return asyncHandler{v.to.WithGroup(name), v.voice}
+	return asyncHandler{v.to.WithGroup(name), v.queue}
 }
 
 // finalLogTimeout is how long exit waits for the log before it ends the process.
@@ -47,17 +47,18 @@ const finalLogTimeout = 500 * time.Millisecond
 // exit ends the process once everything logged before is written, or after finalLogTimeout if the log
 // blocks.
 func (c *Coordinator) exit(code int) {
-	said := make(chan struct{})
-	if c.logQueue.push(func() { close(said) }) {
+	written := make(chan struct{})
+	if c.logQueue.push(func() { close(written) }) {
 		select {
-		case <-said:
+		case <-written:
 		case <-time.After(finalLogTimeout):
 		}
 	}
 	c.cfg.Exit(code)
 }
 
-// noticeLog writes the member's notices to the log. Only the goroutine of Coordinator.voice uses it.
+// noticeLog writes the member's notices to the log. Only the goroutine of Coordinator.logQueue
+// uses it.
 type noticeLog struct {
 	log *slog.Logger
 	// failing is when heartbeats began to fail; 0 = they do not.
@@ -75,7 +76,7 @@ type logged struct {
 // repeatUnplaced is the pause after which the same reason for the same daemon is logged again.
 const repeatUnplaced = 5 * time.Minute
 
-func newJournal(c *Coordinator) *noticeLog {
+func newNoticeLog(c *Coordinator) *noticeLog {
 	return &noticeLog{log: c.log, unplaced: map[daemon.ID]logged{}}
 }
 

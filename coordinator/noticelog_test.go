@@ -17,7 +17,7 @@ import (
 func TestAfterIsTheOutage(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	j := newJournal(&Coordinator{log: slog.New(slog.NewTextHandler(&out, nil))})
+	j := newNoticeLog(&Coordinator{log: slog.New(slog.NewTextHandler(&out, nil))})
 	now := lease.Instant(2131505910886) // the machine's clock: 35 minutes after its start
 	said := func(n member.Notice) string {
 		out.Reset()
