@@ -12,11 +12,11 @@ import (
 	"github.com/emitd/emitd/internal/pgerror"
 )
 
-// How a stamp waits for users' transactions.
+// How a stamp waits for users' transactions; see stampWithRetry.
 const (
-	longWait  = time.Second            // after this the wait is written as an event
-	briefWait = 25 * time.Millisecond  // how long one short attempt waits for the fence
-	placeWait = 200 * time.Millisecond // how long it waits for a place in line before the next short attempt
+	longWait  = time.Second            // how long a long attempt waits for the fence; after it, the wait is written as an event
+	briefWait = 25 * time.Millisecond  // how long a short attempt waits for the fence
+	placeWait = 200 * time.Millisecond // how long a stamp waits for one of the places of long attempts, between two short ones
 )
 
 // StampFence implements [storage.Store]. If it still waits for a user's transaction after a second, it
@@ -31,21 +31,25 @@ func (s *Store) StampFence(ctx context.Context, f daemon.Fence) error {
 
 // stampWithRetry tries until the fence is raised or refused, or until something other than waiting
 // fails. The first attempt is sent together with other stamps and does not wait for locks. After
-// that, waiting stamps use at most half of the connections, so that they cannot block heartbeats.
-// Only half of these wait in line for the lock; the others try briefly now and then. Otherwise
-// stamps that are blocked could keep out stamps whose fence is free.
+// that it alternates between a short attempt and a long one. Each occupies a connection while it waits
+// for the lock, so both need a place: the two groups together have places for at most half of the
+// connections, and heartbeats always have the other half.
+//
+// Two groups are needed because a long attempt may wait in vain. Example: the long places are all taken
+// by stamps whose fences are held by transactions that never end. Another fence is freed a second later.
+// Its stamp soon gets a short place, because no stamp keeps one for longer than briefWait.
 func (s *Store) stampWithRetry(ctx context.Context, f daemon.Fence) (held int64, err error) {
 	began := time.Now()
 	if held, err = s.stampBatched(ctx, f); err != nil || held >= f.Generation {
 		return held, err
 	}
 	tries := []struct {
-		places       chan struct{}
-		inTurn, lock time.Duration
+		places      chan struct{}
+		place, lock time.Duration // the longest waits for a place, and then for the lock
 	}{{s.briefWaiters, time.Hour, briefWait}, {s.lockWaiters, placeWait, longWait}}
-	for told := false; ; {
+	for eventWritten := false; ; {
 		for _, try := range tries {
-			if !s.acquirePlace(ctx, try.places, try.inTurn) {
+			if !s.acquirePlace(ctx, try.places, try.place) {
 				continue
 			}
 			held, err = s.stamp(ctx, f, try.lock)
@@ -59,8 +63,8 @@ func (s *Store) stampWithRetry(ctx context.Context, f daemon.Fence) (held int64,
 			return 0, ctx.Err()
 		case s.calls.Err() != nil:
 			return 0, errClosed
-		case !told && time.Since(began) >= longWait:
-			told = true
+		case !eventWritten && time.Since(began) >= longWait:
+			eventWritten = true
 			s.writeWaitingEvent(ctx, f)
 		}
 	}
@@ -113,7 +117,7 @@ func (s *Store) writeWaitingEvent(ctx context.Context, f daemon.Fence) {
 // change. Generation 0 belongs to no run.
 func owns(f daemon.Fence, held int64) bool { return held == f.Generation && f.Generation > 0 }
 
-// maxIdle bounds how long a fenced transaction may idle when ctx carries no validity.
+// maxIdle bounds how long a fenced transaction may idle, whatever the validity of the assignment.
 const maxIdle = 5 * time.Second
 
 // Fence ties the caller's transaction to a run. It fails with a [daemon.StaleError] unless exactly
@@ -122,17 +126,17 @@ const maxIdle = 5 * time.Second
 // a transaction that it refused.
 //
 // The next run of the unit, and no other call, may have to wait for the transaction. The
-// transaction may therefore idle only while the run's assignment is valid (ctx is that of the run,
-// see [daemon.Validity]), and 5 s if ctx carries no validity. The role of the transaction needs the
+// server therefore ends a transaction that has been idle for 5 s, or for the remaining validity of
+// the run's assignment if that is shorter (ctx must be that of the run, see [daemon.Validity]). The role of the transaction needs the
 // rights of [Roles].App.
 func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	what := "fence " + f.String()
 	bound := maxIdle
-	if trust, ok := daemon.Validity(ctx); ok {
-		bound = min(bound, trust)
+	if validity, ok := daemon.Validity(ctx); ok {
+		bound = min(bound, validity)
 	}
 	if bound < time.Millisecond {
-		return fmt.Errorf("%s: the run may not trust its assignment any more: %w", what, &daemon.StaleError{Fence: f})
+		return fmt.Errorf("%s: the assignment of the run is not valid any more: %w", what, &daemon.StaleError{Fence: f})
 	}
 	var held int64
 	var timeout string

@@ -29,8 +29,8 @@ type Store struct {
 	limits       rankLimits    // bound the connections that calls use at a time
 	grace        time.Duration // how long an answer may arrive after its call
 	stamps       stamps
-	briefWaiters chan struct{} // places of stamps that wait briefly for their fence
-	lockWaiters  chan struct{} // places of stamps that wait in line for their fence
+	briefWaiters chan struct{} // places of short attempts to stamp; see stampWithRetry
+	lockWaiters  chan struct{} // places of long attempts to stamp
 	notifyOff    atomic.Bool   // notifications do not arrive, or Config.Notify is poll
 	watchers     watchers
 	isolates     atomic.Bool // transactions begin in another isolation, so each heartbeat sets its own
