@@ -103,7 +103,7 @@ type Cursor interface {
 	// be its first message. Behind messages stay as they are. When the first message of a lane leaves it,
 	// the next one is due at once and its attempts count from zero. A message that is no longer in a lane,
 	// because an operator took it out, is ignored. Outcomes of a lane come in the order in which Due
-	// returned its messages. Settle returns the keys whose lanes are now empty and therefore deleted. It
+	// returned its messages. StoreParked returns the keys whose lanes are now empty and therefore deleted. It
 	// never returns the key of a lane that stands for no key.
 	StoreParked(ctx context.Context, outcomes []Outcome) (emptied []string, err error)
 	// Promote moves delayed messages of the range that are due into the log, in the order of their times,
@@ -250,8 +250,8 @@ type Stats struct {
 	Subscription string
 	Paused       bool
 	Instances    int
-	// Pending counts undelivered messages: parked ones are included, dead ones not. Exact is false if
-	// counting stopped.
+	// Pending counts undelivered messages: parked ones are included, dead ones not. PendingExact is
+	// false if counting stopped.
 	Pending      int64
 	PendingExact bool
 	OldestAt     time.Time // when the oldest pending message was published; zero if there is none
@@ -265,8 +265,8 @@ type Stats struct {
 	NextAt  time.Time
 	Dead    int64
 	Cursors []CursorStats
-	// Retained is the size of the log on disk, in bytes. Ahead is the number of partitions that are ready to
-	// be written, -1 for a log without partitions.
+	// Retained is the size of the log on disk, in bytes. PartitionsAhead is the number of partitions that are
+	// ready to be written, -1 for a log without partitions.
 	Retained        int64
 	PartitionsAhead int
 }

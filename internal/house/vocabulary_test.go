@@ -30,7 +30,6 @@ var retired = map[string]string{
 	"hand":     "pass, give or return",
 	"herald":   "notify",
 	"judge":    "check, compare or decide",
-	"lane":     "parked key",
 	"look":     "read or find",
 	"lot":      "batch",
 	"lull":     "idle",
@@ -71,7 +70,7 @@ func TestVocabularyFinds(t *testing.T) {
 	v := newVocabulary(t)
 	for name, want := range map[string]string{
 		"SettledShards": "", "MaxShardIDs": "", "IDsOfShard2": "", "HTTPServer": "", "SQLiteURL": "", "Withdrawing": "withdrawing",
-		"JudgedShard": "judged", "ToldOf": "told", "ShardGraves": "graves", "TheLanes": "lanes", "TurningIDs": "turning",
+		"JudgedShard": "judged", "ToldOf": "told", "ShardGraves": "graves", "TheLulls": "lulls", "TurningIDs": "turning",
 		"NewShardFrobnicator": "frobnicator", "ZZZShard": "zzz",
 	} {
 		got := ""

@@ -22,7 +22,7 @@ type laneTable struct {
 }
 
 func (t *laneTable) add(at ranges.ParkedKey, o outbox.Outcome) {
-	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.MessageID) // below Shards
+	t.shards, t.keys, t.solos = append(t.shards, int16(at.Shard)), append(t.keys, at.Key), append(t.solos, at.Seq) // below Shards
 	held, cause := ranges.HeldCause(o)
 	t.held, t.attempts = append(t.held, held), append(t.attempts, o.Attempts)
 	t.micros, t.causes = append(t.micros, max(o.RetryIn, 0).Microseconds()), append(t.causes, cause)
@@ -56,7 +56,7 @@ func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 		default:
 			return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 		}
-		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.MessageID), append(keys, at.Key)
+		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.Seq), append(keys, at.Key)
 	}
 	sub := c.claim.Subscription
 	if len(dead) > 0 {
@@ -267,7 +267,7 @@ func (q *query) find(sub string, seqs []int64) map[int64]ranges.ParkedKey {
 	q.each(`select p.id, p.shard, p.lane, p.solo from unnest($2::bigint[]) l (id) `+parkedOne, []any{sub, seqs}, func(row pgx.Rows) error {
 		var seq int64
 		var at ranges.ParkedKey
-		err := row.Scan(&seq, &at.Shard, &at.Key, &at.MessageID)
+		err := row.Scan(&seq, &at.Shard, &at.Key, &at.Seq)
 		out[seq] = at
 		return err
 	})

@@ -52,10 +52,12 @@
 //
 // # Cursors
 //
-// A cursor row is written by statements that compare bounds, epoch, turn, rev and position in full. So a
-// cursor is refused if its row was claimed by another relay, moved by an operator, or lost by a failover.
-// A claim is valid for one run of one server: when a connection leads to another, the range is claimed
-// and read again. Servers in recovery are refused. Rows of a range that stand at different snapshots are
+// A relay claims the cursor rows of its range before it reads. A claim writes the relay's epoch into them
+// and raises their *turn*; an operator who moves them raises the turn too. Every write raises *rev*, the
+// row's revision. Each write compares the bounds, epoch, turn, rev and position of the row with those
+// that the cursor wrote last. So a cursor is refused if its row was claimed by another relay, moved by an
+// operator, or set back by a failover. A claim is valid until the server restarts, and for that server
+// only: when a connection leads to another, the range is claimed and read again. Servers in recovery are refused. Rows of a range that stand at different snapshots are
 // each read up to one common snapshot, and then become one row.
 //
 // # Another server
@@ -70,10 +72,10 @@
 // # Retention
 //
 // The log is partitioned by id. Partitions are created ahead, and removed as a whole by the sweeper
-// ([Log.Tasks]) when they are older than [Config.Retention] and every cursor has passed them. Whether it
-// has is known by transaction IDs: one is drawn once the partition is full, and in the stored snapshot of
-// every cursor all transactions below it must have ended. So a transaction that commits late loses
-// nothing. If the oldest message of a partition is older than half of the retention, and than an hour,
+// ([Log.Tasks]) when they are older than [Config.Retention] and every cursor has passed them. A position
+// alone does not show that, because a transaction may have drawn an id of the partition and commit later.
+// So a transaction ID is drawn once the partition is full. A cursor has passed the partition when, in its
+// stored snapshot, all transactions below that ID have ended. If the oldest message of a partition is older than half of the retention, and than an hour,
 // the partition is closed: its remaining ids are never used.
 //
 // # Poolers
@@ -137,7 +139,7 @@ type Config struct {
 	// MaxRetained is how many bytes the log may use before OnLag applies to subscriptions that are a whole
 	// Retention behind and so keep the oldest messages; default 0, no bound. OnLag "keep" (the default) only
 	// warns. "forget" moves such a subscription past as many of the oldest messages as must be removed, and
-	// it never delivers them. The subscription keeps its lanes, its dead letters and its pause.
+	// it never delivers them. The subscription keeps its parked messages, its dead letters and its pause.
 	MaxRetained int64
 	OnLag       string
 	// OnPublished is called after a commit of [Publisher.InTx] or [Publisher.Wrap], on its own goroutine.

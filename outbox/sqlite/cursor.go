@@ -12,8 +12,9 @@ import (
 	"github.com/emitd/emitd/outbox/internal/ranges"
 )
 
-// cursor implements [outbox.Cursor] for one range of one subscription. Next uses pos, floors, kept and
-// keptAt, the other methods use parts. So Next may run beside one other method.
+// cursor implements [outbox.Cursor] for one range of one subscription. One goroutine may call Next while
+// another calls one of the other methods, because they share no field that changes: Next writes pos,
+// markedPos and keptAt, and the others write parts.
 type cursor struct {
 	log   *Log
 	claim outbox.ClaimRequest
@@ -27,7 +28,7 @@ type cursor struct {
 	claimedRows []cursorRow // the rows as of the claim: messages up to a row's position are not read again
 	pos         int64       // everything up to this id has been read, for all rows
 	markedPos   int64       // the position of the last mark
-	keptAt      time.Time
+	keptAt      time.Time   // when the last mark was made
 
 	parts []cursorRow // the cursor rows as this cursor last wrote them
 }
@@ -40,13 +41,15 @@ const (
 	defaultRows  = 1000
 	defaultBytes = 4 << 20
 	window       = 50_000
-	// An empty page has a mark after keepEvery ids or the time keepAfter since the last mark. The stored
-	// position must follow, because messages are removed only when all cursors have passed them.
+	// A page without messages of this range gets a mark only if keepEvery ids or the time keepAfter have
+	// passed since the last mark, because each mark leads to a write. Without any, the stored position would
+	// stand still, and the log would keep all messages behind it: they are removed once all cursors have
+	// passed them.
 	keepEvery = 1000
 	keepAfter = time.Second
 )
 
-// mark is a position after a page.
+// mark is an [outbox.Mark]: the position after a page, which Advance stores.
 type mark struct {
 	cursor *cursor
 	pos    int64

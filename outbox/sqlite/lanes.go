@@ -28,13 +28,13 @@ func (c *cursor) storeOutcome(q *query, o outbox.Outcome, pos int64) error {
 	case outbox.Behind:
 		// The lane may be gone because an operator emptied it. Then it is created again and is due at once.
 		q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) VALUES (?, ?, ?, ?, ?)`,
-			sub, at.Shard, at.Key, at.MessageID, nanos(q.now))
+			sub, at.Shard, at.Key, at.Seq, nanos(q.now))
 	default:
 		return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 	}
 	// After a replay the message may be there already.
 	q.exec(`INSERT OR IGNORE INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
-		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.MessageID, nanos(q.now), o.Row.Seq)
+		SELECT ?, id, shard, ?, ?, created_at, `+bodyColumns+` FROM ~outbox WHERE id = ?`, sub, at.Seq, nanos(q.now), o.Row.Seq)
 	return q.err
 }
 
@@ -43,7 +43,7 @@ func (q *query) setLane(sub string, at ranges.ParkedKey, o outbox.Outcome) {
 	held, cause := ranges.HeldCause(o)
 	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`,
-		sub, at.Shard, at.Key, at.MessageID, held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), cause)
+		sub, at.Shard, at.Key, at.Seq, held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), cause)
 }
 
 // Due implements [outbox.Cursor].
@@ -65,7 +65,7 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 			[]any{c.claim.Subscription, nanos(q.now), c.Lo, c.Hi, limit}, func(scan func(...any) error) (bool, error) {
 				var at ranges.ParkedKey
 				var n int
-				err := scan(&at.Shard, &at.Key, &at.MessageID, &n)
+				err := scan(&at.Shard, &at.Key, &at.Seq, &n)
 				lanes, attempts = append(lanes, at), append(attempts, n)
 				return true, err
 			})
@@ -92,7 +92,7 @@ func (q *query) lane(sub string, at ranges.ParkedKey, most int) (rows []outbox.R
 	var dec decoder
 	size := 0
 	q.each(`SELECT `+bodyOf+` FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ? ORDER BY id LIMIT ?`,
-		[]any{sub, at.Shard, at.Key, at.MessageID, most}, func(scan func(...any) error) (bool, error) {
+		[]any{sub, at.Shard, at.Key, at.Seq, most}, func(scan func(...any) error) (bool, error) {
 			r, n, err := dec.row(scan)
 			if err != nil {
 				return false, err
@@ -165,7 +165,7 @@ func (c *cursor) removeDone(q *query, o outbox.Outcome, emptied []string) ([]str
 	if o.Kind == outbox.Dead {
 		q.addDeadLetter(sub, o.Row.Seq, o.Attempts, o.Cause)
 	}
-	if q.leaveLane(sub, at, o.Row.Seq) && at.MessageID == 0 {
+	if q.leaveLane(sub, at, o.Row.Seq) && at.Seq == 0 {
 		emptied = append(emptied, at.Key)
 	}
 	return emptied, nil
@@ -200,13 +200,13 @@ func (c *cursor) find(q *query, seq int64) (at ranges.ParkedKey, found bool, err
 
 // find returns the lane of a message.
 func (q *query) find(sub string, seq int64) (at ranges.ParkedKey, found bool) {
-	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.Shard, &at.Key, &at.MessageID)
+	found = q.one(`SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ? AND id = ?`, []any{sub, seq}, &at.Shard, &at.Key, &at.Seq)
 	return at, found
 }
 
 // first returns the id of the first message of a lane, 0 if the lane is empty.
 func (q *query) first(sub string, at ranges.ParkedKey) int64 {
-	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.MessageID)
+	return q.number(`SELECT min(id) FROM ~outbox_parked WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.Seq)
 }
 
 // addDeadLetter copies a parked message to the dead letters.
@@ -225,7 +225,7 @@ func (q *query) leaveLane(sub string, at ranges.ParkedKey, seq int64) (gone bool
 		return false
 	}
 	if q.first(sub, at) == 0 && q.err == nil {
-		q.exec(`DELETE FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.MessageID)
+		q.exec(`DELETE FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`, sub, at.Shard, at.Key, at.Seq)
 		return true
 	}
 	q.wakeLane(sub, at)
@@ -235,5 +235,5 @@ func (q *query) leaveLane(sub string, at ranges.ParkedKey, seq int64) (gone bool
 // wakeLane makes a lane due at once, with its attempts counted from zero.
 func (q *query) wakeLane(sub string, at ranges.ParkedKey) {
 	q.exec(`UPDATE ~outbox_lane SET held = 0, attempts = 0, next_at = ?, cause = '' WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
-		nanos(q.now), sub, at.Shard, at.Key, at.MessageID)
+		nanos(q.now), sub, at.Shard, at.Key, at.Seq)
 }

@@ -97,7 +97,7 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 			attempts, cause := 0, ""
 			if q.first(subscription, at) == seq {
 				q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
-					[]any{subscription, at.Shard, at.Key, at.MessageID}, &attempts, &cause)
+					[]any{subscription, at.Shard, at.Key, at.Seq}, &attempts, &cause)
 			}
 			q.addDeadLetter(subscription, seq, attempts, ranges.Skipped(cause))
 			q.leaveLane(subscription, at, seq)

@@ -7,17 +7,18 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Bounds of the messages that Due returns of one parked key.
+// Bounds of the messages that [outbox.Cursor].Due returns of one lane.
 const (
 	ParkedRows  = 100
 	ParkedBytes = 1 << 20
 )
 
-// ParkedKey identifies a parked key, or one message without a key, which is parked alone.
+// ParkedKey identifies what has a lane: a parked key, or a single message that is parked alone. A message
+// is parked alone if it has no key, or if an operator put it back from the dead letters.
 type ParkedKey struct {
-	Shard     int
-	Key       string
-	MessageID int64 // the ID of a message that is parked alone; 0 for a key
+	Shard int
+	Key   string
+	Seq   int64 // of the message that is parked alone; 0 for a parked key
 }
 
 // ParkedKeyOf returns the parked key to which a message of the log belongs while it is parked.

@@ -57,7 +57,7 @@
 //	no broker answers, login refused                   the sink is down
 //	no producer or no turn for a transaction in time   the sink is down
 //	Config.Timeout while brokers answer                another attempt: it is about the topic
-//	transactional id taken over                        fenced
+//	transactional ID taken over                        fenced
 //	topic not allowed, others                          another attempt
 package kafka
 

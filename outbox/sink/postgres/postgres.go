@@ -19,8 +19,9 @@
 //
 // The fence table holds the epoch of each (subscription, shard). Fence raises it, and refuses an epoch
 // lower than the stored one. A delivery reads it with a lock that blocks a raise until the transaction
-// has ended. So a delivery either commits before the new relay begins, which then finds its IDs, or it
-// sees the higher epoch and writes nothing. A relay that stops in the middle of a delivery (a paused
+// has ended. So a delivery that was before the new relay's Fence has ended when Fence returns. If it
+// has committed, the new relay finds its IDs. A delivery that is after Fence sees the higher epoch and
+// writes nothing. A relay that stops in the middle of a delivery (a paused
 // process, a lost host) blocks its successor for five seconds; then the database rolls it back.
 //
 // # What an error means
@@ -28,7 +29,7 @@
 // A message that the database refuses (type, constraint, trigger) is found by savepoints, and the others
 // of its delivery are written:
 //
-//	bad data (22…, 23… but foreign keys, P0001)                  permanent
+//	bad data (22…, 23… except 23503, P0001)                      permanent
 //	a foreign key that is not there yet (23503), a lock, others  another attempt
 //	a policy of row-level security refuses the row (42501)       another attempt
 //	table missing or other, rights, read-only (42…, 25006)       the sink is down

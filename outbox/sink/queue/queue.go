@@ -10,7 +10,8 @@
 // A call is stored durably as a whole or not promised at all, so messages of one key may share it. If the
 // queue refuses a call because of one job, the sink submits the call's jobs one by one to find it.
 //
-// A key that is longer than a group may be is replaced by its digest, which groups just as well. A type
+// A key that is longer than a group may be is replaced by its digest. Equal keys have equal digests,
+// so its jobs stay on one shard and in their order. A type
 // that is longer than the queue allows is a permanent error of the queue.
 //
 // # What an error means

@@ -30,7 +30,7 @@ const (
 	phase                  // parity of the checkpoint in which it was last saved
 	movedToEnd             // its place is not its number: see more.place
 	begun                  // the current delivery was counted as an attempt
-	inLine                 // it waits in the line of its lane, not in the heap
+	inLine                 // it waits in the line of its ready queue, not in the heap
 )
 
 // extras has the fields that active, dead, retried, grouped and otherwise unusual jobs need.

@@ -17,8 +17,8 @@ type readyQueue struct {
 func (n *readyQueue) len() int { return n.line.live + len(n.heap) }
 
 const (
-	arity    = 4
-	laneSize = int64(unsafe.Sizeof(readyQueue{}))
+	arity          = 4
+	readyQueueSize = int64(unsafe.Sizeof(readyQueue{}))
 )
 
 // less reports whether job a is claimed before job b.
@@ -30,7 +30,7 @@ func (l *Ledger) less(a, b uint32) bool {
 	return x.place() < y.place()
 }
 
-// addReady puts a job into its lane.
+// addReady puts a job into the ready queue of its type.
 func (l *Ledger) addReady(i uint32) {
 	j := l.jobs.at(i)
 	for int(j.typ) >= len(l.readyByType) {
@@ -53,7 +53,7 @@ func (l *Ledger) addReady(i uint32) {
 	l.up(n, len(n.heap)-1)
 }
 
-// removeReady takes a job out of its lane.
+// removeReady takes a job out of the ready queue of its type.
 func (l *Ledger) removeReady(i uint32) {
 	j := l.jobs.at(i)
 	n := &l.readyByType[j.typ]
@@ -84,7 +84,7 @@ func (l *Ledger) unheap(n *readyQueue, at int) {
 	}
 }
 
-// best returns the job of a lane that is claimed first. The lane must not be empty.
+// best returns the job of a ready queue that is claimed first. The queue must not be empty.
 func (l *Ledger) best(n *readyQueue) uint32 {
 	switch {
 	case n.line.live == 0:
