@@ -36,8 +36,8 @@ type wakes struct {
 	ready chan struct{} // capacity 1
 
 	mu sync.Mutex
-	// beat asks for a heartbeat, pass for a pass of the leader. named are the nodes that are woken
-	// together for a heartbeat; empty = all nodes.
+	// beat asks for a heartbeat, pass for a pass of the leader. nodes are woken together for a
+	// heartbeat; empty = all nodes.
 	beat, pass bool
 	nodes      []node.Incarnation
 }

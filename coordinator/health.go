@@ -22,8 +22,8 @@ type Status struct {
 	Leading bool
 	// Trust is how long this node may go on leading without another renewal; 0 while it does not lead.
 	Trust time.Duration
-	// Registered is set once a heartbeat was answered. Heard is how long ago the newest answered heartbeat was
-	// sent.
+	// Registered is set once a heartbeat was answered. SinceAnswer is how long ago the newest answered
+	// heartbeat was sent.
 	Registered  bool
 	SinceAnswer time.Duration
 	Stopping    bool

@@ -131,8 +131,8 @@ func (a *Assignment) ReportRefused(held int64) {
 
 type trustKey struct{}
 
-// WithValidity returns a context that carries the validity of a run's assignment. Remaining returns
-// how much of it is left. It is for internal/coordinator/supervisor.
+// WithValidity returns a context that carries the validity of a run's assignment. The function remaining
+// returns how much of it is left. It is for internal/coordinator/supervisor.
 func WithValidity(ctx context.Context, remaining func() time.Duration) context.Context {
 	return context.WithValue(ctx, trustKey{}, remaining)
 }

@@ -285,7 +285,7 @@ type Reply struct {
 	// Units are all units that this incarnation holds, sorted.
 	Units []daemon.Record
 	// Events are the membership events (node.*) after EventsAfter, oldest first. Head is the newest event of any
-	// kind. Behind says that some of the requested events were deleted: the node must ask for the member list.
+	// kind. EventsMissing says that some of the requested events were deleted: the node must ask for the member list.
 	Events        []daemon.Event
 	Head          int64
 	EventsMissing bool

@@ -45,8 +45,9 @@ type Config struct {
 	// commit is under way, otherwise 2 to 5 ms after the last one, as the bucket's latency asks.
 	MinGap time.Duration
 	// WritesPerSecond is the budget of each shard for commits with few records, for a bucket that
-	// bills each write: commits wait, and become larger, for at most 1/WritesPerSecond. A commit
-	// of 27 records or more costs nothing of it, so it does not limit throughput. 0: no limit.
+	// bills each write: commits wait, and become larger, for at most 1/WritesPerSecond. Each record
+	// in a commit pays for 1/27 of a write, so commits of 27 records or more never wait for the budget, and
+	// throughput is not limited. 0: no limit.
 	WritesPerSecond float64
 	// Window is how many commits of a shard may be under way; default 8.
 	Window int
@@ -188,8 +189,9 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 	return s, nil
 }
 
-// runToEnd serves a shard that was taken over until its run ends. The goroutine of each shard is in
-// it all the time, so this function and those that call it keep little on the stack.
+// runToEnd serves a shard that was taken over until its run ends. Each shard's goroutine
+// stays in it for as long as it serves. So this function and its callers use little stack: a broker with
+// thousands of shards keeps thousands of such stacks in memory.
 func (s *shard) runToEnd(draining <-chan struct{}) error {
 	defer s.b.watch()()
 	defer s.payloads.end()

@@ -42,8 +42,8 @@ type RepairResult struct {
 	Head       string `json:"head,omitempty"`
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Evidence is the prefix below which all objects of the shard were copied before the
-	// repair. Raw lists objects that cannot be read; their stored bytes were copied as they
-	// are. Unread lists objects of which nothing could be copied.
+	// repair. CopiedRaw lists objects that cannot be read; their stored bytes were copied as
+	// they are. NotCopied lists objects of which nothing could be copied.
 	Evidence  string    `json:"evidence"`
 	CopiedRaw []string  `json:"raw"`
 	NotCopied []string  `json:"unread"`

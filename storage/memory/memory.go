@@ -180,7 +180,8 @@ func (s *Store) Commit(ctx context.Context, commit storage.Commit) ([]storage.Ou
 	return out, nil
 }
 
-// isAnother reports whether a call was decided from another store than this one is now.
+// isAnother reports whether a caller decided from another store than this one. read is the store
+// identity that the caller had read; "" matches any.
 func (s *Store) isAnother(read string) bool {
 	return read != "" && read != s.storeID
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// RenameCluster implements [storage.Renamer].
+// RenameCluster implements [storage.Renamer]. A node is live if it has sent a heartbeat within ttl.
 func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Duration) error {
 	now, err := s.begin(ctx)
 	if err != nil {

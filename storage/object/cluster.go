@@ -16,22 +16,23 @@ import (
 )
 
 // cluster is the content of the object of that name: everything that must change in one step. Its
-// methods are the rules. Each applies one call at now; if it returns an answer (an error), the
-// cluster is thrown away.
+// methods are the rules. Each applies one call at the time now. If it returns an error, which is the
+// answer to the call, the changed clone is thrown away.
 //
 // A cluster that was read or written is never changed again, because readers share it. A step works
 // on a clone. Records, events, commands and adverts are replaced, never changed in place.
 type cluster struct {
 	// N counts the contents of the object. Nonce distinguishes two contents with the same number.
-	// Past holds the nonces of the contents N-1, N-2, …, up to keepPast of them. Together they show
+	// EarlierNonces holds the nonces of the contents N-1, N-2, …, up to keepPast of them. Together they show
 	// whether a write of unknown outcome has happened, and whether the present content continues
 	// the one that was read before.
 	N             uint64   `json:"n"`
 	Nonce         uint64   `json:"nonce"`
 	EarlierNonces []uint64 `json:"past,omitempty"`
 
-	// StoreID names this history. KnownID is the store identity that the newest heartbeat found.
-	// Since is when that last changed.
+	// StoreID names this history. The store identity also contains Config.Name, which tells a copy of
+	// the bucket from the original. KnownID is the identity under which the newest heartbeat was written,
+	// and IdentityChangedAt is when that last changed.
 	StoreID           string    `json:"store_id"`
 	KnownID           string    `json:"known_id,omitempty"`
 	IdentityChangedAt time.Time `json:"since,omitzero"`
@@ -73,7 +74,7 @@ type member struct {
 	// own object.
 	BeatsInCluster bool `json:"within,omitempty"`
 	// Doubt is set while a leader tries to declare the node dead. It is the sequence number that
-	// the leader saw not change. A node that finds it removes it before its heartbeat is answered.
+	// stayed unchanged while the leader watched it. A node that finds it removes it before its heartbeat is answered.
 	Doubt *uint64 `json:"doubt,omitempty"`
 }
 

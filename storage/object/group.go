@@ -17,7 +17,7 @@ type group struct {
 // proposal is a step that waits. The call that it belongs to and the call that carries it out may differ.
 type proposal struct {
 	step
-	alone bool // it is written alone from now on; guarded by the turn
+	alone bool // it is written alone from now on; guarded by Store.clusterMu
 
 	mu                sync.Mutex    // held while the step is applied
 	abandonedByCaller bool          // its caller has given up: the step must not be applied

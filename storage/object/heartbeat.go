@@ -74,8 +74,8 @@ func (s *Store) beatToPulse(ctx context.Context, b storage.Heartbeat, c *cluster
 	return false, blob.ErrUnavailable
 }
 
-// beatToCluster is a heartbeat as a step of the cluster object. Admitted says that its own row was
-// already written.
+// beatToCluster is a heartbeat as a step of the cluster object. admitted says that the
+// node's own row was already written.
 func (s *Store) beatToCluster(ctx context.Context, b storage.Heartbeat, admitted bool) (*storage.Reply, error) {
 	verdict, crowded := storage.Refuse, false
 	c, err := s.run(ctx, step{

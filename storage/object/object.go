@@ -33,8 +33,9 @@ type Config struct {
 	// NoProbe skips the check that the bucket honours conditions, which costs about thirty requests
 	// at each start. Use it only for buckets that were checked before.
 	NoProbe bool
-	// Clock is a clock that all processes of the cluster share, if there is one. The store then has
-	// a clock that decides, as a database has. Two hosts with synchronised clocks do not share one.
+	// Clock is a clock that all processes of the cluster share, if there is one. Then deadlines
+	// may be judged by the store's clock, as with a database. Two hosts with synchronised clocks do
+	// not share one.
 	// It is for tests, and for several nodes in one process.
 	Clock func() time.Time
 }
@@ -51,8 +52,9 @@ type Store struct {
 	clusterMu chan struct{}        // a mutex: held to read or write the cluster object
 	seen      atomic.Pointer[view] // its newest content that this process knows
 
-	// These two are guarded by turn. loose is a write of unknown outcome that may still happen.
-	// spilled is the segment that was written last; if its attempt failed, the next one uses it.
+	// clusterMu guards these two. pendingWrite is a write of unknown outcome that may still happen.
+	// lastSegment is the segment of events that was written last; if the step that needed it failed,
+	// the next one uses it.
 	pendingWrite *cluster
 	lastSegment  struct {
 		id      string
@@ -112,7 +114,8 @@ func (s *Store) identity(c *cluster) string {
 	return c.StoreID + "@" + s.cfg.Name
 }
 
-// same refuses a call that was decided from another store than the content belongs to.
+// same refuses a call whose caller decided from another store than the one that c belongs to. read is
+// the store identity that the caller had read; "" matches any.
 func (s *Store) same(c *cluster, read string) error {
 	if read != "" && read != s.identity(c) {
 		return storage.ErrStoreChanged

@@ -16,7 +16,7 @@ import (
 // [Config.WatchInterval], and on Linux also as soon as the kernel reports a change. Each check is
 // one system call and no statement. Every hint is for everybody.
 func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
-	told, end := s.wakes.changes() // before the first check, so that no change is missed
+	changed, end := s.wakes.changes() // before the first check, so that no change is missed
 	defer end()
 	last := s.wakes.stat()
 	tick := time.NewTicker(s.cfg.WatchInterval)
@@ -26,7 +26,7 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
-		case <-told:
+		case <-changed:
 		}
 		if now := s.wakes.stat(); now != last {
 			last = now
@@ -36,8 +36,8 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
 }
 
 // wakeFile is a file beside the database. Its size changes with every change that other processes
-// may wait for. Its time would not do: file times are as coarse as a few milliseconds, so two
-// changes within one would look like one.
+// may wait for. Its time would not do: the clock of file times ticks only every few
+// milliseconds, so two changes within one tick would look like one.
 type wakeFile struct {
 	path   string
 	log    *slog.Logger

@@ -7,7 +7,7 @@
 //		storagetest.Run(t, storagetest.Factory{Open: open})
 //	}
 //
-// One file holds one theme: register, elect, clock, assign, guard, report, leave, events, fence,
+// One file holds one theme: register, elect, ended, clock, assign, guard, report, leave, events, fence,
 // lock, command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store,
 // with nodes that send heartbeats, a leader that commits and holders that report. The last theme,
 // model, makes random calls to the backend and to storage/memory side by side. After each call it
@@ -43,7 +43,8 @@ type Factory struct {
 	// Open returns a fresh, empty store. It registers its own cleanup and ends the test if it
 	// cannot. Several tests call it at the same time.
 	Open func(t testing.TB) Backend
-	// Lacks names the hooks that Open leaves nil, and the interfaces that the store lacks.
+	// Lacks names what the backend is known not to offer: hooks that Open leaves nil, and optional
+	// interfaces that the store does not implement.
 	Lacks Hooks
 	// Runs is how many random sequences the theme model plays, each on a store of its own. 0 uses
 	// the flag -rapid.checks (100). A backend with a slow Open should use fewer.
@@ -62,7 +63,8 @@ type Backend struct {
 	// Frozen says that the clock stands still between calls of Advance, so that boundaries can
 	// be tested to the millisecond and the model can compare numbers and times.
 	Frozen bool
-	// InTx runs fn in a user's own transaction that holds the fence, like the backend's InTx.
+	// InTx begins a user's own transaction, fences it by f, and runs fn while it is open, like the
+	// backend's InTx.
 	InTx func(ctx context.Context, f daemon.Fence, fn func(ctx context.Context) error) error
 	// SerialWriters says that such a transaction makes every other writer wait, as in SQLite.
 	SerialWriters bool

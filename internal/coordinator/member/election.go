@@ -24,9 +24,10 @@ type election struct {
 	highestLost int64
 
 	// seen and renewals are the newest term in a reply, and how often it was renewed. observedAt is when this (term,
-	// renewals) was first observed. told is the newest read that was quick enough to compare clocks by. over is
-	// when the lease in that reply ends. It is Never if the store's clock may have stepped since the lease was
-	// stamped, or if the holder's durations are not known: then only a term that stays unchanged for a whole LeaseDuration counts as over.
+	// renewals) was first observed. lastFastReply is the newest read that was quick enough to compare clocks by.
+	// leaseEnd is when the lease in that reply ends. It is Never if the store's clock may have stepped since the lease
+	// was stamped, or if the holder's durations are not known. Then only a term that stays unchanged for a whole
+	// LeaseDuration counts as over.
 	seen          node.Term
 	renewals      int64
 	leaseEnd      lease.Instant

@@ -28,23 +28,23 @@ type heartbeatLoop struct {
 	firstRegisteredAt time.Time // the store's clock in the first answer: about when this node registered first
 	lastAnsweredSeq   uint64    // the sequence number of the newest answered heartbeat
 
-	// sendAdvert asks for the advert to be sent. told is set while the heartbeat in flight carries the present
-	// advert.
+	// sendAdvert asks for the advert to be sent. advertInFlight is set while the heartbeat in flight carries the
+	// present advert.
 	sendAdvert, advertInFlight bool
 	wantMembers                bool
-	// unlistedJoins is set when an event showed a process that no member list has shown yet. listed is when the
-	// newest member list came.
+	// unlistedJoins is set when an event showed a process that no member list has shown yet. memberListAt is
+	// when the newest member list came.
 	unlistedJoins bool
 	memberListAt  lease.Instant
 	cursor        int64 // membership events up to this number are known
 
 	rival rival
-	// ended are processes of this host that have ended, with evidence; the next heartbeat carries them. proves is
-	// set while the heartbeat in flight carries some.
+	// ended are processes of this host that have ended, with evidence; the next heartbeat carries them. evidenceInFlight
+	// is set while the heartbeat in flight carries some.
 	ended            []node.Incarnation
 	evidenceInFlight bool
 	// returned are the abandoned runs that have returned: by unit, the generation under which each was reported.
-	// Every heartbeat carries them until one is answered. telling is what the heartbeat in flight carries.
+	// Every heartbeat carries them until one is answered. returnsInFlight is what the heartbeat in flight carries.
 	returned        map[daemon.Unit]int64
 	returnsInFlight []daemon.Fence
 }

@@ -25,6 +25,9 @@
 //  5. Commands return at once. A command for a run that does not exist, or for another generation,
 //     changes nothing.
 //
+// An attempt is *stalled* when its agent has not called Assignment.Progress for Spec.StallTimeout. Its
+// context is then cancelled.
+//
 // What the return of an attempt means, in this order:
 //
 //	after Drain or Cancel           Ended Returned, whatever was returned
@@ -80,8 +83,9 @@ type Config struct {
 
 	// StampTimeout bounds one attempt to stamp; default 5 s.
 	StampTimeout time.Duration
-	// StopTimeout is how long a stalled attempt may take to return once it was cancelled. After
-	// that it is reported as failed and logged; default 5 s.
+	// StopTimeout is how long a stalled attempt may take to return once it was cancelled. If it has
+	// not returned by then, Failed is reported and its stacks are logged, and the run goes on waiting
+	// for it; default 5 s.
 	StopTimeout time.Duration
 	// RestartMin and RestartMax bound the back-off; defaults 100 ms and 30 s.
 	RestartMin, RestartMax time.Duration
@@ -137,7 +141,7 @@ type ReportKind int
 // The kinds of report.
 const (
 	Started   ReportKind = iota + 1 // Agent.Run was called, or the run is ready
-	Failed                          // an attempt failed; it will be repeated
+	Failed                          // an attempt failed and will be repeated, or is stalled and ignores its cancellation
 	Abandoned                       // Abandon was called: the agent's code ignores its cancelled context
 	Ended                           // no code of the run executes any more, and none will
 )

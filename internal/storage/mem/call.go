@@ -29,7 +29,7 @@ func (op Op) writes() bool { return op == Create || op == Replace || op == Write
 
 // Call is one call of the bucket, as latencies and faults get it.
 type Call struct {
-	N    int // counts the calls of a bucket from 1; 0 in a call of Config.Latency
+	N    int // number of the call in its bucket, from 1; 0 when Config.Latency is asked, before the call has a number
 	Op   Op
 	Key  string // or the prefix of a List
 	Size int    // bytes of a write

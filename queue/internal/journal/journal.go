@@ -80,8 +80,8 @@
 // these files of package owner:
 //
 //   - takeover.go: claim sends R1; verify reads HEAD again for R4.
-//   - replay.go: readAhead reads parts and slots, and advance emits them in order (R2). firstEmpty
-//     creates the fence (R3).
+//   - replay.go: readAhead reads parts and slots, and advance emits them in order (R2). createFence
+//     writes the fence (R3).
 //   - trail.go and tail.go decide whether an empty slot is the end of the log or a lost segment.
 //   - commit.go: own begins the ownership with the first slot (R5).
 //

@@ -23,7 +23,7 @@ func (b *Bucket) removeBelow(path string, root nonce, live []uint64, top uint64)
 
 // markSuperseded prepares a version for removal. If the next version names it, it was the object, so it
 // is marked read-only. A writer that has not checked yet finds the mark on the name that it still
-// has. bequeath reports whether the version may be removed.
+// has. markSuperseded reports whether the version may be removed.
 func markSuperseded(path string, root nonce, n uint64) bool {
 	f, err := open(versionFile(path, root, n))
 	if err != nil {

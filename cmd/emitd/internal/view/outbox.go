@@ -264,7 +264,8 @@ func size(n int64) string {
 	return ""
 }
 
-// OutboxMessage is a message that is waiting, behind, held or dead.
+// OutboxMessage is a message that a relay has parked or given up. Kind says how: waiting for its next
+// attempt, behind the first message of its key, held for an operator, or dead.
 type OutboxMessage struct {
 	Seq          int64             `json:"seq"`
 	Subscription string            `json:"subscription"`
