@@ -16,8 +16,8 @@ import (
 // its own address has as many, the new connection is closed.
 type connections struct {
 	net.Listener
-	most int
-	log  *slog.Logger
+	places
+	log *slog.Logger
 
 	mu     sync.Mutex
 	open   map[*connection]time.Time // idle since then; zero: busy
@@ -30,8 +30,8 @@ type connection struct {
 	of *connections
 }
 
-func newConnections(l net.Listener, most int, log *slog.Logger) *connections {
-	return &connections{Listener: l, most: most, log: log, open: map[*connection]time.Time{}}
+func newConnections(l net.Listener, p places, log *slog.Logger) *connections {
+	return &connections{Listener: l, places: p, log: log, open: map[*connection]time.Time{}}
 }
 
 // Accept waits for the next connection that is admitted.
@@ -42,6 +42,9 @@ func (l *connections) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if out := l.admit(c); out != nil {
+			if t, ok := c.(*net.TCPConn); ok && l.sendBuffer > 0 {
+				_ = t.SetWriteBuffer(l.sendBuffer) // an error means that the client has gone
+			}
 			return out, nil
 		}
 		_ = c.Close()
@@ -52,7 +55,7 @@ func (l *connections) Accept() (net.Conn, error) {
 func (l *connections) admit(c net.Conn) *connection {
 	l.mu.Lock()
 	var victim *connection
-	full := len(l.open) >= l.most
+	full := len(l.open) >= l.places.connections
 	if full {
 		for o, since := range l.open {
 			if !since.IsZero() && (victim == nil || since.Before(l.open[victim])) {
@@ -64,7 +67,7 @@ func (l *connections) admit(c net.Conn) *connection {
 		}
 		if time.Since(l.warned) > time.Minute {
 			l.warned = time.Now()
-			l.log.Warn("all connections are in use (api.max_connections): each new one closes an idle one, or else one of the address with the most", "connections", l.most)
+			l.log.Warn("all connections are in use (api.max_connections): each new one closes an idle one, or else one of the address with the most", "connections", l.places.connections)
 		}
 	}
 	var out *connection

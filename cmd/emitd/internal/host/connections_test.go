@@ -23,7 +23,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	places := newConnections(l, 2, slog.New(slog.DiscardHandler))
+	places := newConnections(l, places{connections: 2}, slog.New(slog.DiscardHandler))
 	inside, leave, idle := make(chan struct{}), make(chan struct{}), make(chan struct{}, 16)
 	note := func(c net.Conn, s http.ConnState) {
 		places.note(c, s)
@@ -100,7 +100,7 @@ func TestNobodyKeepsOthersOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	places := newConnections(l, 4, slog.New(slog.DiscardHandler))
+	places := newConnections(l, places{connections: 4}, slog.New(slog.DiscardHandler))
 	from := func(ip string) (got bool) {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
 		c, err := d.Dial("tcp", l.Addr().String())
@@ -149,20 +149,20 @@ func TestNobodyKeepsOthersOut(t *testing.T) {
 func TestCallLimits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		api         config.API
-		memory      int64
-		connections int
-		inFlight    int64
+		api      config.API
+		memory   int64
+		places   places
+		inFlight int64
 	}{
-		{config.API{}, 0, 10_000, 256 << 20},
-		{config.API{}, 256 << 20, 1024, 32 << 20},
-		{config.API{}, 16 << 20, 64, 4 << 20},
-		{config.API{}, 64 << 30, 10_000, 256 << 20},
-		{config.API{MaxConnections: 7, MaxInFlight: 8 << 20}, 256 << 20, 7, 8 << 20},
+		{config.API{}, 0, places{10_000, 0}, 256 << 20},
+		{config.API{}, 256 << 20, places{1024, 64 << 10}, 32 << 20},
+		{config.API{}, 16 << 20, places{64, 64 << 10}, 4 << 20},
+		{config.API{}, 64 << 30, places{10_000, 1_717_986}, 256 << 20},
+		{config.API{MaxConnections: 7, MaxInFlight: 8 << 20}, 256 << 20, places{7, 4 << 20}, 8 << 20},
 	} {
-		connections, l := callLimits(c.api, c.memory)
-		if connections != c.connections || l.MaxInFlight != c.inFlight || l.MaxCalls != connections {
-			t.Errorf("%+v with %d bytes: %d, %+v", c.api, c.memory, connections, l)
+		got, l := callLimits(c.api, c.memory)
+		if got != c.places || l.MaxInFlight != c.inFlight || l.MaxCalls != got.connections {
+			t.Errorf("%+v with %d bytes: %+v, %+v", c.api, c.memory, got, l)
 		}
 	}
 }

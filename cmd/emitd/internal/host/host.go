@@ -110,8 +110,8 @@ type host struct {
 	log   *slog.Logger
 	lock  string // path of the lock file, if there is one
 
-	connections int // limit of open connections
-	limiter     *api.Limiter
+	places  places // of the listener
+	limiter *api.Limiter
 
 	routes atomic.Pointer[routes] // the current handlers of the listener
 	front  *queueAPI
@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, withShutdownTimeout(ctx, h.tel.Close)) }()
 	h.log = h.tel.Logger
 	var limits api.Limits
-	h.connections, limits = callLimits(o.Config.API, limitHeap(h.log))
+	h.places, limits = callLimits(o.Config.API, limitHeap(h.log))
 	if h.limiter, err = api.NewLimiter(limits); err != nil {
 		return fault.New(fault.BadValue, "api.max_in_flight: %w", err)
 	}

@@ -314,7 +314,7 @@ func (h *host) limited(mux http.Handler) http.Handler {
 
 // web makes the server for l.
 func (h *host) web(l net.Listener) *web {
-	places := newConnections(l, h.connections, h.log)
+	places := newConnections(l, h.places, h.log)
 	s := &http.Server{
 		Handler:           h.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.routes.Load().mux.ServeHTTP(w, r) })),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes, ConnState: places.note,
