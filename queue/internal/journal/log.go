@@ -10,6 +10,7 @@ import (
 
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/queue/internal/journal/owner"
+	"github.com/emitd/emitd/storage/blob"
 )
 
 // The limits of one call of Append, and of a segment.
@@ -140,50 +141,61 @@ func (l *Log) view() owner.View {
 	return l.machine.View()
 }
 
-// Limits at which replay becomes long: about a second of reading at 60 ms per request, or a quarter
-// of a second of decoding.
 const (
-	dueSlots = 4096
-	dueBytes = 64 << 20
+	// dueBytes is what a replay reads in about a quarter of a second of decoding. Reading 4,096 slots
+	// takes about a second at 60 ms per request, so a slot counts as slotBytes.
+	dueBytes  = 64 << 20
+	slotBytes = dueBytes / 4096
+	// dueShare is how often a checkpoint's own bytes must be written before the next one is due.
+	dueShare = 2
 )
 
-// CheckpointDue reports whether replay has become long enough for a checkpoint to be worth its
-// cost: 4,096 slots or 64 MiB since the last one; for a state that is large itself, a quarter of
-// its bytes. Before Close, a checkpoint is worth it above Config.Readahead slots.
-func (l *Log) CheckpointDue(stateBytes int64) bool {
+// CheckpointDue reports whether replay has become long enough for a checkpoint to be worth its cost.
+// checkpointBytes is about the size of the next checkpoint. It is due when the log since the last one
+// has 64 MiB, or twice the bytes of the checkpoint if that is more; each slot counts as 16 KiB in addition. So
+// checkpoints add at most half to what is written, whatever the size of the state. Before Close, a
+// checkpoint is worth it above Config.Readahead slots.
+func (l *Log) CheckpointDue(checkpointBytes int64) bool {
 	s := l.Stats()
-	return s.Slots >= dueSlots || s.Bytes >= max(dueBytes, stateBytes/4)
+	return s.Bytes+int64(s.Slots)*slotBytes >= max(dueBytes, dueShare*checkpointBytes)
 }
 
-// Read returns the records of a durable slot with their positions, in the order of replay. It is
-// for payloads to which the state refers and which a checkpoint kept (Checkpoint.Commit). Errors:
-// ErrMissing, ErrCorrupt, ErrNewer, and those of the bucket.
-func (l *Log) Read(ctx context.Context, slot uint64) (iter.Seq2[int, []byte], error) {
+// Read returns the records of a durable slot, in the order of replay. It is for payloads to which the
+// state refers and which a checkpoint kept (Checkpoint.Commit). The records point into one piece of
+// memory of about size bytes. Errors: ErrMissing, ErrCorrupt, ErrNewer, and those of the bucket.
+func (l *Log) Read(ctx context.Context, slot uint64) (records iter.Seq[[]byte], size int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
 	defer cancel()
-	o, err := l.cfg.Bucket.Read(ctx, l.executor.Key(format.SlotKey(slot)))
+	return ReadSlot(ctx, l.cfg.Bucket, l.cfg.Prefix, l.executor.Codec, slot)
+}
+
+// ReadSlot is Log.Read for programs that do not own the journal.
+func ReadSlot(ctx context.Context, bucket blob.Bucket, prefix string, codec *Codec, slot uint64) (records iter.Seq[[]byte], size int, err error) {
+	key := SlotKey(prefix, slot)
+	o, err := bucket.Read(ctx, key)
 	if err != nil {
-		return nil, l.wrap(readError(err))
+		return nil, 0, fmt.Errorf("read %s: %w", key, readError(err))
 	}
-	s, err := l.executor.Codec.Decode(o.Data)
-	if err == nil && s.Header.Slot != slot {
-		err = fmt.Errorf("%w: it says slot %d", format.ErrCorrupt, s.Header.Slot)
+	s, err := codec.Decode(o.Data)
+	if err == nil && (s.Header.Slot != slot || s.Header.Part) {
+		err = fmt.Errorf("%w: it says slot %d, part %t", format.ErrCorrupt, s.Header.Slot, s.Header.Part)
 	}
 	if err != nil {
-		return nil, l.wrap(readError(err))
+		return nil, 0, fmt.Errorf("read %s: %w", key, readError(err))
 	}
-	return func(yield func(int, []byte) bool) {
-		i := 0
+	return func(yield func([]byte) bool) {
 		for _, b := range s.Batches {
 			for r := range b.Records() {
-				if !yield(i, r) {
+				if !yield(r) {
 					return
 				}
-				i++
 			}
 		}
-	}, nil
+	}, int(s.Header.Raw), nil
 }
+
+// SlotKey returns the key of a slot's object in the bucket.
+func SlotKey(prefix string, slot uint64) string { return prefix + "/" + format.SlotKey(slot) }
 
 // Close writes the remaining records, waits until all are acknowledged, and marks the journal as
 // closed, so that the next owner can start at once. A checkpoint that HEAD does not name, and is

@@ -388,6 +388,11 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 			whole = false
 		}
 	}
+	if whole && c.Kept > 0 {
+		if err := v.keptSlots(ctx, c, spare); err != nil {
+			return err
+		}
+	}
 	if spare {
 		return nil
 	}
@@ -406,6 +411,34 @@ func (v *verifier) checkpoint(ctx context.Context, c format.Checkpoint, spare bo
 		if err := restore(v.fold, s); err != nil {
 			v.problem(part.Key(), ErrCorrupt, false, "%v", err)
 			v.stateValid = false
+		}
+	}
+	return nil
+}
+
+// keptSlots verifies the slots below a checkpoint to which it refers. What they are needed for is known
+// to the caller; the state is complete without them.
+func (v *verifier) keptSlots(ctx context.Context, c format.Checkpoint, spare bool) error {
+	key := format.PartKey(c, -1)
+	list, err := v.segment(ctx, key)
+	if err != nil || list == nil {
+		return err
+	}
+	slots, err := owner.KeptSlots(list, c.Kept)
+	if err != nil {
+		v.problem(key, ErrCorrupt, spare, "%v", err)
+		v.stateValid = v.stateValid && spare
+		return nil
+	}
+	for _, slot := range slots {
+		key := format.SlotKey(slot)
+		switch o := v.objects[key]; {
+		case o == nil:
+			v.problem(key, ErrMissing, spare, "the checkpoint of slot %d refers to it, and it is missing", c.Slot)
+		case o.err != nil:
+			v.broken(key, o.err, spare)
+		case o.header.Slot != slot || o.header.Part || o.header.Fence:
+			v.problem(key, ErrCorrupt, spare, "it says slot %d, part %t, fence %t", o.header.Slot, o.header.Part, o.header.Fence)
 		}
 	}
 	return nil

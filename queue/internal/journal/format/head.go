@@ -96,11 +96,13 @@ func (c Checkpoint) Objects() []Run {
 const headFormat = 1
 
 // Features that a program must know to own the journal, as bits of the field features. A program
-// that does not know runs would restore a checkpoint without them, and delete them.
+// that does not know runs would restore a checkpoint without them, and delete them. One that does not
+// know kept slots would take what the state has in them for empty.
 const (
 	featureRuns   = 1 // a checkpoint has runs
 	featureRepair = 2 // a repair has begun
-	allFeatures   = featureRuns | featureRepair
+	featureKept   = 4 // a checkpoint refers to slots below it
+	allFeatures   = featureRuns | featureRepair | featureKept
 )
 
 func (h *Head) features() (bits uint64) {
@@ -109,6 +111,9 @@ func (h *Head) features() (bits uint64) {
 	}
 	if h.Repair != "" {
 		bits |= featureRepair
+	}
+	if h.Checkpoint.Kept+h.Previous.Kept > 0 {
+		bits |= featureKept
 	}
 	return bits
 }

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"fmt"
 	"maps"
 	"math"
 
@@ -64,20 +65,30 @@ func (m *Machine) readPart(c *Call, r Result) {
 }
 
 func (m *Machine) readKept(c *Call, s *format.Segment) {
-	t := m.takeover
+	slots, err := KeptSlots(s, m.takeover.replaced.Checkpoint.Kept)
+	if err != nil {
+		m.end(broken(c.Key, err))
+		return
+	}
+	m.takeover.kept, m.takeover.keptDue = slots, false
+}
+
+// KeptSlots returns the slots that an object lists as kept; want is how many HEAD says there are.
+func KeptSlots(s *format.Segment, want int) ([]uint64, error) {
+	var all []uint64
 	for _, b := range s.Batches {
 		for record := range b.Records() {
 			slots, err := format.DecodeKept(record)
 			if err != nil {
-				m.end(broken(c.Key, err))
-				return
+				return nil, err
 			}
-			t.kept = append(t.kept, slots...)
+			all = append(all, slots...)
 		}
 	}
-	if t.keptDue = false; len(t.kept) != t.replaced.Checkpoint.Kept {
-		m.end(corrupt(c.Key, "it has %d slots, HEAD says %d", len(t.kept), t.replaced.Checkpoint.Kept))
+	if len(all) != want {
+		return nil, fmt.Errorf("%w: it has %d slots, HEAD says %d", format.ErrCorrupt, len(all), want)
 	}
+	return all, nil
 }
 
 func (m *Machine) readSlot(c *Call, r Result) {

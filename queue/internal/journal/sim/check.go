@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/emitd/emitd/queue/internal/journal/format"
+	"github.com/emitd/emitd/queue/internal/journal/owner"
 )
 
 // check holds what was promised so far.
@@ -129,8 +130,8 @@ func (c *check) payloads(w *world) {
 	}
 }
 
-// objects checks S7: all objects that HEAD names exist, also those that only the previous
-// checkpoint needs.
+// objects checks S7: all objects that HEAD names, and all slots to which its checkpoints refer, exist,
+// also those that only the previous checkpoint needs.
 func (c *check) objects(w *world) {
 	h := c.head(w)
 	for _, checkpoint := range []format.Checkpoint{h.Checkpoint, h.Previous} {
@@ -140,7 +141,30 @@ func (c *check) objects(w *world) {
 				return
 			}
 		}
+		for _, slot := range c.kept(w, checkpoint) {
+			if _, ok := w.bucket.Peek(prefix + "/" + format.SlotKey(slot)); !ok {
+				w.violate("S7", "slot %d, to which checkpoint %d refers, is gone", slot, checkpoint.Slot)
+				return
+			}
+		}
 	}
+}
+
+// kept returns the slots to which a checkpoint refers.
+func (c *check) kept(w *world, checkpoint format.Checkpoint) []uint64 {
+	if checkpoint.Kept == 0 {
+		return nil
+	}
+	raw, _ := w.bucket.Peek(prefix + "/" + format.PartKey(checkpoint, -1))
+	list, err := sharedCodec.Decode(raw)
+	if err == nil {
+		var slots []uint64
+		if slots, err = owner.KeptSlots(list, checkpoint.Kept); err == nil {
+			return slots
+		}
+	}
+	w.violate("S7", "the kept slots of checkpoint %d: %v", checkpoint.Slot, err)
+	return nil
 }
 
 func holds(s *format.Segment, id uint64) bool {

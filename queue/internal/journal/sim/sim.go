@@ -18,7 +18,8 @@
 //	S5  An owner ends only for a reason: it is fenced if and only if there is a later epoch, and
 //	    no object is ever missing or corrupt.
 //	S6  Time does not go back from one owner to the next.
-//	S7  All objects that HEAD names, and that its previous checkpoint needs, exist.
+//	S7  All objects that HEAD names, and that its previous checkpoint needs, exist; so do the slots to
+//	    which the two checkpoints refer.
 //	S8  A process that finds that an object which HEAD names is missing does not own the journal.
 //	L1  When faults end, an owner takes over and commits within a minute.
 package sim
