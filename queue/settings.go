@@ -34,7 +34,8 @@ type Settings struct {
 	DedupWindow time.Duration
 	DedupIDs    int
 	// MaxJobs and MaxBytes bound what a shard holds in memory; enqueueing beyond them is
-	// refused with QueueFull. Default 5,000,000 and 1 GiB.
+	// refused with QueueFull. Default 10,000,000 and 1 GiB. A payload above
+	// 128 bytes takes memory only while it is one of the last that were submitted.
 	MaxJobs  int
 	MaxBytes int64
 }

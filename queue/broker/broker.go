@@ -16,6 +16,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/queue/internal/ledger"
 	"github.com/emitd/emitd/storage/blob"
 )
 
@@ -63,8 +64,11 @@ type Broker struct {
 	instruments    *instruments
 	codec          *journal.Codec // shared by all journals
 	nextFirstShard atomic.Uint32
-	claimedPool    sync.Pool                                   // of *[]handed, which are large
-	checkpointDue  func(l *journal.Log, stateBytes int64) bool // whether a checkpoint is worth its cost
+	claimedPool    sync.Pool                                        // of *[]handed, which are large
+	checkpointDue  func(l *journal.Log, checkpointBytes int64) bool // whether a checkpoint is worth its cost
+	segments       *segmentCache                                    // shared by all shards
+	recentBytes    int64                                            // of each shard; see ledger.KeepRecent
+	cleaningRule   func(l *ledger.Ledger, below uint64, limit int64) []ledger.SparseSegment
 
 	mu         sync.RWMutex
 	queues     map[string]*servedQueue
@@ -112,6 +116,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{
 		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]*queue.Error{},
 		checkpointDue: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
+		segments: newSegmentCache(segmentCacheBytes), recentBytes: ledger.RecentBytes, cleaningRule: (*ledger.Ledger).Sparse,
 	}
 	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
 	b.registry.SetMaxShards(cmp.Or(cfg.MaxShards, DefaultMaxShards))

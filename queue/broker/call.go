@@ -52,6 +52,9 @@ type call struct {
 	info          *queue.Info
 	payload       []byte
 	blob          string
+	place         payloadPlace // if a segment has the payload
+	unread        []pagePayload
+	moves         []movedPayload
 	keys          []string
 	stats         *queue.Stats
 }

@@ -14,6 +14,8 @@ type checkpoints struct {
 	host      checkpointHost
 	current   checkpoint
 	committed storedCheckpoint // the newest one that was committed; nil: none
+	// committedUpTo is the newest slot that it covers.
+	committedUpTo uint64
 }
 
 // checkpointHost is what checkpoints needs of the shard and its journal.
@@ -59,7 +61,7 @@ func (k *checkpoints) step() {
 		case err != nil:
 			c.abort()
 		case !more:
-			k.committed = c.log
+			k.committed, k.committedUpTo = c.log, c.upTo
 			*c = checkpoint{}
 		}
 	}
@@ -152,7 +154,7 @@ func (c *checkpoint) write() (more bool, err error) {
 	if err != nil || more {
 		return more, err
 	}
-	if err := errors.Join(c.log.DropRuns(c.cut.DroppedRuns()), c.log.Commit(nil)); err != nil {
+	if err := errors.Join(c.log.DropRuns(c.cut.DroppedRuns()), c.log.Commit(c.cut.Slots())); err != nil {
 		return false, err
 	}
 	c.cut.SetCurrentRuns() // the journal begins no other checkpoint before this one is in force

@@ -333,7 +333,7 @@ func (g *commits) applyBatch(b *batch) {
 	done, answered := 0, 0
 	for _, chunk := range b.records {
 		for i := range chunk {
-			g.applyRecord(&chunk[i], b.at)
+			g.applyRecord(&chunk[i], b)
 			done++
 			// Answer now: these callers go on while the rest is applied.
 			for ; answered < len(b.waiters) && b.waiters[answered].upTo == done; answered++ {
@@ -356,10 +356,11 @@ func (g *commits) batchDone(c *call) {
 }
 
 // applyRecord applies one durable hard record to the ledger.
-func (g *commits) applyRecord(p *pending, at int64) {
+func (g *commits) applyRecord(p *pending, b *batch) {
 	r := g.pendingRecord(p)
+	r.Slot = b.slot
 	g.host.beforeApplying(r)
-	g.mustApply(r, at)
+	g.mustApply(r, b.at)
 	if p.job != nil {
 		g.unapplied.jobs--
 		g.unapplied.bytes -= int64(len(p.job.inline))

@@ -36,7 +36,7 @@
 // ledger. A soft claim is applied to the ledger and answered at once; its record is written with
 // the next batch, within a second. A durable claim, and every claim without tokens, is answered
 // when its record is durable. The caller's goroutine then makes the tokens and reads payloads that
-// are objects of their own. A claim that cannot be delivered goes back to its shard, which releases
+// are not in memory. A claim that cannot be delivered goes back to its shard, which releases
 // it.
 //
 // First heartbeats and expiries are soft too. Later heartbeats, empty claims and refusals write
@@ -49,10 +49,21 @@
 // claim counts as an attempt when it ends, because the broker cannot tell it from one whose worker
 // died.
 //
-// If the payload object of a claimed job cannot be read, that claim is released. It counts as no
+// If the payload of a claimed job cannot be read, that claim is released. It counts as no
 // attempt and no delivery, and the job waits 1 s, then twice as long each time, up to a minute. The
-// other jobs of the call are handed out. A job whose payload object does not exist any more is dead
+// other jobs of the call are handed out. A job whose payload does not exist any more is dead
 // with that cause.
+//
+// # Payloads
+//
+// A payload of more than 128 bytes is in the segment in which it was submitted, and not in the state.
+// Payloads that were submitted last are in memory too, up to 32 MiB a shard, so a job that is claimed soon
+// is not read. Otherwise the segment is read, as a whole, and kept for the jobs behind it; a broker
+// keeps 32 MiB of segments. A reader that finds its segment gone asks the shard where the payload is now.
+//
+// Segments to which jobs refer survive checkpoints. When a checkpoint has come into force, a goroutine of
+// the shard reads older segments of which less than a quarter is needed, and, if there are 64 or more,
+// those with less than 64 KiB. The shard then records their payloads again (cleaning.go).
 //
 // # Takeover
 //
@@ -78,7 +89,7 @@
 //
 // # Memory
 //
-// A shard holds its jobs in memory: about 100 bytes each, plus payloads. MaxJobs and MaxBytes of
+// A shard holds its jobs in memory: about 100 bytes each, plus payloads of up to 128 bytes. MaxJobs and MaxBytes of
 // [queue.Settings] bound this; a call beyond the bounds is refused with [queue.QueueFull]. A payload
 // above InlinePayload is an object of its own. It is written before the record that names it and deleted after the job's end.
 // If the broker dies in between, the shard's next broker deletes it.

@@ -36,8 +36,8 @@ const (
 
 // replayIsLong reports whether a successor would have so much to replay that a checkpoint is written
 // before the drain.
-func replayIsLong(log journal.Stats, stateBytes int64) bool {
-	return log.Slots > drainReplaySlots || log.Bytes > max(drainReplayBytes, stateBytes/16)
+func replayIsLong(log journal.Stats, checkpointBytes int64) bool {
+	return log.Slots > drainReplaySlots || log.Bytes > max(drainReplayBytes, checkpointBytes/16)
 }
 
 // prepare makes the drain begin when no checkpoint is being stored, and at this time at the latest.
@@ -75,7 +75,7 @@ func (h *handOver) end() { h.state = stateEnded }
 // while the shard is still served: callers wait for the successor's replay, not for this.
 func (s *shard) prepareDrain() {
 	drainAt := time.Now()
-	if !s.handOver.isDraining() && replayIsLong(s.log.Stats(), s.ledger.Bytes()) {
+	if !s.handOver.isDraining() && replayIsLong(s.log.Stats(), s.ledger.CheckpointBytes()) {
 		drainAt = drainAt.Add(drainCheckpointWait)
 		s.checkpoints.begin()
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/journal/format"
+	"github.com/emitd/emitd/queue/internal/journal/owner"
+	"github.com/emitd/emitd/queue/internal/ledger"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/dir"
 )
@@ -188,8 +190,35 @@ func (o *oracle) findIdle(b blob.Bucket) {
 			o.t.Fatal(err)
 		}
 		h, _ := format.DecodeHeader(segment.Data)
-		o.idle[key] = slot < head.Previous.Start() || h.Records == 0 && !h.Fence && !slices.Contains(o.keys, next)
+		o.idle[key] = slot < head.Previous.Start() && !o.kept(b, shard, head)[slot] || h.Records == 0 && !h.Fence && !slices.Contains(o.keys, next)
 	}
+}
+
+// kept returns the slots to which the checkpoints of a journal refer.
+func (o *oracle) kept(b blob.Bucket, shard string, head format.Head) map[uint64]bool {
+	o.t.Helper()
+	all := map[uint64]bool{}
+	for _, c := range []format.Checkpoint{head.Checkpoint, head.Previous} {
+		if c.Kept == 0 {
+			continue
+		}
+		list, err := b.Read(o.t.Context(), shard+"/"+format.PartKey(c, -1))
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		s, err := format.NewCodec().Decode(list.Data)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		slots, err := owner.KeptSlots(s, c.Kept)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		for _, slot := range slots {
+			all[slot] = true
+		}
+	}
+	return all
 }
 
 func (o *oracle) open(path string) *dir.Bucket {
@@ -210,8 +239,11 @@ func (o *oracle) work(n *node, name string, from int) {
 	jobs := make([]queue.Job, 3)
 	for i := range jobs {
 		payload := []byte(fmt.Sprint("payload ", name, from+i))
-		if from%100 == 50 && i == 0 {
+		switch {
+		case from%100 == 50 && i == 0: // an object of its own
 			payload = bytes.Repeat(payload, queue.InlinePayload/8)
+		case from%20 == 0: // it stays in the segment
+			payload = bytes.Repeat(payload, ledger.SmallPayload/8)
 		}
 		jobs[i] = queue.Job{ID: fmt.Sprint("j", from+i), Payload: payload}
 	}
@@ -350,7 +382,13 @@ func (o *oracle) marked(b blob.Bucket, keys []string, prefix string) bool {
 		return false
 	}
 	head := o.head(b, prefix+"HEAD")
-	for _, part := range slices.Concat(head.Checkpoint.Objects(), head.Previous.Objects()) {
+	named := slices.Concat(head.Checkpoint.Objects(), head.Previous.Objects())
+	for _, c := range []format.Checkpoint{head.Checkpoint, head.Previous} {
+		if c.Kept > 0 {
+			named = append(named, format.Run{Slot: c.Slot, ID: c.ID, Part: -1})
+		}
+	}
+	for _, part := range named {
 		checkpoints = slices.DeleteFunc(checkpoints, func(key string) bool { return key == part.Key() })
 	}
 	segment, err := b.Read(o.t.Context(), newest)
@@ -544,8 +582,12 @@ func (o *oracle) compare(n *node, set queue.Settings, served map[int]bool, named
 		info, got, err := n.Get(n.w.ctx, set.Name, id)
 		switch {
 		case err == nil && bytes.Equal(got, payload):
-		case len(payload) > queue.InlinePayload && (err == nil && got == nil || queue.TagOf(err) == queue.Unavailable):
-			if !slices.ContainsFunc(slices.Collect(maps.Keys(named)), func(key string) bool { return kindOf(key) == "payload" }) {
+		case len(payload) > ledger.SmallPayload && (err == nil && got == nil || queue.TagOf(err) == queue.Unavailable):
+			kind := "payload"
+			if len(payload) <= queue.InlinePayload {
+				kind = "segment"
+			}
+			if !slices.ContainsFunc(slices.Collect(maps.Keys(named)), func(key string) bool { return kindOf(key) == kind }) {
 				return fmt.Sprintf("the payload of job %s cannot be read (%v), and Verify names none", id, err)
 			}
 		default:

@@ -127,7 +127,7 @@ func TestMoreThanTheJournalTakes(t *testing.T) {
 		}
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
-		if st := b.stats(); st.Waiting != 300 || st.PayloadBytes != 300*queue.InlinePayload {
+		if st := b.stats(); st.Waiting != 300 || st.PayloadBytes != b.recentBytes {
 			t.Fatalf("%+v", st)
 		}
 	})

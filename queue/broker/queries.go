@@ -56,7 +56,7 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*queue.Info, []byte,
 			}
 			return nil, nil, err
 		}
-		if c.blob != "" {
+		if c.blob != "" || c.place.slot != 0 {
 			return b.withPayload(ctx, s, c)
 		}
 		return c.info, c.payload, nil
@@ -67,13 +67,19 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*queue.Info, []byte,
 	return nil, nil, queue.Refuse(queue.JobNotFound, "there is no job %q, or it ended too long ago", id)
 }
 
-// withPayload reads the payload object of a job that was found. If the object is gone, the job has
+// withPayload reads the payload of a job that was found. If it is gone, the job has
 // ended meanwhile, or the payload is lost; then the job is looked up again and returned without it.
 func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*queue.Info, []byte, error) {
 	if !inflight.FromContext(ctx).Take(int64(found.info.Size)) {
 		return nil, nil, memoryFull()
 	}
-	payload, err := payloadOf(ctx, b.cfg.Bucket, found.blob)
+	var payload []byte
+	var err error
+	if found.place.slot != 0 {
+		payload, err = b.segmentPayload(ctx, s, found.place)
+	} else {
+		payload, err = payloadOf(ctx, b.cfg.Bucket, found.blob)
+	}
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
 		again := newCall(getStep)
@@ -99,6 +105,9 @@ func getStep(s *shard, c *call) progress {
 	if j, ok := s.ledger.Find(c.id); ok {
 		i := s.info(&j)
 		c.info, c.payload, c.blob = &i, []byte(j.Payload), j.Blob
+		if j.Payload == "" {
+			c.place = payloadPlace{j.Number, ledger.Pack(j.ID), j.Slot}
+		}
 		return decided
 	}
 	if end, ok := s.ledger.Ended(c.id); ok {
@@ -156,6 +165,9 @@ func (b *Broker) List(ctx context.Context, name string, q queue.Query) (*queue.P
 		if err := s.do(ctx, c); err != nil {
 			return nil, err
 		}
+		if err := b.fillPage(ctx, s, page, c.unread); err != nil {
+			return nil, err
+		}
 		if page.Cursor != "" {
 			return page, nil
 		}
@@ -191,7 +203,11 @@ func pageStep(s *shard, c *call) progress {
 		if c.query.State != "" && stateOf(j.State) != c.query.State || c.query.Type != "" && j.Type != c.query.Type {
 			return true
 		}
-		if c.query.Payload && !c.reservePayload(len(j.Payload)) {
+		size := j.Size
+		if j.Blob != "" {
+			size = 0 // a page does not have it
+		}
+		if c.query.Payload && !c.reservePayload(size) {
 			if c.page.Cursor = cursorOf(s.index, j.Number); len(c.page.Jobs) == 0 {
 				c.refuse(memoryFull()) // a cursor would lead to the same page for ever
 			}
@@ -199,6 +215,9 @@ func pageStep(s *shard, c *call) progress {
 		}
 		c.page.Jobs = append(c.page.Jobs, s.info(&j))
 		if c.query.Payload {
+			if j.Payload == "" && j.Slot != 0 {
+				c.unread = append(c.unread, pagePayload{len(c.page.Payloads), payloadPlace{j.Number, ledger.Pack(j.ID), j.Slot}})
+			}
 			c.page.Payloads = append(c.page.Payloads, []byte(j.Payload))
 		}
 		return true

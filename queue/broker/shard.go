@@ -27,7 +27,8 @@ import (
 //     inbox. Each call's step makes records, which commits gathers. At its end, servePolls gives jobs to
 //     long polls. A shard that has drained skips this step.
 //  4. commits.appendBatch appends what was gathered to the journal as one batch.
-//  5. checkpoints.step starts or continues a checkpoint, and counts.publish publishes the counts for metrics.
+//  5. checkpoints.step starts or continues a checkpoint, clean begins to move payloads out of old segments
+//     after one, and counts.publish publishes the counts for metrics.
 //
 // There are two kinds of records. A hard record is applied to the ledger when its batch is durable.
 // Until then its jobs are held: nothing else may happen to them, and a call that meets one is
@@ -44,6 +45,7 @@ type shard struct {
 	unit        daemon.Unit
 	name        string // of the queue
 	index       int
+	prefix      string          // of the journal's objects
 	ctx         context.Context // of the run; daemon.Validity reads from it how long the assignment holds
 	log         *journal.Log
 	ledger      *ledger.Ledger
@@ -62,6 +64,7 @@ type shard struct {
 	counts      counts
 	payloads    payloads
 	checkpoints checkpoints
+	cleaning    cleaning
 }
 
 const (
@@ -144,6 +147,7 @@ func (s *shard) round() {
 	s.commits.appendBatch(s.handOver.isDraining())
 	if !s.handOver.isDraining() {
 		s.checkpoints.step()
+		s.clean()
 	}
 	s.counts.publish(s.clock.local, s.commits.changes, s.stats)
 }
@@ -224,7 +228,7 @@ var (
 func (s *shard) beforeSlot(next uint64) { s.checkpoints.beforeSlot(next) }
 
 // checkpointDue reports whether a checkpoint is worth its cost.
-func (s *shard) checkpointDue() bool { return s.b.checkpointDue(s.log, s.ledger.Bytes()) }
+func (s *shard) checkpointDue() bool { return s.b.checkpointDue(s.log, s.ledger.CheckpointBytes()) }
 
 // beginCheckpoint begins a checkpoint in the journal, at the newest slot.
 func (s *shard) beginCheckpoint() (storedCheckpoint, uint64, error) { return s.log.Checkpoint() }

@@ -45,7 +45,7 @@ func (f *ledgerBuilder) Replay(slot uint64, at time.Time, records iter.Seq[[]byt
 	}
 	for b := range records {
 		f.records++
-		switch err := l.Replay(b, at.UnixMilli()); {
+		switch err := l.Replay(b, at.UnixMilli(), slot); {
 		case errors.Is(err, ledger.ErrVoid):
 			f.rejected++
 		case err != nil:
@@ -109,8 +109,9 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	at := log.Now(b.cfg.Now())
 	now := at.UnixMilli()
 	l.TakeOver(now)
+	l.KeepRecent(b.recentBytes)
 	s := &shard{
-		b: b, unit: a.Unit, name: set.Name, index: a.Index, settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
+		b: b, unit: a.Unit, name: set.Name, index: a.Index, prefix: shardPrefix(b.cfg.Root, set, a.Index), settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
 		tokenCodecs: newTokenCodecs(log.Secret()), calls: newMailbox[*call](inboxSize), runEnded: make(chan struct{}),
 		claims: claims{withdrawn: newMailbox[*call](inboxSize)},
 		counts: counts{begun: time.Now(), rejected: f.rejected},
@@ -118,7 +119,8 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	}
 	s.commits = commits{log: log, ledger: l, clock: &s.clock, host: s, changes: 1}
 	s.checkpoints = checkpoints{ledger: l, host: s}
-	s.payloads.bucket, s.payloads.prefix, s.payloads.epoch = b.cfg.Bucket, blobPrefix(shardPrefix(b.cfg.Root, set, a.Index)), s.epoch
+	s.cleaning.rule = b.cleaningRule
+	s.payloads.bucket, s.payloads.prefix, s.payloads.epoch = b.cfg.Bucket, blobPrefix(s.prefix), s.epoch
 	s.payloads.ctx, s.payloads.logger = ctx, b.cfg.Logger
 	b.cfg.Logger.InfoContext(ctx, "took over a shard of a queue", "unit", a.Unit.String(), "epoch", s.epoch, "jobs", l.Jobs(),
 		"records", f.records, "void", f.rejected, "took", time.Since(begun))

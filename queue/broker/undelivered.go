@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/ledger"
 	"github.com/emitd/emitd/storage/blob"
 )
@@ -80,36 +81,67 @@ func (b *Broker) addPayloads(ctx context.Context, got []claimedJob, out []queue.
 	return kept, later
 }
 
-// fetch reads payload objects into out. It returns one error per job, or nil if all reads
-// succeeded. A read may take half of the visibility timeout; a worker could not do much with the
+// fetch reads payloads into out that are not in memory: objects of their own, and those in segments. It
+// returns one error per job, or nil if all reads succeeded. A read may take half of the visibility timeout; a worker could not do much with the
 // rest.
 func (b *Broker) fetch(ctx context.Context, got []claimedJob, out []queue.Claimed) []error {
 	var errs []error
 	var all errgroup.Group
 	all.SetLimit(maxPayloadReads)
-	for i := range got {
+	for i := 0; i < len(got); {
 		j := &got[i].job
-		if j.Blob == "" {
+		from := i
+		for i++; i < len(got) && got[from].inSameSegment(&got[i]); i++ { // one goroutine reads all of them
+		}
+		if !got[from].unread() {
 			continue
 		}
 		if errs == nil {
 			errs = make([]error, len(got))
 		}
-		all.Go(func() error {
+		all.Go(func() (failed error) {
 			ctx, cancel := context.WithTimeout(ctx, millisecond(j.Visibility)/2)
 			defer cancel()
-			payload, err := payloadOf(ctx, b.cfg.Bucket, j.Blob)
-			if err == nil {
-				out[i].Payload = payload
+			for n := from; n < i; n++ {
+				payload, err := b.readPayload(ctx, &got[n])
+				if err == nil {
+					out[n].Payload = payload
+				}
+				errs[n], failed = err, errors.Join(failed, err)
 			}
-			errs[i] = err
-			return err
+			return failed
 		})
 	}
 	if all.Wait() == nil {
 		return nil
 	}
 	return errs
+}
+
+// unread reports whether the job's payload is not in memory.
+func (h *claimedJob) unread() bool {
+	return h.job.Blob != "" || h.job.Slot != 0 && h.job.Payload == ""
+}
+
+// inSameSegment reports whether the payloads of both jobs must be read from the same segment.
+func (h *claimedJob) inSameSegment(o *claimedJob) bool {
+	return h.unread() && o.unread() && h.job.Slot != 0 && h.job.Slot == o.job.Slot && h.shard == o.shard
+}
+
+// readPayload reads the payload of a claimed job.
+func (b *Broker) readPayload(ctx context.Context, h *claimedJob) ([]byte, error) {
+	if h.job.Blob != "" {
+		return payloadOf(ctx, b.cfg.Bucket, h.job.Blob)
+	}
+	return b.segmentPayload(ctx, h.shard, payloadPlace{h.job.Number, h.id, h.job.Slot})
+}
+
+// payloadObject names the object that has the job's payload.
+func (s *shard) payloadObject(j *ledger.Job) string {
+	if j.Blob != "" {
+		return j.Blob
+	}
+	return journal.SlotKey(s.prefix, j.Slot)
 }
 
 // releaseUndelivered sends claims that reached no worker back to the shard. It does not wait until the
@@ -158,7 +190,7 @@ func releaseStep(s *shard, c *call) progress {
 		r := ledger.Record{Kind: ledger.Release, Numbers: []uint64{u.number}, Undelivered: true}
 		switch {
 		case errors.Is(u.err, blob.ErrNotFound):
-			r.Kind, r.Cause = ledger.DeadLetter, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is missing", j.Attempts, j.Blob)
+			r.Kind, r.Cause = ledger.DeadLetter, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is missing", j.Attempts, s.payloadObject(&j))
 		case j.Deliveries >= math.MaxUint16-1: // the counter ends here; claims could not be distinguished
 			r.Kind, r.Cause = ledger.DeadLetter, exhausted(&j, "it never reached a worker")
 		case u.err != nil:

@@ -39,7 +39,7 @@ func withDefaults(set queue.Settings) queue.Settings {
 	set.Retry = retryOr(set.Retry, defaultRetry)
 	set.DedupWindow = cmp.Or(set.DedupWindow, 10*time.Minute)
 	set.DedupIDs = cmp.Or(set.DedupIDs, 1_000_000)
-	set.MaxJobs = cmp.Or(set.MaxJobs, 5_000_000)
+	set.MaxJobs = cmp.Or(set.MaxJobs, 10_000_000)
 	set.MaxBytes = cmp.Or(set.MaxBytes, 1<<30)
 	return set
 }

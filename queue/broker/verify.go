@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -143,7 +145,9 @@ func (r *Registry) verifyShard(ctx context.Context, set *queue.Settings, index i
 	}
 	bad, n, err := r.verifyPayloads(ctx, l)
 	out.Objects += n
-	for _, key := range bad {
+	inSegments, failed := r.verifySegments(ctx, at, l, found.Problems)
+	err = errors.Join(err, failed)
+	for _, key := range append(bad, inSegments...) {
 		kind := journal.ErrCorrupt
 		if errors.Is(key.err, blob.ErrNotFound) {
 			kind = journal.ErrMissing
@@ -153,7 +157,38 @@ func (r *Registry) verifyShard(ctx context.Context, set *queue.Settings, index i
 	return err
 }
 
-// badPayload is a payload object that is missing or damaged.
+// verifySegments checks that the segments of the log have the payloads that jobs refer to. It leaves out
+// segments that are known to be missing or damaged. The others were read, and are counted, already.
+func (r *Registry) verifySegments(ctx context.Context, prefix string, l *ledger.Ledger, known []journal.Problem) (bad []badPayload, err error) {
+	codec := journal.NewCodec()
+	jobs := l.JobsBySlot()
+	for _, slot := range slices.Sorted(maps.Keys(jobs)) {
+		key := journal.SlotKey(prefix, slot)
+		if slices.ContainsFunc(known, func(p journal.Problem) bool { return p.Key == key }) {
+			continue
+		}
+		records, _, e := journal.ReadSlot(ctx, r.bucket, prefix, codec, slot)
+		if e != nil && !errors.Is(e, journal.ErrMissing) && !errors.Is(e, journal.ErrCorrupt) {
+			err = errors.Join(err, e)
+			continue
+		}
+		g := &segment{}
+		if e == nil {
+			g.payloads = payloadsOf(records)
+		}
+		for _, number := range jobs[slot] {
+			id, _ := l.IDAndPayload(number)
+			if payload, ok := g.payload(number, id); !ok || len(payload) != l.Size(number) {
+				j, _ := l.Job(number)
+				bad = append(bad, badPayload{key: key, job: j.ID, err: cmp.Or(e, fmt.Errorf("%w: the segment does not have it", journal.ErrCorrupt))})
+				break
+			}
+		}
+	}
+	return bad, err
+}
+
+// badPayload is a payload object that is missing or damaged, or a segment that should have a payload.
 type badPayload struct {
 	key, job string
 	err      error

@@ -36,7 +36,7 @@ func (c *checks) entered(w *world, r *run) {
 	if r.fence.Generation > o.generation {
 		*o = owner{r.fence.Generation, r.p.index}
 	}
-	r.u.live, r.u.enteredAt = append(r.u.live, r), w.now
+	r.u.live = append(r.u.live, r)
 	c.runsTogether(w, r.u)
 	w.queue.push(event{at: w.now + r.p.runTrust(), kind: evTrust, run: r, n: r.epoch})
 }

@@ -34,6 +34,8 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 		return l.each(r, (*Ledger).redrive)
 	case MakeReady:
 		return l.each(r, (*Ledger).run)
+	case MovePayload:
+		return l.movePayload(r)
 	case Pause, Resume:
 		l.paused = r.Kind == Pause
 	case Configure:
@@ -45,15 +47,16 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 	return nil
 }
 
-// Replay decodes and applies a record of the log. ErrVoid is as for Apply; ErrCorrupt and ErrNewer
-// mean that the record cannot be decoded.
-func (l *Ledger) Replay(b []byte, now int64) error {
+// Replay decodes and applies a record of a slot of the log. ErrVoid is as for Apply; ErrCorrupt and
+// ErrNewer mean that the record cannot be decoded.
+func (l *Ledger) Replay(b []byte, now int64, slot uint64) error {
 	if l.replayed == nil {
 		l.replayed = &Record{memo: &lastStrings{}}
 	}
 	if err := l.replayed.decode(b); err != nil {
 		return err
 	}
+	l.replayed.Slot = slot
 	return l.Apply(l.replayed, now)
 }
 
@@ -124,9 +127,7 @@ func (l *Ledger) fill(i uint32, r *Record) {
 	j := l.jobs.at(i)
 	j.created, j.priority = r.At, r.Priority
 	j.flags = l.checkpointParity
-	if j.payload = r.SharedPayload; j.payload == "" {
-		j.payload = string(r.Payload)
-	}
+	l.fillPayload(j, r)
 	j.typ = l.types.intern(r.Type)
 	policy := cmp.Or(r.Policy, DefaultPolicy)
 	j.policy = l.policies.intern(policy)
@@ -139,7 +140,6 @@ func (l *Ledger) fill(i uint32, r *Record) {
 			}
 		})
 	}
-	l.payloadBytes += int64(len(j.payload))
 }
 
 // claim applies a Claim record. It ignores a delivery that is not newer than the job's.

@@ -8,13 +8,15 @@ import (
 // job has the fields that every job needs. Its size, 80 bytes, is most of what a waiting job costs.
 type job struct {
 	id         [16]byte
-	payload    string
+	text       *byte   // the payload, if it is in memory; see payload
 	more       *extras // fields that only few jobs have; nil: none
 	number     uint64
 	created    int64
 	pos        uint32 // position in the heap or line of its state
 	ttl        uint32 // position in the heap of times to live, + 1; 0: not in it
 	typ        uint32
+	size       uint32 // of the payload, unless that is an object of its own
+	segment    uint32 // index of the segment of the log that has the payload; 0: none, it is only in memory
 	policy     uint16
 	attempts   uint16
 	deliveries uint16
@@ -96,6 +98,21 @@ func (l *Ledger) freeExtras(j *job) {
 	}
 	l.extraBytes -= m.bytes()
 	j.more = nil
+}
+
+// payload returns the job's payload, or "" if it is not in memory.
+func (j *job) payload() string {
+	if j.text == nil {
+		return ""
+	}
+	return unsafe.String(j.text, j.size)
+}
+
+// setPayload keeps a payload in memory.
+func (j *job) setPayload(text string) {
+	if j.size = uint32(len(text)); text != "" {
+		j.text = unsafe.StringData(text)
+	}
 }
 
 // place returns the number that orders jobs of one priority.

@@ -7,8 +7,8 @@ import (
 )
 
 // CheckpointWriter is a checkpoint that is being written: the state at the moment when Ledger.BeginCheckpoint was called. It
-// is a sequence of length-delimited records: a header with their counts, the deduplication window
-// from the oldest ID on, jobs in any order, and a trailer with the number of jobs.
+// is a sequence of length-delimited records: a header with their counts, the segments of the log that
+// have payloads, the deduplication window from the oldest ID on, jobs in any order, and a trailer with the number of jobs.
 //
 // The checkpoint itself contains only the part of the window that is in no run. Runs are stored
 // once, and checkpoints name them as long as they have an ID that is remembered. A cut drops the
@@ -25,6 +25,7 @@ type CheckpointWriter struct {
 	next         uint64    // number of the next job to write
 	limit        uint64
 	jobs         int
+	slots        []uint64 // see Slots
 	done         bool
 	rec          Record // the record that is being written
 	save         checkpointFields
@@ -55,8 +56,31 @@ func (l *Ledger) BeginCheckpoint() *CheckpointWriter {
 		h.Numbers = append(h.Numbers, w.head, from)
 	}
 	c.buf = put(c.buf, &h)
+	c.writeSegments()
 	return c
 }
+
+// writeSegments writes the segments that have payloads of the state's jobs.
+func (c *CheckpointWriter) writeSegments() {
+	r := Record{Kind: savedSegments, save: &checkpointFields{}}
+	for _, s := range c.l.segments.all {
+		if s.jobs == 0 {
+			continue
+		}
+		c.slots = append(c.slots, s.slot)
+		if r.Numbers = append(r.Numbers, s.slot, uint64(s.total)); len(r.Numbers) == 2*segmentsPerRecord {
+			c.buf, r.Numbers = put(c.buf, &r), r.Numbers[:0]
+		}
+	}
+	if len(r.Numbers) > 0 {
+		c.buf = put(c.buf, &r)
+	}
+}
+
+const segmentsPerRecord = 1024
+
+// Slots returns the segments of the log that have payloads of the checkpoint's jobs, in no order.
+func (c *CheckpointWriter) Slots() []uint64 { return c.slots }
 
 // put appends a record to b, with its length before it.
 func put(b []byte, r *Record) []byte {
@@ -91,7 +115,12 @@ func (c *CheckpointWriter) job(i uint32) {
 	*s = checkpointFields{state: j.state, attempts: j.attempts, delivers: j.deliveries, begun: j.flags&begun != 0}
 	*r = Record{
 		Kind: savedJob, At: j.created, Numbers: append(r.Numbers[:0], j.number), PackedID: j.packed(), Type: l.types.text[j.typ],
-		SharedPayload: j.payload, Priority: j.priority, Policy: l.policy(j), Expires: t.expires, save: s,
+		Priority: j.priority, Policy: l.policy(j), Expires: t.expires, save: s,
+	}
+	if j.segment != 0 {
+		r.Slot, r.Size = l.segments.all[j.segment].slot, int(j.size)
+	} else {
+		r.SharedPayload = j.payload()
 	}
 	switch j.state {
 	case Delayed:
@@ -102,7 +131,10 @@ func (c *CheckpointWriter) job(i uint32) {
 		s.died = t.at
 	}
 	if m := j.more; m != nil {
-		r.Group, r.Blob, r.Size, r.Cause, s.base = m.group, m.blob, m.size, m.cause, m.uncountedDeliveries
+		r.Group, r.Blob, r.Cause, s.base = m.group, m.blob, m.cause, m.uncountedDeliveries
+		if m.blob != "" {
+			r.Size = m.size
+		}
 		if j.flags&movedToEnd != 0 {
 			s.place = m.place
 		}
@@ -293,12 +325,14 @@ func (r *CheckpointReader) add(rec *Record) bool {
 		}
 		r.remember(rec)
 		return true
+	case rec.Kind == savedSegments:
+		return r.l.segments.restore(rec.Numbers)
 	case rec.Kind == savedJob:
 		r.jobs++
 		return r.l.restore(rec)
 	case rec.Kind == trailer:
 		r.done = true
-		return rec.save.counts[0] == r.jobs
+		return rec.save.counts[0] == r.jobs && r.l.segments.allUsed()
 	}
 	return false
 }
@@ -366,6 +400,9 @@ func (l *Ledger) restore(r *Record) bool {
 		return false
 	}
 	if _, taken := l.numbers.get(r.Numbers[0]); taken || r.Numbers[0] >= l.next {
+		return false
+	}
+	if _, known := l.segments.of[r.Slot]; r.Slot != 0 && !known {
 		return false
 	}
 	i := l.addJob(r.Numbers[0], id)

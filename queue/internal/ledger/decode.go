@@ -84,6 +84,10 @@ func (r *Record) setInt(f protowire.Number, v uint64) bool {
 		r.Undelivered = v != 0
 	case fWindow:
 		return setTime(&r.Config.DedupWindow, v)
+	case fSlot:
+		if r.save != nil { // a record of the log has the slot that it is in
+			r.Slot = v
+		}
 	case fIDs:
 		r.Config.DedupIDs = int(v)
 		return v <= math.MaxInt32
@@ -257,6 +261,8 @@ func (r *Record) valid() error {
 	switch r.Kind {
 	case Enqueue, savedJob:
 		ok = ok && len(r.Numbers) == 1 && r.named() && r.Numbers[0] < math.MaxInt64
+	case MovePayload:
+		ok = ok && len(r.Numbers) == 1 && r.named()
 	case Complete, Fail:
 		ok = ok && len(r.Numbers) == 1
 	case Claim, AttemptStarted, Expire:
@@ -270,6 +276,8 @@ func (r *Record) valid() error {
 		ok = ok && (r.named() && r.save.state >= Completed || !r.named() && r.save.state == None)
 	case header:
 		ok = ok && (len(r.Numbers) == 3 || len(r.Numbers) == 5)
+	case savedSegments:
+		ok = ok && len(r.Numbers)%2 == 0
 	case runStart:
 		ok = ok && len(r.Numbers) == 2 && r.Numbers[0] < math.MaxInt64
 	}

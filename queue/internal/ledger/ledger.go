@@ -27,6 +27,20 @@
 // For each job, records are applied in the order in which they were decided. Across jobs the order
 // of soft records does not matter; hard records are applied in the order of the log.
 //
+// The move of a payload is applied when it is durable, like a hard record. It holds no job, and does
+// nothing if its job has ended meanwhile.
+//
+// # Payloads
+//
+// A payload of up to [SmallPayload] bytes is part of its job, in memory and in checkpoints. A larger one
+// is not: the job refers to the segment of the log that has its record, by the slot. Whoever needs the
+// payload reads the segment, and finds the record by the job's number and ID ([PayloadOf]). The payloads
+// that were submitted last are in memory as well, up to a number of bytes ([Ledger.KeepRecent]).
+//
+// A segment is needed as long as a job refers to it, or a checkpoint whose jobs do
+// ([CheckpointWriter.Slots]). [Ledger.Sparse] chooses segments of which little is needed; a MovePayload
+// record makes a job refer to a newer one.
+//
 // # Jobs
 //
 //	         enqueue             claim               complete
@@ -53,7 +67,7 @@
 // # Memory
 //
 // A waiting job with an ID of at most 16 bytes (a UUID has 16) takes about 100 bytes at most,
-// without its payload. It has a fixed struct in a chunked arena, a place in its type's queue, an
+// without a small payload. It has a fixed struct in a chunked arena, a place in its type's queue, an
 // entry in the table of IDs and one in the table of numbers. [Stats] counts index, payloads and
 // deduplication window separately.
 //
@@ -153,8 +167,10 @@ type Ledger struct {
 
 	window       dedupWindow
 	oldest       uint64 // no job below this number is waiting
-	payloadBytes int64  // bytes of payloads
-	extraBytes   int64  // bytes of the fields that only few jobs have
+	segments     segments
+	recent       recentPayloads
+	payloadBytes int64 // bytes of payloads in memory
+	extraBytes   int64 // bytes of the fields that only few jobs have
 
 	cut              *CheckpointWriter
 	checkpointParity uint8   // flips with each checkpoint; see save
@@ -171,6 +187,8 @@ func New(c Config) *Ledger {
 	l.ttl.init(&l.jobs, true)
 	l.types.init()
 	l.policies.init()
+	l.segments.init()
+	l.recent.limit = RecentBytes
 	return l
 }
 
@@ -357,7 +375,8 @@ func (l *Ledger) remove(i uint32) {
 	l.numbers.remove(j.number)
 	l.types.release(j.typ)
 	l.policies.release(j.policy)
-	l.payloadBytes -= int64(len(j.payload))
+	l.forgetPayload(j)
+	l.segments.drop(j.segment, j.size)
 	if j.more != nil {
 		l.extraBytes -= j.more.bytes()
 	}

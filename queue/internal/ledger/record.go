@@ -27,23 +27,28 @@ const (
 	Resume         Kind = 13
 	Configure      Kind = 14
 	MakeReady      Kind = 15 // a delayed job may be claimed now
+	MovePayload    Kind = 16 // the payload of a job is in this segment now, too
 
 	// Kinds that occur only in checkpoints.
-	header   Kind = 32
-	savedJob Kind = 33 // a job
-	endedID  Kind = 34 // an ID in the deduplication window
-	trailer  Kind = 35
-	runStart Kind = 36 // begins a run: endings follow, without a gap
+	header        Kind = 32
+	savedJob      Kind = 33 // a job
+	endedID       Kind = 34 // an ID in the deduplication window
+	trailer       Kind = 35
+	runStart      Kind = 36 // begins a run: endings follow, without a gap
+	savedSegments Kind = 37 // segments of the log that have payloads
 )
 
-func (k Kind) known() bool { return k >= Enqueue && k <= MakeReady || k >= header && k <= runStart }
+func (k Kind) known() bool {
+	return k >= Enqueue && k <= MovePayload || k >= header && k <= savedSegments
+}
 
 // Record is one decided fact. The kind determines which fields are used.
 type Record struct {
 	Kind Kind
 	At   int64 // when it was decided
 
-	// Numbers of the jobs it is about; exactly one for Enqueue, Complete, Fail.
+	// Numbers of the jobs it is about; exactly one for Enqueue, Complete, Fail,
+	// MovePayload.
 	Numbers []uint64
 	// Deliveries, parallel to Numbers, for Claim, AttemptStarted and Expire: the number of the
 	// delivery.
@@ -52,17 +57,20 @@ type Record struct {
 	// keeps its place.
 	Places []uint64
 
-	// Enqueue.
+	// Enqueue; MovePayload has ID and Payload.
 	ID, Type, Group string
 	PackedID        ID     // used instead of ID, if set
 	Payload         []byte // valid while the decoded bytes are; Apply copies it
 	SharedPayload   string // used instead of Payload, if set: Apply keeps it
 	Blob            string // used instead of Payload: key of a payload object
-	Size            int    // size of that object
-	Priority        int8
-	RunAt           int64 // also for Fail and Release: when the job may be claimed; 0: now
-	Expires         int64 // 0 is never
-	Policy          Policy
+	Size            int    // size of that object; in a checkpoint, also of a payload that is in a segment
+	// Slot is the slot of the log that has an Enqueue or MovePayload record. It is not encoded: whoever
+	// applies the record sets it. In a checkpoint it is the segment with a job's payload.
+	Slot     uint64
+	Priority int8
+	RunAt    int64 // also for Fail and Release: when the job may be claimed; 0: now
+	Expires  int64 // 0 is never
+	Policy   Policy
 
 	// Claim. Epoch is also used by AttemptStarted and Expire: together with the delivery it identifies
 	// the claim.
@@ -146,7 +154,9 @@ const (
 
 	fUndelivered protowire.Number = 38
 
-	fLast = fUndelivered // higher field numbers are of a newer version
+	fSlot protowire.Number = 39
+
+	fLast = fSlot // higher field numbers are of a newer version
 )
 
 // Append appends the record in wire format to b.
@@ -177,6 +187,8 @@ func (r *Record) appendFact(b []byte) []byte {
 	switch r.Kind {
 	case Enqueue, savedJob, endedID:
 		b = r.appendJob(b)
+	case MovePayload:
+		b = appendBytes(r.appendID(b), fPayload, r.Payload)
 	}
 	switch r.Kind {
 	case Claim, savedJob:
@@ -200,12 +212,14 @@ func (r *Record) appendFact(b []byte) []byte {
 	b = appendInt(b, fWindow, uint64(r.Config.DedupWindow))
 	b = appendInt(b, fIDs, uint64(r.Config.DedupIDs))
 	if r.save != nil {
+		b = appendInt(b, fSlot, r.Slot)
 		b = r.save.append(b)
 	}
 	return b
 }
 
-func (r *Record) appendJob(b []byte) []byte {
+// appendID appends the ID of a job.
+func (r *Record) appendID(b []byte) []byte {
 	var uuid [16]byte
 	switch {
 	case r.PackedID.len == idUUID:
@@ -219,6 +233,11 @@ func (r *Record) appendJob(b []byte) []byte {
 	default:
 		b = appendText(b, fID, r.ID)
 	}
+	return b
+}
+
+func (r *Record) appendJob(b []byte) []byte {
+	b = r.appendID(b)
 	b = appendText(b, fType, r.Type)
 	b = appendText(b, fGroup, r.Group)
 	b = appendBytes(b, fPayload, r.Payload)

@@ -10,7 +10,8 @@ import (
 type Job struct {
 	Number              uint64
 	ID, Type, Group     string
-	Payload             string
+	Payload             string // "" if it is not in memory
+	Slot                uint64 // of the segment of the log that has the payload; 0: none
 	Blob                string // key of the payload object
 	Size                int    // of the payload, in bytes
 	State               State
@@ -77,13 +78,13 @@ func (l *Ledger) IDAndPayload(number uint64) (id ID, payload string) {
 	if !ok {
 		return ID{}, ""
 	}
-	return l.jobs.at(i).packed(), l.jobs.at(i).payload
+	return l.jobs.at(i).packed(), l.jobs.at(i).payload()
 }
 
 func (l *Ledger) view(i uint32) Job {
 	v := l.glance(i)
 	j := l.jobs.at(i)
-	v.ID, v.Payload = j.packed().String(), j.payload
+	v.ID, v.Payload = j.packed().String(), j.payload()
 	return v
 }
 
@@ -91,7 +92,7 @@ func (l *Ledger) glance(i uint32) Job {
 	j := l.jobs.at(i)
 	t := l.times(i)
 	v := Job{
-		Number: j.number, Type: l.types.text[j.typ], Size: len(j.payload),
+		Number: j.number, Type: l.types.text[j.typ], Size: int(j.size), Slot: l.segments.all[j.segment].slot,
 		State: j.state, Held: j.flags&held != 0, Priority: j.priority, Policy: l.policy(j), Attempts: int(j.attempts),
 		Deliveries: int(j.deliveries), Begun: j.flags&begun != 0, Created: j.created, At: t.at, Expires: t.expires,
 		deliveriesSinceBase: int(j.deliveries),
@@ -279,12 +280,23 @@ func (l *Ledger) Waiting() int { return l.count[Waiting] }
 func (l *Ledger) Jobs() int { return l.jobs.n - l.expected }
 
 // Bytes returns the memory of live jobs, index and payloads, estimated in constant time.
-func (l *Ledger) Bytes() int64 { return int64(l.jobs.n)*100 + l.payloadBytes + l.extraBytes }
+func (l *Ledger) Bytes() int64 {
+	return int64(l.jobs.n)*100 + l.payloadBytes + l.extraBytes + l.segments.bytes()
+}
+
+// CheckpointBytes estimates the size of a checkpoint in bytes, without the deduplication window, of
+// which a checkpoint writes only what is new.
+func (l *Ledger) CheckpointBytes() int64 {
+	return int64(l.Jobs())*savedJobSize + l.payloadBytes - l.recent.bytes + l.extraBytes
+}
+
+// savedJobSize is about what a waiting job takes in a checkpoint.
+const savedJobSize = 64
 
 // bytes returns the memory of the index.
 func (l *Ledger) bytes() int64 {
 	n := l.jobs.bytes() + l.ids.bytes() + l.numbers.bytes() + l.delayed.bytes() + l.claims.bytes() + l.ttl.bytes()
-	n += l.extraBytes + l.types.size + int64(len(l.heldTimes))*64
+	n += l.extraBytes + l.types.size + l.segments.bytes() + int64(len(l.heldTimes))*64
 	for i := range l.readyByType {
 		n += int64(cap(l.readyByType[i].heap)+cap(l.readyByType[i].line.jobs))*4 + readyQueueSize
 	}
@@ -301,7 +313,7 @@ func (l *Ledger) Size(number uint64) int {
 	if j.more != nil && j.more.blob != "" {
 		return j.more.size
 	}
-	return len(j.payload)
+	return int(j.size)
 }
 
 // Unreferenced returns those keys that are not the payload of a job.
