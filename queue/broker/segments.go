@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/ledger"
@@ -192,12 +194,17 @@ type pagePayload struct {
 // fillPage reads the payloads of a page that are in segments. A payload stays empty if its job has
 // ended meanwhile, or if it is lost.
 func (b *Broker) fillPage(ctx context.Context, s *shard, page *queue.Page, unread []pagePayload) error {
+	var all errgroup.Group
+	all.SetLimit(maxSegmentReads)
 	for _, u := range unread {
-		payload, err := b.segmentPayload(ctx, s, u.payloadPlace)
-		if err != nil && !errors.Is(err, blob.ErrNotFound) {
-			return queue.Refuse(queue.Unavailable, "read the payload of job %q: %w", page.Jobs[u.at].ID, err)
-		}
-		page.Payloads[u.at] = payload
+		all.Go(func() error {
+			payload, err := b.segmentPayload(ctx, s, u.payloadPlace)
+			if err != nil && !errors.Is(err, blob.ErrNotFound) {
+				return queue.Refuse(queue.Unavailable, "read the payload of job %q: %w", page.Jobs[u.at].ID, err)
+			}
+			page.Payloads[u.at] = payload
+			return nil
+		})
 	}
-	return nil
+	return all.Wait()
 }

@@ -8,7 +8,8 @@ import (
 
 const (
 	// SmallPayload is the size in bytes up to which a payload stays in memory and in checkpoints. A
-	// larger one is in the segment of the log in which it was submitted, and the job refers to it.
+	// larger one is in the segment of the log in which it was submitted, and the job refers to it. The
+	// value may shrink, but never grow: PayloadOf leaves out what no job refers to.
 	SmallPayload = 128
 	// RecentBytes is the default of KeepRecent.
 	RecentBytes = 32 << 20
