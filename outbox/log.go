@@ -210,6 +210,13 @@ type Operator interface {
 	Retry(ctx context.Context, subscription string, seqs ...int64) (int, error)
 	// Skip makes parked messages dead; their key goes on. A message that is not parked gives [ErrNotFound].
 	Skip(ctx context.Context, subscription string, seqs ...int64) error
+	// SettleAll does the same to all messages that a filter selects. It moves them to Waiting (they are
+	// retried; by default those that are held or dead), Dead (they are skipped; by default those that are
+	// held) or Dropped (dead letters are deleted for ever). The filter's Kind selects others. It returns how
+	// many messages of each kind it changed, or, with dryRun, would change. A transaction has at most 1,000
+	// messages, so after an error some of them may be changed. Messages that become parked or dead meanwhile
+	// are left alone. The filter must name a subscription that exists.
+	SettleAll(ctx context.Context, f Filter, to Kind, dryRun bool) (map[Kind]int, error)
 	// Replay delivers again whatever is in the log after a position, or since a time, in log order and
 	// before later messages. It returns the position used.
 	Replay(ctx context.Context, subscription string, from Position) (int64, error)
@@ -231,8 +238,13 @@ type Filter struct {
 	Kind         Kind   // Waiting, Held, Behind or Dead; "" = all
 	Key          string // "" = all
 	Seq          int64  // 0 = all
+	Topic        string // a topic, or a prefix followed by *; "" = all
+	Cause        string // a part of the cause; "" = all
 	After        int64  // only messages after this one
-	Limit        int    // default 100
+	Limit        int    // default 100; SettleAll: default all
+	// Since and Until select messages that were parked, or died, at or after Since and before Until. The zero
+	// time is no bound.
+	Since, Until time.Time
 }
 
 // Entry is one message that is waiting, behind, held or dead.

@@ -54,6 +54,7 @@ func Run(t *testing.T, open Factory) {
 		{"Delayed", delayed},
 		{"Operator", operators},
 		{"Listing", listings},
+		{"Bulk", bulk},
 		{"BadInput", badInputs},
 	} {
 		t.Run(theme.name, func(t *testing.T) {

@@ -38,13 +38,11 @@ func (l *Log) change(ctx context.Context, what, subscription string, fn func(*qu
 // Retry implements [outbox.Operator]. If none of the messages exists, it returns [outbox.ErrNotFound].
 func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n int, err error) {
 	err = l.change(ctx, "retry messages of", subscription, func(q *query) error {
-		const wake = `update ~outbox_lane n set held = false, attempts = 0, next_at = clock_timestamp(), cause = '' where n.subscription = $1 and `
 		if len(seqs) == 0 {
-			n = int(q.exec(wake+isHeld, subscription)) + q.putBack(subscription, nil)
+			n = int(q.exec(wakeLanes+isHeld, subscription)) + q.putBack(subscription, nil)
 			return nil
 		}
-		n = int(q.exec(wake+`exists (select from ~outbox_parked p
-			where p.subscription = $1 and p.id = any($2) and p.shard = n.shard and p.lane = n.key and p.solo = n.solo)`, subscription, seqs))
+		n = q.wake(subscription, seqs)
 		if n += q.putBack(subscription, seqs); n == 0 && q.err == nil {
 			return fmt.Errorf("parked or dead messages %v: %w", seqs, outbox.ErrNotFound)
 		}
@@ -54,6 +52,14 @@ func (l *Log) Retry(ctx context.Context, subscription string, seqs ...int64) (n 
 		return 0, err
 	}
 	return n, nil
+}
+
+const wakeLanes = `update ~outbox_lane n set held = false, attempts = 0, next_at = clock_timestamp(), cause = '' where n.subscription = $1 and `
+
+// wake makes the lanes of messages due at once, and returns how many lanes.
+func (q *query) wake(sub string, seqs []int64) int {
+	return int(q.exec(wakeLanes+`exists (select from ~outbox_parked p
+		where p.subscription = $1 and p.id = any($2) and p.shard = n.shard and p.lane = n.key and p.solo = n.solo)`, sub, seqs))
 }
 
 // putBack parks dead messages again, each in a lane of its own, and returns how many. Nil seqs means all.
@@ -77,24 +83,29 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 				return fmt.Errorf("message %d is %w", seq, outbox.ErrNotFound)
 			}
 		}
-		var ids, attempts []int64
-		var causes []string
-		q.each(`select p.id, case when h.head then n.attempts else 0 end, case when h.head then n.cause else '' end
+		q.skip(subscription, seqs, where)
+		return nil
+	})
+}
+
+// skip makes parked messages dead, given their lanes.
+func (q *query) skip(subscription string, seqs []int64, where map[int64]ranges.ParkedKey) {
+	var ids, attempts []int64
+	var causes []string
+	q.each(`select p.id, case when h.head then n.attempts else 0 end, case when h.head then n.cause else '' end
 			from ~outbox_parked p
 			join ~outbox_lane n on n.subscription = p.subscription and n.shard = p.shard and n.key = p.lane and n.solo = p.solo
 			cross join lateral (select not exists (select from ~outbox_parked f
 				where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id) as head) h
 			where p.subscription = $1 and p.id = any($2)`, []any{subscription, seqs}, func(row pgx.Rows) error {
-			var id, n int64
-			var cause string
-			err := row.Scan(&id, &n, &cause)
-			ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, ranges.Skipped(cause))
-			return err
-		})
-		q.addDeadLetters(subscription, ids, attempts, causes)
-		q.leaveLanes(subscription, ids, where)
-		return nil
+		var id, n int64
+		var cause string
+		err := row.Scan(&id, &n, &cause)
+		ids, attempts, causes = append(ids, id), append(attempts, n), append(causes, ranges.Skipped(cause))
+		return err
 	})
+	q.addDeadLetters(subscription, ids, attempts, causes)
+	q.leaveLanes(subscription, ids, where)
 }
 
 // Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
@@ -158,54 +169,4 @@ func (q *query) forget(subscription string) {
 		q.exec(`delete from ~outbox_`+table+` where subscription = $1`, subscription)
 	}
 	q.exec(`delete from ~outbox_subscription where name = $1`, subscription)
-}
-
-// isHeld says that the key of the lane n is held, perhaps only until its next attempt.
-const isHeld = `(n.held or starts_with(n.cause, '` + ranges.Resumes + `'))`
-
-// listing selects the parked messages for List, one row per message.
-const listing = `select ` + parkedOf + `, p.subscription, p.what, p.attempts, p.cause, p.next_at, p.at from (
-	select p.*, case when f.id is not null then 'behind' when ` + isHeld + ` then 'held' else 'waiting' end as what,
-		n.attempts, case when f.id is null then n.cause else '' end as cause, n.next_at, p.parked_at as at
-	from ~outbox_parked p
-	join ~outbox_lane n on n.subscription = p.subscription and n.shard = p.shard and n.key = p.lane and n.solo = p.solo
-	left join lateral (select f.id from ~outbox_parked f
-		where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id limit 1) f on true
-	where ($1 = '' or p.subscription = $1) and ($3 = '' or p.lane = $3) and ($4::bigint = 0 or p.id = $4::bigint) and p.id > $5::bigint
-) p where $2 in ('', p.what) and $2 <> 'dead'`
-
-const deadListing = `select ` + parkedOf + `, p.subscription, 'dead', p.attempts, p.cause, p.died_at, p.died_at from ~outbox_dead p
-	where ($1 = '' or p.subscription = $1) and $2 in ('', 'dead') and ($3 = '' or p.key = $3) and ($4::bigint = 0 or p.id = $4::bigint) and p.id > $5::bigint`
-
-// List implements [outbox.Operator].
-func (l *Log) List(ctx context.Context, f outbox.Filter) (out []outbox.Entry, err error) {
-	if f, err = ranges.ValidFilter(f); err != nil {
-		return nil, fmt.Errorf("list messages: %w", err)
-	}
-	ctx, cancel := l.bounded(ctx)
-	defer cancel()
-	err = l.read(ctx, nil, func(q *query) error {
-		var b body
-		q.each(`select * from (`+listing+` union all `+deadListing+`) e order by id, subscription limit $6`,
-			[]any{f.Subscription, string(f.Kind), f.Key, f.Seq, f.After, f.Limit}, func(row pgx.Rows) error {
-				var e outbox.Entry
-				var attempts int
-				var cause string
-				var next time.Time
-				if err := b.scan(row, &e.Subscription, &e.Kind, &attempts, &cause, &next, &e.ParkedAt); err != nil {
-					return err
-				}
-				if e.Row = b.row; e.Kind != outbox.Behind {
-					e.Attempt = attempts
-				}
-				ranges.SetCause(&e, cause, next)
-				out = append(out, e)
-				return nil
-			})
-		return q.err
-	})
-	if err != nil {
-		return nil, l.cfg.explain("list messages", err)
-	}
-	return out, nil
 }

@@ -142,6 +142,8 @@ type Config struct {
 	// it never delivers them. The subscription keeps its parked messages, its dead letters and its pause.
 	MaxRetained int64
 	OnLag       string
+	// DeadRetention is how long dead letters are kept; default 720 h (30 days), negative for ever.
+	DeadRetention time.Duration
 	// OnPublished is called after a commit of [Publisher.InTx] or [Publisher.Wrap], on its own goroutine.
 	// Commits that do not fit its buffer because it is slow are dropped and logged.
 	OnPublished func(messages []outbox.Message)
@@ -185,6 +187,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxConns = cmp.Or(c.MaxConns, 8)
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, 10*time.Second)
 	c.Retention = max(cmp.Or(c.Retention, 24*time.Hour), 0)
+	c.DeadRetention = max(cmp.Or(c.DeadRetention, 720*time.Hour), 0)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.width, c.age = cmp.Or(c.width, minWidth), cmp.Or(c.age, time.Hour)
 	var errs []error

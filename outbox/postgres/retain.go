@@ -19,7 +19,33 @@ func (l *Log) Tasks() []sweeper.Task {
 	return []sweeper.Task{{
 		Name: "outbox", Every: time.Minute,
 		Step: func(ctx context.Context, _ daemon.Fence, limit int) (int, error) { return l.Sweep(ctx, limit) },
+	}, {
+		Name: "outbox dead letters", Every: 10 * time.Minute,
+		Step: func(ctx context.Context, _ daemon.Fence, limit int) (int, error) { return l.sweepDead(ctx, limit) },
 	}}
+}
+
+// sweepDead removes at most limit dead letters that are older than DeadRetention, and returns how many. It
+// scans the dead letters, so it runs seldom.
+func (l *Log) sweepDead(ctx context.Context, limit int) (int, error) {
+	if l.cfg.DeadRetention <= 0 {
+		return 0, nil
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	var removed int64
+	err := l.read(ctx, nil, func(q *query) error {
+		removed = q.exec(`delete from ~outbox_dead where ctid = any(array(
+			select ctid from ~outbox_dead where died_at < clock_timestamp() - $1 * interval '1 microsecond' limit $2))`, l.cfg.DeadRetention.Microseconds(), limit)
+		return q.err
+	})
+	if err != nil {
+		return 0, l.cfg.explain("remove dead letters", err)
+	}
+	if removed > 0 {
+		l.cfg.Logger.InfoContext(ctx, "dead letters of the outbox were deleted because of their age", "messages", removed, "dead_retention", l.cfg.DeadRetention)
+	}
+	return int(removed), nil
 }
 
 // Sweep creates partitions ahead, and removes at most limit partitions that every cursor has passed and

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/internal/ranges"
@@ -94,16 +93,21 @@ func (l *Log) Skip(ctx context.Context, subscription string, seqs ...int64) erro
 			if !found {
 				return fmt.Errorf("message %d is %w", seq, outbox.ErrNotFound)
 			}
-			attempts, cause := 0, ""
-			if q.first(subscription, at) == seq {
-				q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
-					[]any{subscription, at.Shard, at.Key, at.Seq}, &attempts, &cause)
-			}
-			q.addDeadLetter(subscription, seq, attempts, ranges.Skipped(cause))
-			q.leaveLane(subscription, at, seq)
+			q.skip(subscription, seq, at)
 		}
 		return nil
 	})
+}
+
+// skip makes a parked message dead, given its lane.
+func (q *query) skip(subscription string, seq int64, at ranges.ParkedKey) {
+	attempts, cause := 0, ""
+	if q.first(subscription, at) == seq {
+		q.one(`SELECT attempts, cause FROM ~outbox_lane WHERE subscription = ? AND shard = ? AND key = ? AND solo = ?`,
+			[]any{subscription, at.Shard, at.Key, at.Seq}, &attempts, &cause)
+	}
+	q.addDeadLetter(subscription, seq, attempts, ranges.Skipped(cause))
+	q.leaveLane(subscription, at, seq)
 }
 
 // Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
@@ -152,56 +156,4 @@ func (q *query) forget(subscription string) {
 		q.exec(`DELETE FROM ~outbox_`+table+` WHERE subscription = ?`, subscription)
 	}
 	q.exec(`DELETE FROM ~outbox_subscription WHERE name = ?`, subscription)
-}
-
-// isHeld says that the key of a lane is held, perhaps only until its next attempt.
-const isHeld = `(held OR substr(cause, 1, length('` + ranges.Resumes + `')) = '` + ranges.Resumes + `')`
-
-// listing selects the parked messages for List, one row per message.
-const listing = `SELECT ` + bodyOf + `, subscription, kind, attempts, cause, next_at, parked_at FROM (
-	SELECT p.*, CASE WHEN p.id > (SELECT min(f.id) FROM ~outbox_parked f
-				WHERE f.subscription = p.subscription AND f.shard = p.shard AND f.key = p.key AND f.solo = p.solo) THEN 'behind'
-			WHEN ` + isHeld + ` THEN 'held' ELSE 'waiting' END AS kind, l.attempts, l.cause, l.next_at
-		FROM ~outbox_parked p JOIN ~outbox_lane l ON l.subscription = p.subscription AND l.shard = p.shard AND l.key = p.key AND l.solo = p.solo
-		WHERE (?1 = '' OR p.subscription = ?1) AND (?3 = '' OR p.key = ?3) AND (?4 = 0 OR p.id = ?4) AND p.id > ?5)
-	WHERE ?2 = '' OR kind = ?2`
-
-const deadListing = `SELECT ` + bodyOf + `, subscription, 'dead', attempts, cause, 0, died_at FROM ~outbox_dead
-	WHERE (?1 = '' OR subscription = ?1) AND ?2 IN ('', 'dead') AND (?3 = '' OR key = ?3) AND (?4 = 0 OR id = ?4) AND id > ?5`
-
-// List implements [outbox.Operator].
-func (l *Log) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
-	f, err := ranges.ValidFilter(f)
-	if err != nil {
-		return nil, fmt.Errorf("list messages: %w", err)
-	}
-	ctx, cancel := l.bounded(ctx)
-	defer cancel()
-	var out []outbox.Entry
-	err = l.read(ctx, func(q *query) error {
-		var dec decoder
-		q.each(listing+" UNION ALL "+deadListing+" ORDER BY id, subscription LIMIT ?6",
-			[]any{f.Subscription, string(f.Kind), f.Key, f.Seq, f.After, f.Limit}, func(scan func(...any) error) (bool, error) {
-				var e outbox.Entry
-				var cause string
-				var attempts int
-				var next, parked int64
-				var err error
-				if e.Row, _, err = dec.row(scan, &e.Subscription, &e.Kind, &attempts, &cause, &next, &parked); err != nil {
-					return false, err
-				}
-				e.ParkedAt = time.Unix(0, parked)
-				if e.Kind != outbox.Behind {
-					e.Attempt = attempts
-					ranges.SetCause(&e, cause, time.Unix(0, next))
-				}
-				out = append(out, e)
-				return true, nil
-			})
-		return nil
-	})
-	if err != nil {
-		return nil, explain("list messages", l.cfg.Path, err)
-	}
-	return out, nil
 }

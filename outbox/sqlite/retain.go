@@ -19,7 +19,33 @@ func (l *Log) Tasks() []sweeper.Task {
 	return []sweeper.Task{{
 		Name: "outbox", Every: time.Minute,
 		Step: func(ctx context.Context, _ daemon.Fence, limit int) (int, error) { return l.Sweep(ctx, limit) },
+	}, {
+		Name: "outbox dead letters", Every: 10 * time.Minute,
+		Step: func(ctx context.Context, _ daemon.Fence, limit int) (int, error) { return l.sweepDead(ctx, limit) },
 	}}
+}
+
+// sweepDead removes at most limit dead letters that are older than DeadRetention, and returns how many. It
+// scans the dead letters, so it runs seldom.
+func (l *Log) sweepDead(ctx context.Context, limit int) (int, error) {
+	if l.cfg.DeadRetention <= 0 {
+		return 0, nil
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	var removed int64
+	err := l.write(ctx, func(q *query) error {
+		removed = q.exec(`DELETE FROM ~outbox_dead WHERE (subscription, id) IN (SELECT subscription, id FROM ~outbox_dead WHERE died_at < ? LIMIT ?)`,
+			nanos(q.now.Add(-l.cfg.DeadRetention)), min(limit, sweepRows))
+		return q.err
+	})
+	if err != nil {
+		return 0, explain("remove dead letters", l.cfg.Path, err)
+	}
+	if removed > 0 {
+		l.cfg.Logger.InfoContext(ctx, "dead letters of the outbox were deleted because of their age", "messages", removed, "dead_retention", l.cfg.DeadRetention)
+	}
+	return int(removed), nil
 }
 
 // Sweep removes the oldest messages that every cursor has passed and that are older than the retention:

@@ -90,6 +90,8 @@ type Config struct {
 	// it never delivers them. The subscription keeps its lanes, its dead letters and its pause.
 	MaxRetained int64
 	OnLag       string
+	// DeadRetention is how long dead letters are kept; default 720 h (30 days), negative for ever.
+	DeadRetention time.Duration
 	// OnPublished is called after a commit of [Publisher.InTx] or [Publisher.Wrap], in the order of the
 	// commits, on its own goroutine. Commits that do not fit its buffer because it is slow are dropped and
 	// logged.
@@ -120,6 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, 10*time.Second)
 	c.WatchInterval = cmp.Or(c.WatchInterval, 25*time.Millisecond)
 	c.Retention = max(cmp.Or(c.Retention, 24*time.Hour), 0)
+	c.DeadRetention = max(cmp.Or(c.DeadRetention, 720*time.Hour), 0)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if c.Now == nil {
 		c.Now = time.Now

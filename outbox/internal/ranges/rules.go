@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/outbox"
 )
@@ -27,8 +28,13 @@ func ValidFilter(f outbox.Filter) (outbox.Filter, error) {
 	default:
 		return f, fmt.Errorf("%q is not a kind of stored message, want %q, %q, %q or %q", f.Kind, outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead)
 	}
-	if f.Limit < 0 {
+	switch {
+	case f.Limit < 0:
 		return f, errors.New("the limit is negative")
+	case strings.Contains(strings.TrimSuffix(f.Topic, "*"), "*"):
+		return f, fmt.Errorf("the topic is %.80q, want a topic, or a prefix followed by *", f.Topic)
+	case !f.Until.IsZero() && !f.Since.Before(f.Until):
+		return f, fmt.Errorf("no time is between since %s and until %s", f.Since.UTC().Format(time.RFC3339), f.Until.UTC().Format(time.RFC3339))
 	}
 	if f.Limit == 0 {
 		f.Limit = 100

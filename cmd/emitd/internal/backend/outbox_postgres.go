@@ -26,13 +26,16 @@ func postgresOutboxStatus(ctx context.Context, o Options) ([]Migration, error) {
 func postgresOutboxConfig(o Options) postgres.Config {
 	c := o.Config
 	schema, prefix := c.OutboxSchema()
-	retention := time.Duration(c.Outbox.Retention)
+	retention, dead := time.Duration(c.Outbox.Retention), time.Duration(c.Outbox.DeadRetention)
 	if retention == 0 {
 		retention = -1 // the library's value for none
 	}
+	if dead == 0 {
+		dead = -1 // the library's value for ever
+	}
 	return postgres.Config{
 		URL: c.OutboxURL(), Schema: schema, Prefix: prefix, Notify: c.Store.Notify, MaxConns: c.Outbox.MaxConnections,
-		Retention: retention, MaxRetained: int64(c.Outbox.MaxRetained), OnLag: c.Outbox.OnLag, Logger: o.Logger,
+		Retention: retention, DeadRetention: dead, MaxRetained: int64(c.Outbox.MaxRetained), OnLag: c.Outbox.OnLag, Logger: o.Logger,
 	}
 }
 

@@ -39,12 +39,15 @@ func sqliteOutboxConfig(o Options) sqlite.Config {
 	c := o.Config
 	path, _ := config.SQLitePath(c.OutboxURL())
 	_, prefix := c.OutboxSchema()
-	retention := time.Duration(c.Outbox.Retention)
+	retention, dead := time.Duration(c.Outbox.Retention), time.Duration(c.Outbox.DeadRetention)
 	if retention == 0 {
 		retention = -1 // the library's value for none
 	}
+	if dead == 0 {
+		dead = -1 // the library's value for ever
+	}
 	return sqlite.Config{
-		Path: path, Prefix: prefix, Retention: retention,
+		Path: path, Prefix: prefix, Retention: retention, DeadRetention: dead,
 		MaxRetained: int64(c.Outbox.MaxRetained), OnLag: c.Outbox.OnLag, Logger: o.Logger,
 	}
 }

@@ -23,7 +23,7 @@ type outboxes struct{ a *app }
 func (a *app) outboxCommand() *cobra.Command {
 	o := &outboxes{a: a}
 	return group("outbox", "Inspect the outbox, and handle messages that could not be delivered",
-		o.stats(), o.ls(), o.show(), o.retry(), o.skip(), o.replay(), o.pause(true), o.pause(false), o.forget(), o.publish())
+		o.stats(), o.ls(), o.show(), o.retry(), o.skip(), o.purge(), o.replay(), o.pause(true), o.pause(false), o.forget(), o.publish())
 }
 
 // with opens the outbox and passes it to f, within --timeout.
@@ -104,32 +104,29 @@ func (o *outboxes) stats() *cobra.Command {
 }
 
 func (o *outboxes) ls() *cobra.Command {
-	f := outbox.Filter{}
-	var kind string
+	var sel selection
+	f := &sel.f
 	cmd := &cobra.Command{
 		Use: "ls [SUBSCRIPTION]", Short: "List messages that are parked after a failure, held or dead",
 		Long: "List messages that could not be delivered, in log order: waiting (for another attempt), held (for an operator),\n" +
 			"behind (an earlier message of the key) and dead. emitd outbox stats counts the messages not tried yet.",
 		Args: atMost(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.Kind = outbox.Kind(kind); f.Limit < 1 {
-				return fault.New(fault.Usage, "--limit is %d, want 1 or more", f.Limit)
+			if err := sel.parse(time.Now()); err != nil {
+				return err
 			}
-			switch f.Kind {
-			case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
-			default:
-				return fault.New(fault.Usage, "--kind %s is not known, want waiting, held, behind or dead", kind)
+			if f.Limit < 1 {
+				return fault.New(fault.Usage, "--limit is %d, want 1 or more", f.Limit)
 			}
 			if len(args) == 1 {
 				f.Subscription = args[0]
-				return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error { return o.list(ctx, box, f) })
+				return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error { return o.list(ctx, box, *f) })
 			}
-			return o.with(cmd.Context(), func(ctx context.Context, box *backend.Outbox) error { return o.list(ctx, box, f) })
+			return o.with(cmd.Context(), func(ctx context.Context, box *backend.Outbox) error { return o.list(ctx, box, *f) })
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&kind, "kind", "", "waiting, held, behind or dead; empty: all")
-	fl.StringVar(&f.Key, "key", "", "only messages of this key")
+	sel.flags(cmd, "waiting, held, behind or dead; empty: all")
 	fl.Int64Var(&f.After, "after", 0, "only messages after this number")
 	fl.IntVar(&f.Limit, "limit", 100, "most entries to list")
 	return o.a.outputFlag(cmd)
@@ -191,28 +188,6 @@ func numbers(args []string) ([]int64, error) {
 	return out, nil
 }
 
-func (o *outboxes) retry() *cobra.Command {
-	return o.a.outputFlag(&cobra.Command{
-		Use: "retry SUBSCRIPTION [SEQ…]", Short: "Retry messages now: the given ones, or all that are held or dead",
-		Long: "Retry messages now and count their attempts from zero. Without numbers: all that are held or dead. A dead\n" +
-			"message arrives after later messages of its key that were delivered meanwhile; it keeps its ID.",
-		Args: atLeast(1, "the name of a subscription, and optionally numbers of messages"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			seqs, err := numbers(args[1:])
-			if err != nil {
-				return err
-			}
-			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
-				n, err := box.Retry(ctx, args[0], seqs...)
-				if err != nil {
-					return err
-				}
-				return o.done(args[0], "retry", fmt.Sprintf("%d keys and messages of %s are retried", n, args[0]), map[string]any{"retried": n})
-			})
-		},
-	})
-}
-
 // done prints what was done to a subscription.
 func (o *outboxes) done(name, act, text string, more map[string]any) error {
 	whole := map[string]any{"subscription": name, "act": act}
@@ -238,29 +213,6 @@ func (o *outboxes) confirmed(cmd *cobra.Command, effect func(args []string) stri
 	return o.a.outputFlag(cmd)
 }
 
-func (o *outboxes) skip() *cobra.Command {
-	return o.confirmed(&cobra.Command{
-		Use: "skip SUBSCRIPTION SEQ…", Short: "Skip parked messages: they become dead letters, and their keys continue",
-		Long: "Skip messages that wait or are held: they become dead letters, which are kept, and their keys continue\n" +
-			"without them. Either all given messages are skipped or none.",
-		Args: atLeast(2, "the name of a subscription and numbers of messages"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			seqs, err := numbers(args[1:])
-			if err != nil {
-				return err
-			}
-			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
-				if err := box.Skip(ctx, args[0], seqs...); err != nil {
-					return err
-				}
-				return o.done(args[0], "skip", fmt.Sprintf("%d messages of %s are dead letters; their keys continue", len(seqs), args[0]), map[string]any{"skipped": seqs})
-			})
-		},
-	}, func(args []string) string {
-		return fmt.Sprintf("%d messages of %s become dead letters, and their keys continue without them", len(args)-1, args[0])
-	})
-}
-
 func (o *outboxes) replay() *cobra.Command {
 	var after int64
 	var since string
@@ -272,7 +224,7 @@ func (o *outboxes) replay() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from := outbox.Position{After: after}
 			var err error
-			if from.Since, err = moment(since, time.Now()); err != nil {
+			if from.Since, err = moment("--since", since, time.Now()); err != nil {
 				return err
 			}
 			if after < 0 || cmd.Flags().Changed("after") == (since != "") {
@@ -292,8 +244,8 @@ func (o *outboxes) replay() *cobra.Command {
 	return o.confirmed(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
 }
 
-// moment parses a time, or a duration before now; an empty text gives the zero time.
-func moment(text string, now time.Time) (time.Time, error) {
+// moment parses a time in the past, or a duration before now, of a flag; an empty text gives the zero time.
+func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -302,7 +254,10 @@ func moment(text string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, fault.New(fault.Usage, "--since %s is neither a time such as 2030-01-31T09:00:00Z nor a duration such as 1h", text)
+		return t, fault.New(fault.Usage, "%s %s is neither a time such as 2030-01-31T09:00:00Z nor a duration such as 1h", flag, text)
+	}
+	if t.After(now) {
+		return t, fault.New(fault.Usage, "%s %s is in the future; it is now %s", flag, text, now.UTC().Format(time.RFC3339))
 	}
 	return t, nil
 }

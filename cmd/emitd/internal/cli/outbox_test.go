@@ -130,12 +130,12 @@ func TestMoment(t *testing.T) {
 	for text, want := range map[string]time.Time{
 		"": {}, "1h": now.Add(-time.Hour), "2030-01-01T00:00:00Z": time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 	} {
-		if got, err := moment(text, now); err != nil || !got.Equal(want) {
+		if got, err := moment("--since", text, now); err != nil || !got.Equal(want) {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"-1h", "0s", "yesterday", "2030-01-01"} {
-		if _, err := moment(text, now); err == nil {
+	for _, text := range []string{"-1h", "0s", "yesterday", "2030-01-01", "2030-01-31T09:00:01Z"} {
+		if _, err := moment("--since", text, now); err == nil {
 			t.Errorf("%q is a moment", text)
 		}
 	}

@@ -136,6 +136,7 @@ type outboxKeys struct {
 	Prefix         string         `key:"prefix" help:"prefix of the outbox's table names; store.prefix by default"`
 	MaxConnections int            `key:"max_connections" help:"most connections of a process to an outbox in Postgres, plus one for wake-ups; calls wait while all are busy. A busy relay uses two"`
 	Retention      Duration       `key:"retention" help:"how long delivered messages are kept for a replay; 0s: they are deleted once delivered"`
+	DeadRetention  Duration       `key:"dead_retention" help:"how long dead letters are kept; 0s: until they are purged"`
 	MaxRetained    int            `key:"max_retained" help:"size of the log in bytes above which on_lag applies to subscriptions that have not delivered its oldest messages; 0: no limit"`
 	OnLag          string         `key:"on_lag" words:"keep,forget" help:"what to do about such a subscription: keep only warns; forget skips the oldest messages that it has not delivered, as many as needed"`
 	Subscriptions  []Subscription `key:"subscriptions" help:"readers of the outbox and their sinks; each is a daemon emit:outbox/<name>"`
@@ -229,7 +230,7 @@ func Defaults(profile string) Config {
 			MinGap: "auto", WriteBudget: "auto", Claims: "soft",
 			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute), MaxShards: broker.DefaultMaxShards,
 		},
-		Outbox:    outboxKeys{MaxConnections: 8, Retention: Duration(24 * time.Hour), OnLag: "keep"},
+		Outbox:    outboxKeys{MaxConnections: 8, Retention: Duration(24 * time.Hour), DeadRetention: Duration(720 * time.Hour), OnLag: "keep"},
 		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},
 	}
 }

@@ -106,7 +106,7 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 		"daemons.acknowledge_timeout": "31s", "daemons.drain_timeout": "32s", "daemons.stop_timeout": "6s",
 		"daemons.disabled": "[emit:sweeper]", "daemons.exec": `[{id: "a:b", command: [x]}]`,
 		"queue.min_gap": "5ms", "queue.write_budget": "20", "queue.claims": "durable", "queue.visibility_timeout": "31s", "queue.dedup_window": "1m0s", "queue.max_shards": "2000",
-		"outbox.url": "sqlite:///y.db", "outbox.schema": "o", "outbox.prefix": "o_", "outbox.max_connections": "9", "outbox.retention": "1h0m0s",
+		"outbox.url": "sqlite:///y.db", "outbox.schema": "o", "outbox.prefix": "o_", "outbox.max_connections": "9", "outbox.retention": "1h0m0s", "outbox.dead_retention": "2h0m0s",
 		"outbox.max_retained": "1000", "outbox.on_lag": "forget", "outbox.subscriptions": "[{name: a, sink: stdout}]",
 		"api.tokens_file": "/t", "api.origins": "[https://a.example]", "api.tls.cert": "/c", "api.tls.key": "/k",
 		"advertise": "10.0.0.7:7070", "api.tls.ca": "/a", "api.tls.client_ca": "/b", "api.tls.client_cert": "/d", "api.tls.client_key": "/e",

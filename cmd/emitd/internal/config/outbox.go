@@ -25,6 +25,9 @@ func (v *validator) outbox() {
 	if v.Outbox.Retention < 0 {
 		v.complain(fault.BadValue, "outbox.retention", "is %v, want 0s or more", v.Outbox.Retention)
 	}
+	if v.Outbox.DeadRetention < 0 {
+		v.complain(fault.BadValue, "outbox.dead_retention", "is %v, want 0s (for ever) or more", v.Outbox.DeadRetention)
+	}
 	if n := v.Outbox.MaxConnections; n < minOutboxConnections || n > maxConnections {
 		v.complain(fault.BadValue, "outbox.max_connections", "is %d, want %d to %d", n, minOutboxConnections, maxConnections)
 	}

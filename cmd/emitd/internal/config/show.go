@@ -49,7 +49,7 @@ func (l *Loaded) unused(path string) string {
 	switch {
 	case (strings.HasPrefix(path, "queue.") || strings.HasPrefix(path, "objects.")) && l.Objects.URL == "":
 		return "not used: objects.url is not set, so this node serves no queues"
-	case slices.Contains([]string{"outbox.max_connections", "outbox.retention", "outbox.max_retained", "outbox.on_lag"}, path) && !l.HasOutbox():
+	case slices.Contains([]string{"outbox.max_connections", "outbox.retention", "outbox.dead_retention", "outbox.max_retained", "outbox.on_lag"}, path) && !l.HasOutbox():
 		return "not used: there is neither outbox.url nor a subscription, so this node has no outbox"
 	}
 	return ""
