@@ -56,7 +56,8 @@ type Config struct {
 	// keys. There they are tried for up to DeliverTimeout while other keys go on. A short PageTimeout harms a
 	// sink that is slow by nature: its messages are written to lanes and may arrive twice.
 	PageTimeout time.Duration
-	// MinPoll and MaxPoll bound the pause between two reads of the log; defaults 2 ms and 1 s.
+	// MinPoll and MaxPoll bound the pause between two reads of the log; defaults 2 ms and 1 s. For 5 s after
+	// polling has found a message, the pause is at most 20 ms, or MinPoll if that is longer.
 	MinPoll, MaxPoll time.Duration
 
 	Logger         *slog.Logger         // default slog.Default()

@@ -225,7 +225,8 @@ func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 // read reads pages and dispatches them until ctx ends.
 func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 	cfg := s.r.cfg
-	pause := cfg.MinPoll
+	poll := poller{least: cfg.MinPoll, most: cfg.MaxPoll, pause: cfg.MinPoll}
+	polled := false // the read was due to the poller, not to a wake-up
 	for {
 		if !s.window.wait(ctx) {
 			return
@@ -245,21 +246,21 @@ func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 			s.window.enter(len(page.Rows))
 			s.dispatch(page)
 		}
-		switch {
-		case page.More:
-			pause = cfg.MinPoll
+		poll.read(len(page.Rows), polled, time.Now())
+		if page.More {
+			polled = false // the rest of a backlog says nothing about when messages are published
 			continue
-		case len(page.Rows) > 0:
-			pause = cfg.MinPoll
-		default:
+		}
+		if len(page.Rows) == 0 {
 			s.a.Progress(0)
 		}
-		t := time.NewTimer(pause)
+		t := time.NewTimer(poll.pause)
 		select {
 		case <-t.C:
-			pause = min(2*pause, cfg.MaxPoll)
+			polled = true
 		case <-wake:
-			pause = cfg.MinPoll
+			polled = false
+			poll.woken()
 		case <-ctx.Done():
 		}
 		t.Stop()
