@@ -99,9 +99,9 @@
 // Thousands of nodes may share a store and its few connections. When all of them call at once, they
 // must not overload each other or the server:
 //
-//   - Ordinary heartbeats have a quarter of the connections to themselves. With eight or more
-//     connections, the leader's renewals have an eighth. Registrations, reports, commits and all
-//     other calls share the rest.
+//   - Ordinary heartbeats have an eighth of the connections to themselves, at least one. With eight
+//     or more connections, the leader's renewals have another eighth. A leader's passes and batches
+//     of stamps have a third eighth. Registrations, reports and all other calls share the rest.
 //   - A call that got its connection when less than a fifth of its time was left is not begun.
 //     Otherwise, in a long line of calls, each would end late and the server's work would be
 //     wasted.

@@ -92,6 +92,9 @@ const (
 // is. Compilation (jit) is off: Postgres takes tables that were never analyzed for large ones. It
 // would compile a statement for a second that runs for a millisecond.
 //
+// Joins that read whole tables are off for the same reason. A call names the rows that it changes, and the server does
+// not know how few they are. It would read all units for a report of one of them.
+//
 // Settings that differ from call to call stand in a SELECT. The server's statistics
 // (pg_stat_statements) remove the constants from a SELECT, but before version 18 not from a SET.
 // There each value would be an entry of its own and evict the user's entries.
@@ -100,7 +103,8 @@ func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.
 	if isolation != inFunction {
 		m.set(isolation)
 		m.set("set local search_path = " + pgschema.SearchPath)
-		m.set("select set_config('jit', 'off', true), set_config('statement_timeout', $1, true)", m.serverTimeout)
+		m.set("select set_config('jit', 'off', true), set_config('enable_hashjoin', 'off', true), "+
+			"set_config('enable_mergejoin', 'off', true), set_config('statement_timeout', $1, true)", m.serverTimeout)
 	}
 	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
 		m.set("set local datestyle = 'ISO'")

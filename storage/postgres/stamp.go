@@ -106,7 +106,7 @@ func (s *Store) sendBatch(batch []*stampRequest) {
 		input[i] = stampInput{i, cleanText(string(w.fence.Unit.Daemon)), w.fence.Unit.Index, w.fence.Generation}
 	}
 	text := encode(input)
-	err := s.callWithin(s.calls, "stamp", writing, briefWait, func(m *message) {
+	err := s.callWithin(s.calls, "stamps", writing, briefWait, func(m *message) {
 		m.do("stamps_rows", text)
 		m.do("stamps", text)
 		m.ask(func(c *composite) error {

@@ -16,25 +16,30 @@ import (
 type rank int
 
 const (
-	other   rank = iota
-	routine      // heartbeats and elections: a node without them is taken for dead
-	leading      // calls without which the cluster loses its leader
+	other    rank = iota
+	progress      // calls without which a cluster stands still under load: a leader's passes, and stamps. One of each at a time
+	routine       // heartbeats and elections: a node without them is taken for dead
+	leading       // calls without which the cluster loses its leader
 )
 
 // ranks maps the names of calls to their ranks. All names that are missing here are other.
 var ranks = map[string]rank{
 	"renew": leading, "leave": leading, "identify": leading,
 	"heartbeat": routine, "stand": routine, "heartbeat events": routine,
+	"snapshot": progress, "commit": progress, "stamps": progress,
 }
 
 // rankLimits bound how many calls may have a connection at a time. turns[r] counts the calls of rank r
-// and below. A quarter of the connections is reserved for everyday calls and above. With eight or
-// more connections, an eighth is reserved for the leader's.
+// and below. A quarter of the connections is reserved for progress and above, and half of that for
+// everyday calls. With eight or more connections, an eighth is reserved for the leader's.
 type rankLimits [leading]chan struct{}
 
 func newTurns(conns int) rankLimits {
 	all := conns - conns/8
-	return rankLimits{other: make(chan struct{}, all-max(conns/4, 1)), routine: make(chan struct{}, all)}
+	return rankLimits{
+		other: make(chan struct{}, all-max(conns/4, 1)), progress: make(chan struct{}, all-max(conns/8, 1)),
+		routine: make(chan struct{}, all),
+	}
 }
 
 // take waits until a call of rank r may have a connection, or until ctx ends.
