@@ -155,7 +155,7 @@ type Snapshot struct {
 	Term    node.Term          `json:"term"`
 	Lease   node.Lease         `json:"lease"`
 	Nodes   []node.Member      `json:"nodes"` // sorted by incarnation, tombstones included
-	Units   []Record           `json:"units"` // sorted by unit
+	Units   []Record           `json:"units"` // sorted by unit; shared, never written to
 	Adverts map[string]*Advert `json:"-"`     // by Member.Advert; shared, never written to
 	Head    int64              `json:"head"`  // newest event
 }

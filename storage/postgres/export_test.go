@@ -93,3 +93,19 @@ func (s *Store) StampBatch(fences ...daemon.Fence) []int64 {
 
 // ParseWake exports parseWake.
 func ParseWake(payload string) storage.Hint { return parseWake(payload) }
+
+// UnitsRead takes a snapshot and returns how many units it has read.
+func (s *Store) UnitsRead() int {
+	var units []daemon.Record
+	known := s.units.Load()
+	err := s.call(context.Background(), "snapshot", reading, func(m *message) {
+		m.ask(records(&units), "units", known.revision, known.oldest, known.history)
+	})
+	if err == nil {
+		_, err = s.Snapshot(context.Background())
+	}
+	if err != nil {
+		panic(err)
+	}
+	return len(units)
+}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -8,17 +9,37 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Snapshot implements [storage.Store]: one transaction whose statements all see the same moment.
-// Each process fetches the text of an advert only once.
+// Snapshot implements [storage.Store]: one transaction whose statements all see the same moment. Each process fetches the
+// text of an advert only once. Of the units it fetches those that have changed since its newest snapshot.
 func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
-	snap := &daemon.Snapshot{}
+	known := cmp.Or(s.units.Load(), noUnits)
+	snap, whole, err := s.snapshot(ctx, known)
+	if err == nil && !whole {
+		snap, _, err = s.snapshot(ctx, noUnits)
+	}
+	if err != nil {
+		return nil, s.fail("snapshot", err)
+	}
+	return snap, nil
+}
+
+// snapshot reads the cluster. The result is whole unless rows of known units are gone.
+func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.Snapshot, whole bool, err error) {
+	snap = &daemon.Snapshot{}
 	var st state
 	var head int64
-	err := s.call(ctx, "snapshot", reading, func(m *message) {
+	var units func() (*knownUnits, bool)
+	err = s.call(ctx, "snapshot", reading, func(m *message) {
 		m.ask(members(&snap.Nodes, &head), "members")
-		m.ask(records(&snap.Units), "units")
+		units = s.readUnits(m, &st, known)
 		m.ask(st.scanSingle, "single")
 	})
+	if err == nil {
+		known, whole = units()
+		if snap.Units = known.units; whole {
+			s.units.Store(known)
+		}
+	}
 	if err == nil {
 		snap.Now, snap.Cluster, snap.Term, snap.Lease, snap.Head = st.now, st.cluster, st.term, st.lease, st.head
 		snap.StoreID, err = s.system(ctx, &st)
@@ -27,10 +48,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 		snap.StoreID = st.identity(snap.StoreID)
 		err = s.attachAdverts(ctx, snap)
 	}
-	if err != nil {
-		return nil, s.fail("snapshot", err)
-	}
-	return snap, nil
+	return snap, whole, err
 }
 
 // attachAdverts fills in the adverts from the cache or, for texts not seen before, from the store.

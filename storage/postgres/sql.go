@@ -58,7 +58,12 @@ func (n names) functions() template.FuncMap {
 		"written": func(who string) string {
 			return "current_setting('emitd.written', true) in (" + who + ", " + who + " || '!')"
 		},
-		"same":       func() string { return sameStore },
+		"same":    func() string { return sameStore },
+		"history": func() string { return serverHistory },
+		"oldest":  func() string { return oldestRunning },
+		"comparable": func(oldest, history string) string {
+			return fmt.Sprintf("(%s = %s and pg_snapshot_xmax(pg_current_snapshot())::text::bigint - %s::bigint between 0 and 1000000000)", history, serverHistory, oldest)
+		},
 		"eligible":   func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
 		"include":    n.include,
 		"lifecycle":  lifecycle,
@@ -126,6 +131,16 @@ func (n names) wake() string {
 // sameStore is true if same.sql has found, in this transaction, that the store is the one that the
 // caller has read.
 const sameStore = `current_setting('emitd.store', true) = 'same'`
+
+// serverHistory names the run of the server since its newest recovery: when it was started, the timeline that it
+// writes, and when it reset its statistics, which a recovery after a crash does. Until any of them changes, the server
+// loses no transaction and gives no number of one twice.
+const serverHistory = "(pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)" +
+	" || ' ' || pg_stat_get_bgwriter_stat_reset_time()::text" +
+	")"
+
+// oldestRunning is the oldest transaction that still runs. What earlier ones have written can be seen.
+const oldestRunning = "pg_snapshot_xmin(pg_current_snapshot())"
 
 // leads is true while exactly this leader holds the term, in the store that it has read.
 func (n names) leads(number, id, incarnation string) string {

@@ -25,7 +25,8 @@ type Store struct {
 	adverts      sync.Map // hash → *daemon.Advert, never written to
 	systems      sync.Map // start of a server process → its system identifier
 	seen         atomic.Pointer[heads]
-	known        sync.Map      // incarnation → known, of its newest reply
+	known        sync.Map // incarnation → known, of its newest reply
+	units        atomic.Pointer[knownUnits]
 	limits       rankLimits    // bound the connections that calls use at a time
 	grace        time.Duration // how long an answer may arrive after its call
 	stamps       stamps
