@@ -127,7 +127,9 @@ func (b *beat) writeStatements(m *message, advert []byte) {
 	if advert != nil {
 		m.do("register_lock", cleanText(string(b.Node.ID)))
 	}
-	if b.TermRequest.Campaign || len(b.ExitEvidence) > 0 {
+	if c := b.TermRequest; c.Campaign {
+		m.do("stand_lock", inc(b.Node), c.SeenTerm, c.SeenRenewals, c.Unchanged, len(b.ExitEvidence) > 0)
+	} else if len(b.ExitEvidence) > 0 {
 		m.do("term_lock")
 	}
 	if len(b.ExitEvidence) > 0 && advert == nil {

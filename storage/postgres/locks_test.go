@@ -80,6 +80,32 @@ func TestTakeOverWaitsForCommit(t *testing.T) {
 	}
 }
 
+// A candidate that cannot be elected is refused without the term's lock. It waits for no commit, and no commit waits for
+// it: the term may even be locked by somebody else.
+func TestHopelessCandidatesTakeNoLock(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	lease := c.leader.beat(renew(c.term)).Lease
+	older := lease
+	older.Renewals--
+	middle := c.begin(t, c.in("select from %s.term for update"))
+	for what, request := range map[string]func(*storage.Heartbeat){
+		"against an older renewal":     depose(c.term, older),
+		"against another term":         depose(node.Term{Number: c.term.Number - 1}, lease),
+		"that has seen no term":        stand,
+		"before the lease has run out": func(b *storage.Heartbeat) { depose(c.term, lease)(b); b.TermRequest.Unchanged = false },
+	} {
+		refused := later(func() (*storage.Reply, error) { return c.worker.try(request) })
+		if r := await(t, "a candidate "+what, refused).get(t); r.Verdict != storage.Refuse {
+			t.Errorf("verdict %v of a candidate %s", r.Verdict, what)
+		}
+	}
+	commit(t, middle)
+	if r := c.worker.beat(depose(c.term, lease)); r.Verdict != storage.Elect {
+		t.Errorf("verdict %v", r.Verdict)
+	}
+}
+
 // A commit that arrives during an election waits for it and finds the term lost.
 func TestCommitWaitsForTakeOver(t *testing.T) {
 	t.Parallel()

@@ -1,12 +1,12 @@
 -- Decides whether a candidate is elected, by the rules of storage.Decide, clause by clause, and writes the result.
--- Statements before this one locked term and lease.
+-- Statements before this one locked term and lease. If the first of them refused the candidate, this one does nothing.
 with clock as materialized (select clock_timestamp() as now),
 seen as materialized (
 	select t.number, t.ordinal, t.node_id, t.incarnation, t.name, {{held "t"}} as held,
 		l.renewals, l.expires_at, n.id as my_id, n.incarnation as me, n.name as my_name,
 		{{held "t"}} and t.node_id = n.id and t.incarnation = n.incarnation as mine
 	from {{term}} t, {{lease}} l, {{node}} n
-	where n.incarnation = $1 and {{eligible "$1"}}
+	where n.incarnation = $1 and {{eligible "$1"}} and current_setting('emitd.candidate', true) = $1
 ),
 verdict as materialized (
 	select seen.*, clock.now, case

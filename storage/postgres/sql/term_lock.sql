@@ -1,2 +1,2 @@
--- A candidate waits here for a commit that is under way in the term it would replace.
+-- Whoever ends a term waits here for a commit that is under way in it.
 select from {{term}} for update
