@@ -42,6 +42,7 @@ type leader struct {
 	nodeStates map[node.Incarnation]node.State
 	changes    []storage.Change
 	nodes      []storage.NodeChange
+	backlog    backlog
 	passAgain  bool // something was skipped, or a unit was only declared: do another pass at once
 	size       batch
 
@@ -326,6 +327,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		m.passFailed(now, p.Err)
 		return
 	}
+	m.countBacklog(p.Plan.Decisions)
 	for i := range p.Plan.Decisions {
 		l.changes = append(l.changes, m.change(&p.Plan.Decisions[i]))
 		l.passAgain = l.passAgain || p.Plan.Decisions[i].Step == ""
@@ -346,6 +348,7 @@ func (m *Member) change(d *plan.Decision) storage.Change {
 	}
 	c.AcknowledgeTimeout, c.DrainTimeout = m.assignTimeouts(d.To.Incarnation,
 		cmp.Or(d.Spec.AcknowledgeTimeout, m.t.AcknowledgeTimeout), cmp.Or(d.Spec.DrainTimeout, m.t.DrainTimeout))
+	c.AcknowledgeTimeout = m.acknowledgeWithin(d.To.Incarnation, c.AcknowledgeTimeout)
 	if text, err := json.Marshal(d.Reason); err == nil {
 		c.Detail = text
 	}

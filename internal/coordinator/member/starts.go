@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -154,7 +155,8 @@ func (m *Member) start(now lease.Instant, l *listing) {
 	}
 	w := s.queued[u]
 	if w == nil {
-		w = &waiter{timeout: l.rec.AcknowledgeTimeout}
+		// The leader gave a longer timeout if this node has much to start. The unit's own part of it is no longer.
+		w = &waiter{timeout: min(l.rec.AcknowledgeTimeout, cmp.Or(m.spec(u.Daemon).AcknowledgeTimeout, m.t.AcknowledgeTimeout))}
 		if len(s.waiting) == 0 && s.hasFreeSlot(now) && m.begin(now, l, w.timeout) {
 			return
 		}

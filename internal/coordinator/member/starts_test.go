@@ -48,6 +48,36 @@ func TestABurstOfStartsIsPaced(t *testing.T) {
 	}
 }
 
+// A node that is given much at once gets the time to start it, so that every unit has two events: assigned and active. A
+// unit alone has no more time than its spec says.
+func TestAcknowledgeTimeoutsGrowWithTheBacklog(t *testing.T) {
+	t.Parallel()
+	const units = 500
+	c := newCluster(t, 1, advert("acme:work", units))
+	c.nodes[0].oneByOne = 15 * time.Millisecond // one after another: 7.5 s, with 5 s to acknowledge
+	c.until(time.Minute, "all run and are active", func() bool { return active(c) == units })
+	events := 0
+	for _, e := range mustEvents(c, 0) {
+		if strings.HasPrefix(string(e.Kind), "assignment.") {
+			events++
+		}
+	}
+	if events != 2*units {
+		t.Errorf("%d events of %d units", events, units)
+	}
+	x := lease.Fast().AcknowledgeTimeout
+	for _, u := range c.snapshot().Units {
+		if u.AcknowledgeTimeout != 4*x {
+			t.Fatalf("%s has %v to acknowledge, want %v for a node with %d units to start", u.Unit, u.AcknowledgeTimeout, 4*x, units)
+		}
+	}
+	alone := newCluster(t, 1, advert("acme:work", 1))
+	alone.until(time.Minute, "it runs", func() bool { return active(alone) == 1 })
+	if u := alone.snapshot().Units[0]; u.AcknowledgeTimeout != x {
+		t.Errorf("a unit alone has %v to acknowledge, want %v", u.AcknowledgeTimeout, x)
+	}
+}
+
 func active(c *cluster) (n int) {
 	for _, u := range c.snapshot().Units {
 		if u.State == daemon.Active && len(u.Embargoes) == 0 {

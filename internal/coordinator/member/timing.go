@@ -3,7 +3,9 @@ package member
 import (
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 )
 
@@ -109,4 +111,44 @@ func (m *Member) assignTimeouts(inc node.Incarnation, acknowledge, drain time.Du
 	work := max(t.MinWorkTime, t.Wakeup)
 	least := func(d time.Duration) time.Duration { return d + t.Margin(2*d) }
 	return max(acknowledge, least(t.Late()+t.StopTimeout+work)), max(drain, least(t.Late()+work))
+}
+
+// startsPerTimeout is how many units one node, and startsOfAll how many the whole cluster, is expected to start within one
+// acknowledge timeout. The store, which writes each start, is the same for all nodes.
+const (
+	startsPerTimeout = 125
+	startsOfAll      = 1000
+)
+
+// backlog is how many units the nodes have to start.
+type backlog struct {
+	of  map[node.Incarnation]int
+	sum int
+}
+
+// countBacklog counts the units that the snapshot shows as assigned and not acknowledged, and those that the plan assigns.
+func (m *Member) countBacklog(decisions []plan.Decision) {
+	b := backlog{of: map[node.Incarnation]int{}}
+	for i := range m.leader.snap.Units {
+		if r := &m.leader.snap.Units[i]; r.State == daemon.Assigning {
+			b.of[r.Holder.Incarnation]++
+			b.sum++
+		}
+	}
+	for i := range decisions {
+		if d := &decisions[i]; d.Step == daemon.Assign {
+			b.of[d.To.Incarnation]++
+			b.sum++
+		}
+	}
+	m.leader.backlog = b
+}
+
+// acknowledgeWithin returns the acknowledge timeout for a unit that the process gets. It grows with what is to be started:
+// otherwise the process would postpone what waits, with an event and a commit for each unit and try. It grows no further
+// than a process itself may postpone.
+func (m *Member) acknowledgeWithin(inc node.Incarnation, timeout time.Duration) time.Duration {
+	b := &m.leader.backlog
+	times := 1 + max((b.of[inc]-1)/startsPerTimeout, (b.sum-1)/startsOfAll)
+	return timeout * time.Duration(min(times, mostPostponed))
 }
