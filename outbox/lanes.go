@@ -149,6 +149,10 @@ func withDelivered(rows []Row, outcomes []Outcome) []Outcome {
 
 // storeParked stores outcomes of lanes. A key whose lane is empty is no longer parked, unless messages are on
 // their way into the lane: their Advance creates the lane again.
+//
+// Example: message 7 of a key is in its lane. Page 5 has message 8 of that key, which becomes Behind, and is
+// not stored yet when 7 is delivered and the lane is empty. If the key were free now, message 9 on page 6
+// would be delivered before 8. So parked counts 8 until page 5 is stored, and 9 becomes Behind too.
 func (s *session) storeParked(ctx context.Context, outcomes []Outcome) error {
 	if len(outcomes) == 0 {
 		return nil

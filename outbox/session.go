@@ -288,7 +288,7 @@ func (s *session) dispatch(page Page) {
 	for i, rows := range parts {
 		if len(rows) > 0 {
 			w.unfinished.Add(1)
-			s.workers[i] <- batch{w, rows} // never blocks: room for maxPagesInFlight, each with one lot
+			s.workers[i] <- batch{w, rows} // never blocks: room for maxPagesInFlight, each with one batch for a worker
 		}
 	}
 	w.batchDone()
@@ -331,7 +331,7 @@ func (s *session) worker(key string) int32 {
 	return int32(hash(key) % n)
 }
 
-// batchDone reports that one lot of the page is done.
+// batchDone reports that one batch of the page is done.
 func (w *pageInFlight) batchDone() {
 	if w.unfinished.Add(-1) == 0 {
 		close(w.done)
@@ -460,7 +460,7 @@ func (t *sinkProblem) get() string {
 	return t.text
 }
 
-// storeProblem stores each change of trouble until ctx ends. The circuit breaker bounds how often it changes.
+// storeProblem stores each change of the problem until ctx ends. The circuit breaker bounds how often it changes.
 func (s *session) storeProblem(ctx context.Context) {
 	stored := ""
 	for {

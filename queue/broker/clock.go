@@ -30,6 +30,9 @@ func (k *queueClock) read() {
 // after an owner whose estimate was ahead. If it stood still until the estimate catches up, no
 // claim would expire meanwhile. So it goes on with the local clock, a little slower, until they
 // meet.
+//
+// Example: the former owner's estimate was 16 s ahead of this one's. Queue time goes on from there and
+// gains 15 s while 16 s pass. So a claim of 30 s lasts 32 s, and after 256 s queue time meets the estimate.
 func (k *queueClock) time() (local, at time.Time) {
 	local, at = time.Now(), k.estimate()
 	passed := local.Sub(k.local)

@@ -164,6 +164,9 @@ func (s *shard) jobOfHolder(c *call, x *queue.Settlement) (*ledger.Job, queue.Ou
 	case j.Held:
 		return j, queue.Outcome{}
 	}
+	// The delivery alone does not name a claim, because deliveries can be numbered twice. Example: owner 1 hands
+	// out delivery 3 as a soft claim and crashes. Owner 2 replays delivery 2 and hands out delivery 3 to another
+	// worker. The epoch tells the first worker's token from the second's.
 	same := j.Epoch == t.epoch && uint64(j.Deliveries) == t.delivery && j.Nonce == t.nonce
 	if j.State == ledger.Active && same {
 		return j, queue.Outcome{}

@@ -53,8 +53,12 @@ func (s *Store) recall(who node.Identity) known {
 }
 
 // Heartbeat implements [storage.Store]. The package comment describes its way. It takes locks in
-// the order of the package comment, then writes the own row, then decides the claim, then reads the
-// reply. Each is a statement of its own, so none answers with what was true before a wait.
+// the order of the package comment, then writes the own row, then decides the term request, then reads
+// the reply. Each is a statement of its own, so none answers with what was true before a wait.
+//
+// Example: a commit marks node A as live again and assigns it a unit. A's heartbeat waits for A's row,
+// which the commit has locked. If one statement wrote the row and read the units, it would have taken
+// its snapshot before that wait. The reply would lack the unit, and A would start it a heartbeat later.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
 	b := &beat{Heartbeat: hb, before: s.heads(), known: s.recall(hb.Node)}
 	var advert []byte

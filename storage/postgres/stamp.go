@@ -99,7 +99,7 @@ func (s *Store) sendStamps() {
 }
 
 // sendBatch raises those fences of a batch that no transaction holds. It is one transaction and
-// waits for no lock longer than glance.
+// waits for no lock longer than briefWait.
 func (s *Store) sendBatch(batch []*stampRequest) {
 	input := make([]stampInput, len(batch))
 	for i, w := range batch {

@@ -99,8 +99,13 @@ func (c *Clock) Passed(stamp time.Time, d time.Duration) bool {
 	return c.Covers(stamp) && d <= c.Window && !c.samples[len(c.samples)-1].store.Before(stamp.Add(d))
 }
 
-// MayFollow reports whether stamp can have been made after the read in seen.PreviousRead. It reports true if the floor is
-// older than the baseline: the clock may have stepped since, so the floor is no evidence.
+// MayFollow reports whether stamp can have been made after the read in seen.PreviousRead. It reports true if that read
+// is older than the baseline: the clock may have stepped since, so the read is no evidence.
+//
+// It finds two steps that cancel each other between two samples. Example: this node reads the store at 10:00:00.
+// The store's clock is set back by 40 s, a node's heartbeat is stamped 09:59:30, and the clock is set right again.
+// The next read, at 10:00:15, shows no step, and the row seems to be 45 s old. But the read of 10:00:00 still showed
+// the row without this heartbeat, so its stamp cannot be right.
 func (c *Clock) MayFollow(stamp time.Time, seen Seen) bool {
 	return seen.PreviousRead.Store.IsZero() || seen.PreviousRead.At < c.baselineBegan || !stamp.Before(seen.PreviousRead.Store.Add(-c.Step))
 }
@@ -124,7 +129,7 @@ func (c *Clock) Covers(stamp time.Time) bool {
 }
 
 // LastReplyFast reports whether the newest reply was quick enough to decide deadlines by. Only such a read may become the
-// Floor of later sightings.
+// PreviousRead of what is observed later.
 func (c *Clock) LastReplyFast() bool { return c.lastReplyFast }
 
 // Reset drops all samples. It is called when the store was replaced by another one.

@@ -4,7 +4,7 @@
 //
 // Two words are used throughout. The holder is the process that a fact in the store belongs to: the
 // leader for a term, a node for its row and its units. An observer is a process that waits for such
-// a fact to run out: a candidate, or the leader looking at another node. Validity (in names: Trust)
+// a fact to run out: a candidate, or the leader looking at another node. Validity
 // is the time for which a holder may act without another reply.
 //
 // # Two clocks, never compared
@@ -22,6 +22,13 @@
 // may go undetected. The store stamped the fact at real time ≥ a. Clock rates differ by at most ρ =
 // 0.001. An observer therefore frees the fact at ≥ a + (D−θ)/(1+ρ/2). The holder has stopped by a +
 // (D−margin)/(1−ρ/2) + σ, which is not later. A slow call only shortens the holder's validity.
+//
+// Example with the profile default: D = 60 s, σ = 1 s, θ = 250 ms, so margin(D) = 1.31 s. A leader sends
+// a renewal at second 0. The store applies it at second 0 at the earliest. The leader acts for 58.69 s of
+// its clock, which is at most 58.72 s if that clock runs 0.05 % slow. One second more for a late timer
+// makes 59.719 s. A candidate whose clock runs 0.05 % fast and misses a step of 250 ms frees the term
+// after 59.720 s at the earliest. Had the leader counted from the reply, which came after 4 s, both would
+// have led for 4 s.
 //
 // # When an observer may declare a deadline passed
 //

@@ -93,6 +93,10 @@ func (m *Member) mayCampaign(now lease.Instant) bool {
 
 // formerLeaderMayAct reports whether the store was replaced less than a LeaseDuration ago, the longest that any node
 // has. The leader of the lost history may still consider itself the leader.
+//
+// Example: A is elected in term 8. The database fails over to a standby that has not received that: there term 7 of
+// Z is over. B could win an election at once. But A has not heard of the failover, and acts as the leader until its
+// next heartbeat tells it, or until its validity is over. So B campaigns only once a whole lease has passed.
 func (m *Member) formerLeaderMayAct(now lease.Instant) bool {
 	return m.storeChangedWithin(now, m.timings.longest.LeaseDuration)
 }
@@ -181,9 +185,9 @@ func (m *Member) observeTerm(now lease.Instant, r *storage.Reply) {
 		over = now.Add(left + left/1000 + time.Millisecond) // this node's clock may be the faster one
 	}
 	if same {
-		// The same term was observed before: observedAt stays. over moves to an earlier time, but not to a later one
-		// while it is in the future. If it has passed and the campaign was refused because it came a little
-		// early, over takes the new value.
+		// The same term was observed before: observedAt stays. leaseEnd moves to an earlier time, but not to a later
+		// one while it is in the future. If it has passed and the campaign was refused because it came a little
+		// early, leaseEnd takes the new value.
 		if over < e.leaseEnd || (now >= e.leaseEnd && m.heartbeats.campaigned && over != lease.Never) {
 			e.leaseEnd = over
 		}

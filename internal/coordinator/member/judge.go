@@ -148,6 +148,10 @@ func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 // deathReason returns why the process behind the row counts as dead, or "". Either a process on the same
 // host has exit evidence. Or the row has not changed for NodeRegistrationTTL, and every live node
 // had time for a heartbeat since this leader was elected or the last outage ended (grace).
+//
+// Example: the store is away for three minutes. When it returns, every row is unchanged for longer than
+// NodeRegistrationTTL, and the node whose heartbeat is answered first is elected. Without grace its first pass would
+// declare all other nodes dead, although their heartbeats are a moment behind.
 func (m *Member) deathReason(now lease.Instant, p *node.Member) string {
 	if p.Incarnation == m.cfg.Node.Incarnation {
 		return ""

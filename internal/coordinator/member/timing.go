@@ -17,6 +17,10 @@ import (
 // observer's own is for peace: a node with a heartbeat of 15 s hears of a lease of 5 s too rarely to judge it. So
 // while timings are mixed, the bounds are those of the slower.
 //
+// Example: a rolling restart goes from a lease of 60 s to one of 5 s. A still has 60 s and leads; B and C have 5 s. A
+// is cut off from the store, and believes in its term for most of a minute. If B waited for its own 5 s, both would
+// lead. It waits for 60 s, because A's row says so.
+//
 // If the holder's durations are not known, because its row was deleted, the longest ones known count.
 
 // timings are the durations of the cluster's processes, this one excepted.

@@ -179,6 +179,9 @@ func (m *Machine) sortPage(r Result) {
 			g.more = false
 			return
 		case e.Size <= format.FenceSize: // for ever; see the package comment of journal
+			// A fence stays because a late request could fill its slot again. Example: owner 1's
+			// request for slot 7 is held back, and owner 2's fence fills slot 7. If it were deleted, the request
+			// would succeed, and owner 1 would acknowledge records that no later owner reads.
 		case m.isReferenced(slot):
 			g.retained = append(g.retained, slot)
 		default:

@@ -100,7 +100,7 @@ func (m *Machine) suspectReread(r Result) {
 }
 
 // skipOrFail handles a slot that is missing or has a segment that does not belong there. until is as for
-// Trail.Skip. It reports whether the takeover continues behind it.
+// LogWalk.Skip. It reports whether the takeover continues behind it.
 func (m *Machine) skipOrFail(until uint64, why error) bool {
 	t := m.takeover
 	if !m.cfg.Salvage || errors.Is(why, ErrNewer) {

@@ -160,11 +160,16 @@ func (m *Machine) replaceHead(old format.Head, version string) {
 	mine := old
 	mine.Epoch, mine.Nonce, mine.Closed = old.Epoch+1, m.cfg.Rand(), 0
 	mine.StoreID, mine.Generation, mine.Owner = m.cfg.StoreID, m.cfg.Generation, m.cfg.Owner
-	// Known keeps what a clean close said, in case this attempt finds damage.
+	// AckedBelow keeps what a clean close said, in case this attempt finds damage.
 	mine.AckedBelow, mine.Serial, mine.Name = max(old.AckedBelow, old.Closed), old.Serial+1, cmp.Or(m.cfg.Name, old.Name)
 	// Until our fence is written, slots may be outstanding as far as the widest window of all
 	// earlier owners reaches, and as far as our barriers. If we are interrupted before that,
 	// the next owner's fence must still void all of them, so the window must not shrink.
+	//
+	// Example: owner 1 has a window of 64, slot 20 is the first empty one, and its request for slot 60 is held
+	// back. Owner 2, with a window of 2, writes HEAD and is interrupted before its fence. If HEAD then named
+	// only the 16 slots of owner 2, the fence of owner 3 would void slots 20 to 35. The late request could
+	// still fill slot 60 with a segment of owner 1, in the middle of owner 3's log.
 	mine.Window = max(old.Window, BarrierWindows*m.cfg.Window)
 	if old.Closed != 0 {
 		mine.Window = m.cfg.Window

@@ -37,7 +37,7 @@ type LogWalk struct {
 	previousPutID uint64 // put ID of the segment before At; 0: not known
 }
 
-// NewTrail returns a trail that begins behind a checkpoint of the journal.
+// NewTrail returns a LogWalk that begins behind a checkpoint of the journal.
 func NewTrail(h *format.Head, c format.Checkpoint) LogWalk {
 	t := LogWalk{
 		At: c.Start(), AckedBelow: max(h.AckedBelow, h.Closed, h.Checkpoint.Slot), Window: uint64(max(h.Window, 1)),
@@ -85,7 +85,7 @@ func (t *LogWalk) Advance(h format.Header) {
 
 // Skip moves behind slot At although its segment is missing or does not fit. Empty slots are passed
 // only if they were acknowledged, so that nobody can fill them any more; until is the result of
-// Acknowledged.
+// ProveAcked.
 func (t *LogWalk) Skip(until uint64) {
 	next := max(until, t.At+1)
 	if listed := t.behind(); len(listed) > 0 {
