@@ -42,7 +42,7 @@ type commits struct {
 type commitLog interface {
 	Append(at time.Time, records ...[]byte) (slot uint64, err error)
 	Durable() uint64
-	Barrier() uint64
+	NewestSlot() uint64
 	Full() bool
 }
 
@@ -228,7 +228,7 @@ func (g *commits) waitForAll(c *call) {
 		g.attach(c, g.gathering)
 		return
 	}
-	slot := g.log.Barrier()
+	slot := g.log.NewestSlot()
 	if slot <= g.log.Durable() {
 		return
 	}
@@ -343,7 +343,7 @@ func (g *commits) applyBatch(b *batch) {
 	}
 	g.host.applied(b)
 	g.reuse(b)
-	for _, left := range b.waiters[answered:] { // barriers that wait for no record of this batch
+	for _, left := range b.waiters[answered:] { // calls that wait for no record of this batch
 		g.batchDone(left.call)
 	}
 	g.host.retry(b.parked)

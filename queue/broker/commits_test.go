@@ -25,9 +25,9 @@ func (l *fakeLog) Append(_ time.Time, records ...[]byte) (uint64, error) {
 	return uint64(len(l.slots)), nil
 }
 
-func (l *fakeLog) Durable() uint64 { return l.durable }
-func (l *fakeLog) Barrier() uint64 { return uint64(len(l.slots)) }
-func (l *fakeLog) Full() bool      { return errors.Is(l.refuse, journal.ErrFull) }
+func (l *fakeLog) Durable() uint64    { return l.durable }
+func (l *fakeLog) NewestSlot() uint64 { return uint64(len(l.slots)) }
+func (l *fakeLog) Full() bool         { return errors.Is(l.refuse, journal.ErrFull) }
 
 // fakeHost notes what commits reports.
 type fakeHost struct {

@@ -16,7 +16,7 @@ func TestRecordDue(t *testing.T) {
 	g.clock.estimate, g.clock.log = func() time.Time { return g.clock.at }, new(floor)
 	durable := func() {
 		g.appendBatch(true)
-		log.durable = log.Barrier()
+		log.durable = log.NewestSlot()
 		g.applyDurable()
 	}
 	pass := func(d time.Duration) {

@@ -162,7 +162,7 @@ func BenchmarkOpen(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		for log.Durable() < log.Barrier() {
+		for log.Durable() < log.NewestSlot() {
 			<-log.Acks()
 		}
 	}

@@ -49,7 +49,7 @@ func TestAmbiguousWrites(t *testing.T) {
 				await(t, l, slot)
 			}
 		}
-		await(t, l, l.Barrier())
+		await(t, l, l.NewestSlot())
 		s := l.Stats()
 		closeLog(t, l)
 		l2, b2 := open(t, as(cfg, "two", 2))
@@ -309,7 +309,7 @@ func TestAStoreThatComesBack(t *testing.T) {
 		mu.Lock()
 		down = false
 		mu.Unlock()
-		await(t, l, l.Barrier())
+		await(t, l, l.NewestSlot())
 		if n != 9 || l.Full() || troubles < 20 {
 			t.Errorf("%d records accepted, full %t, %d troubles", n, l.Full(), troubles)
 		}

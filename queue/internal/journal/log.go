@@ -83,11 +83,11 @@ func (l *Log) Full() bool {
 	return l.view().Full
 }
 
-// Barrier returns the highest slot that has a record or is being gathered. An answer that depends
+// NewestSlot returns the highest slot that has a record or is being gathered. An answer that depends
 // on the state but writes nothing (for a duplicate, or a repeated complete) is valid once Durable
 // has reached this slot.
-func (l *Log) Barrier() uint64 {
-	return l.view().Barrier
+func (l *Log) NewestSlot() uint64 {
+	return l.view().NewestSlot
 }
 
 // Durable returns the highest acknowledged slot: everything appended to it and to lower slots is
@@ -127,7 +127,7 @@ func (l *Log) Secret() []byte {
 func (l *Log) Stats() Stats {
 	v := l.view()
 	return Stats{
-		Epoch: v.Epoch, Head: v.Barrier, Durable: v.Durable, PendingBytes: v.Pending, Outstanding: v.Outstanding,
+		Epoch: v.Epoch, Head: v.NewestSlot, Durable: v.Durable, PendingBytes: v.Pending, Outstanding: v.Outstanding,
 		Slots: v.Stats.Slots, Bytes: v.Stats.Bytes,
 		Segments: v.Stats.Segments, Records: v.Stats.Records, SegmentBytes: v.Stats.SegmentBytes,
 		Repeated: v.Stats.Repeated, Recognised: v.Stats.Recognised,

@@ -34,8 +34,8 @@ func TestWindowAndOrder(t *testing.T) {
 	}
 	r.release(format.SlotKey(1))
 	// Records that were appended while the window was full are in one segment.
-	if !slices.Equal(r.acks, []uint64{4}) || !slices.Equal(r.outstanding(), []uint64{5}) || r.m.View().Barrier != 5 {
-		t.Errorf("acknowledged %v, outstanding %v, barrier %d", r.acks, r.outstanding(), r.m.View().Barrier)
+	if !slices.Equal(r.acks, []uint64{4}) || !slices.Equal(r.outstanding(), []uint64{5}) || r.m.View().NewestSlot != 5 {
+		t.Errorf("acknowledged %v, outstanding %v, newest slot %d", r.acks, r.outstanding(), r.m.View().NewestSlot)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestBudget(t *testing.T) {
 				r.do(r.m.Tick(r.now))
 			}
 			r.run()
-			if v := r.m.View(); v.Durable == v.Barrier && waits != never {
+			if v := r.m.View(); v.Durable == v.NewestSlot && waits != never {
 				longest = max(longest, r.now-waits)
 				waits = never
 			}

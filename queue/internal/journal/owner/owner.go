@@ -130,12 +130,12 @@ func (m *Machine) Stop(err error) []Effect {
 
 // View is the machine's state as callers see it.
 type View struct {
-	Err     error // why it ended; nil before, and after a clean close
-	Epoch   int64
-	Secret  []byte
-	Time    int64  // the newest time of the journal, µs
-	Durable uint64 // the highest acknowledged slot
-	Barrier uint64 // the highest slot that has a record or is being gathered
+	Err        error // why it ended; nil before, and after a clean close
+	Epoch      int64
+	Secret     []byte
+	Time       int64  // the newest time of the journal, µs
+	Durable    uint64 // the highest acknowledged slot
+	NewestSlot uint64 // the highest slot that has a record or is being gathered
 
 	Pending     int  // bytes of records that are not acknowledged
 	Outstanding int  // slots that are being written
@@ -147,7 +147,7 @@ type View struct {
 // View returns the current state.
 func (m *Machine) View() View {
 	v := View{
-		Err: m.err, Epoch: m.head.Epoch, Secret: m.head.Secret, Time: m.time, Durable: m.log.durable, Barrier: m.newestSlot(),
+		Err: m.err, Epoch: m.head.Epoch, Secret: m.head.Secret, Time: m.time, Durable: m.log.durable, NewestSlot: m.newestSlot(),
 		Pending: m.log.pending, Outstanding: len(m.log.window), Full: m.log.pending >= m.cfg.MaxPending, Stats: m.stats,
 	}
 	if m.ckpt != nil {
