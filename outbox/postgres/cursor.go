@@ -178,7 +178,7 @@ const bodyColumns = "dedup_id, key, topic, type, headers, traceparent, tracestat
 func (c *cursor) SetProblem(ctx context.Context, text string) error {
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
-	return c.explain("note trouble", c.log.read(ctx, &c.server, func(q *query) error { // one statement is a transaction
+	return c.explain("store the sink's problem", c.log.read(ctx, &c.server, func(q *query) error { // one statement is a transaction
 		q.exec(`update ~outbox_cursor set trouble = $5 where subscription = $1 and lo >= $2 and hi <= $3 and epoch = $4`,
 			c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, ranges.Cause(text))
 		return q.err

@@ -263,7 +263,7 @@ func (c *cursor) lockRows(q *query) ([]cursorRow, error) { return c.move(q, 0) }
 func (c *cursor) SetProblem(ctx context.Context, text string) error {
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
-	return c.explain("note trouble", c.log.write(ctx, func(q *query) error {
+	return c.explain("store the sink's problem", c.log.write(ctx, func(q *query) error {
 		q.exec(`UPDATE ~outbox_cursor SET trouble = ? WHERE subscription = ? AND lo >= ? AND hi <= ? AND epoch = ?`,
 			ranges.Cause(text), c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch)
 		return q.err

@@ -67,8 +67,8 @@ type Store struct {
 	mu              sync.Mutex
 	state           *state
 	storeID         string
-	lastEventPassed int64 // the last event that was passed to OnEvent
-	gates           map[daemon.Unit]*gate
+	lastEventPassed int64                 // the last event that was passed to OnEvent
+	gates           map[daemon.Unit]*gate // by which a fence stamp waits for users' transactions
 	watchers        map[*watcher]struct{}
 }
 

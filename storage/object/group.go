@@ -6,7 +6,7 @@ import (
 )
 
 // group holds the steps of this process that wait for a write of the cluster object (group commit). The step that
-// holds the turn takes along all others that wait: one read and one write serve them all. If another process is
+// holds Store.clusterMu takes along all others that wait: one read and one write serve them all. If another process is
 // first, all of them together need one more attempt. A node that starts many runs, reports and sends a heartbeat at
 // the same time therefore writes once.
 type group struct {
@@ -61,7 +61,7 @@ func (g *group) drop(p *proposal) {
 	}
 }
 
-// answer gives the answer to a step. The caller holds the turn.
+// answer gives the answer to a step. The caller holds clusterMu.
 func (g *group) answer(p *proposal, a answer) {
 	p.answer = a
 	close(p.ready)

@@ -61,9 +61,9 @@ type Store struct {
 		segment segment
 	}
 
-	pulses         pulses
-	group          group
-	unchangedSince unchangedTimes
+	pulses         pulses         // the nodes' own objects (their heartbeats) as last read
+	group          group          // steps of this process that share one write of the cluster object
+	unchangedSince unchangedTimes // since when values are unchanged, by this process's clock
 }
 
 var (

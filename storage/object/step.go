@@ -33,7 +33,7 @@ type step struct {
 const maxRounds = 100
 
 // run carries a step out and returns the cluster after it. The way of a step: run adds it to the group (group.go)
-// and calls attempt. One attempt at a time holds the turn; it reads the cluster, or starts from the content seen
+// and calls attempt. One attempt at a time holds clusterMu; it reads the cluster, or starts from the content seen
 // last, and compose applies every waiting step to a clone. spill moves old events to segments, and replace writes
 // the clone on the condition that the object has not changed. send and judge find out the result of a write whose
 // answer was lost. The attempt then answers all steps that it wrote. After a conflict, every call waits for a
@@ -190,7 +190,7 @@ func (s *Store) readCluster(ctx context.Context) (*cluster, error) {
 }
 
 // read returns the newest content. That content continues everything that this process has seen, and no earlier
-// write of this process can still replace it. The caller holds the turn.
+// write of this process can still replace it. The caller holds clusterMu.
 func (s *Store) read(ctx context.Context) (*view, error) {
 	for range tries {
 		v, err := s.fetch(ctx)

@@ -57,7 +57,7 @@ type Config struct {
 	// URL names one or more servers, separated by commas. It may contain credentials, which errors never
 	// contain.
 	URL sink.Secret `yaml:"url"`
-	// Stream is the stream that must take the messages; default whichever binds the subject. Required with
+	// Stream is the stream that must take the messages; default: any stream that binds the subject. Required with
 	// Fence.
 	Stream string `yaml:"stream"`
 	// Domain is the JetStream domain; default the server's.

@@ -19,7 +19,7 @@ import (
 // waiting answers for a process whose store is not open yet: it is live, but neither started nor ready.
 type waiting struct {
 	h         *host
-	door      *api.Handler
+	door      *api.Handler                // refuses calls of the queue API in its form
 	openError atomic.Pointer[fault.Fault] // why the store could not be opened; nil before the first failure
 }
 
@@ -89,7 +89,7 @@ const remindEvery = time.Minute
 // fails, unless store.wait is false.
 func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store, error) {
 	begun := time.Now()
-	var said time.Time
+	var logged time.Time
 	for attempts := 1; ; attempts++ {
 		s, err := w.h.Open(ctx, w.h.tel)
 		if err == nil {
@@ -103,8 +103,8 @@ func (w *waiting) open(ctx context.Context, broken <-chan error) (*backend.Store
 		}
 		why := backend.Fault(err)
 		w.openError.Store(why)
-		if said.IsZero() || time.Since(said) >= remindEvery {
-			said = time.Now()
+		if logged.IsZero() || time.Since(logged) >= remindEvery {
+			logged = time.Now()
 			w.h.log.Warn("the cluster store cannot be reached; this node waits for it", "code", why.Code, "error", why.What, "do", why.Advice(), "waited", time.Since(begun), "address", w.h.up.Address)
 		}
 		w.h.notifySystemdOnce(startingLonger)
