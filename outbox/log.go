@@ -199,7 +199,8 @@ var (
 // Operator is the set of commands by which people inspect and change a log. Relays notice the changes
 // without a restart.
 type Operator interface {
-	// Stats returns the state of a subscription, or of all for "". Counting stops at 10,000 messages.
+	// Stats returns the state of a subscription, or of all for "". Counting stops at 10,000 messages of a
+	// cursor row; the rest is estimated.
 	Stats(ctx context.Context, subscription string) ([]Stats, error)
 	// List returns messages that are waiting, behind, held or dead, in log order.
 	List(ctx context.Context, f Filter) ([]Entry, error)
@@ -262,8 +263,9 @@ type Stats struct {
 	Subscription string
 	Paused       bool
 	Instances    int
-	// Pending counts undelivered messages: parked ones are included, dead ones not. PendingExact is
-	// false if counting stopped.
+	// Pending counts undelivered messages: parked ones are included, dead ones not. PendingExact is false if
+	// it is an estimate, from the ids in the log: it is wrong where transactions were rolled back, or where
+	// shards have unequal shares. OldestAt is exact in either case.
 	Pending      int64
 	PendingExact bool
 	OldestAt     time.Time // when the oldest pending message was published; zero if there is none

@@ -90,7 +90,7 @@ func (i *instruments) gauges(m metric.Meter) {
 		c, _ := m.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(about))
 		return c
 	}
-	pending := count("emitd.outbox.pending", "{message}", "Messages that are not delivered yet; counting stops at 10,000.")
+	pending := count("emitd.outbox.pending", "{message}", "Messages that are not delivered yet; an estimate beyond 10,000.")
 	delayed := count("emitd.outbox.delayed", "{message}", "Delayed messages that are not due yet; counting stops at 10,000.")
 	dead := count("emitd.outbox.dead", "{message}", "Dead letters: messages that are tried no more and kept.")
 	parked := count("emitd.outbox.parked", "{key}", "Parked keys: keys whose first message waits for another attempt or for an operator.")

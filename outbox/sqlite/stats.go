@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/ranges"
 )
 
 // countTo is the number at which counting stops.
@@ -49,6 +50,7 @@ func (q *query) delayed() (n int64, next time.Time) {
 // stats adds the numbers of one subscription.
 func (q *query) stats(s *outbox.Stats) {
 	name := s.Subscription
+	s.PendingExact = true
 	var oldest int64
 	older := func(at int64) {
 		if at != 0 && (oldest == 0 || at < oldest) {
@@ -57,14 +59,10 @@ func (q *query) stats(s *outbox.Stats) {
 	}
 	for _, p := range q.cursorRows(name) {
 		older(q.number(`SELECT created_at FROM ~outbox WHERE id > ? AND shard BETWEEN ? AND ? ORDER BY id LIMIT 1`, p.last, p.Lo, p.Hi))
-		if s.Pending <= countTo {
-			s.Pending += q.number(`SELECT count(*) FROM (SELECT 1 FROM ~outbox WHERE id > ? AND shard BETWEEN ? AND ? LIMIT ?)`,
-				p.last, p.Lo, p.Hi, countTo+1-s.Pending)
-		}
+		n, exact := q.pending(p)
+		s.Pending, s.PendingExact = s.Pending+n, s.PendingExact && exact
 	}
-	s.Pending += q.number(`SELECT count(*) FROM (SELECT 1 FROM ~outbox_parked WHERE subscription = ? LIMIT ?)`, name, max(countTo+1-s.Pending, 0))
-	s.PendingExact = s.Pending <= countTo
-	s.Pending = min(s.Pending, countTo)
+	s.Pending += q.number(`SELECT count(*) FROM ~outbox_parked WHERE subscription = ?`, name)
 	older(q.number(`SELECT min(created_at) FROM ~outbox_parked WHERE subscription = ?`, name))
 	if oldest != 0 {
 		s.OldestAt = time.Unix(0, oldest)
@@ -79,6 +77,20 @@ func (q *query) stats(s *outbox.Stats) {
 		s.Cursors = append(s.Cursors, c)
 		return true, err
 	})
+}
+
+// pending returns how many messages of the log a cursor row has not passed. Counting stops at 10,000; the
+// rest is estimated from the share of the counted ids that are of the row's shards.
+func (q *query) pending(p cursorRow) (n int64, exact bool) {
+	var last int64
+	q.one(`SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM ~outbox WHERE id > ? AND shard BETWEEN ? AND ? ORDER BY id LIMIT ?)`,
+		[]any{p.last, p.Lo, p.Hi, countTo + 1}, &n, &last)
+	if n <= countTo {
+		return n, true
+	}
+	var first, end int64
+	q.one(`SELECT a, b FROM (SELECT (SELECT min(id) FROM ~outbox) AS a, (SELECT max(id) FROM ~outbox) AS b)`, nil, &first, &end)
+	return ranges.Pending(n, max(p.last, first-1), last, end-last), false
 }
 
 // retained estimates the size of the log in bytes: the number of ids times the mean size of a sample from

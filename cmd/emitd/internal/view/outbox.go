@@ -16,7 +16,7 @@ type OutboxStats struct {
 	Subscription string `json:"subscription"`
 	Paused       bool   `json:"paused"`
 	// Pending counts undelivered messages: those of parked keys are included, dead ones not. If Exact is
-	// false, there are at least that many.
+	// false, it is an estimate.
 	Pending     int64 `json:"pending"`
 	Exact       bool  `json:"exact"`
 	OldestAt    Time  `json:"oldest_at"` // of the oldest pending message
@@ -115,7 +115,7 @@ func (o *Outbox) cell() string {
 	}
 	text := name + "empty"
 	if o.Pending > 0 {
-		text = fmt.Sprintf("%soldest %s (%s)", name, Exact(time.Duration(o.OldestAgeMS)*time.Millisecond), atLeast(o.Pending, o.Exact))
+		text = fmt.Sprintf("%soldest %s (%s)", name, Exact(time.Duration(o.OldestAgeMS)*time.Millisecond), about(o.Pending, o.Exact))
 	}
 	paused, down := 0, 0
 	for _, s := range o.Subscriptions {
@@ -164,7 +164,7 @@ func (s OutboxStats) sinkDown(add notify) {
 	}
 	waits := ""
 	if s.Pending > 0 {
-		waits = fmt.Sprintf(", %s wait, the oldest for %s", atLeast(s.Pending, s.Exact), s.oldest())
+		waits = fmt.Sprintf(", %s wait, the oldest for %s", about(s.Pending, s.Exact), s.oldest())
 	}
 	add(failing, "outbox "+s.Subscription, "check the receiver; emitd outbox stats "+s.Subscription+" -o wide",
 		"outbox %s: the sink is down, says %s%s: %s", s.Subscription, s.Cursors[i].Node, waits, strings.TrimPrefix(firstLine(s.Cursors[i].Problem), "sink is down: "))
@@ -192,10 +192,18 @@ func (s OutboxStats) behind(limit time.Duration, add notify) {
 	case len(s.Cursors) == 0:
 		why, do = "no relay reads it", "emitd daemon explain "+string(outbox.ID(s.Subscription))
 	}
-	add(failing, "outbox "+s.Subscription, do, "outbox %s keeps its oldest message waiting for %s, %s wait: %s", s.Subscription, s.oldest(), atLeast(s.Pending, s.Exact), why)
+	add(failing, "outbox "+s.Subscription, do, "outbox %s keeps its oldest message waiting for %s, %s wait: %s", s.Subscription, s.oldest(), about(s.Pending, s.Exact), why)
 }
 
 func (s OutboxStats) oldest() string { return Exact(time.Duration(s.OldestAgeMS) * time.Millisecond) }
+
+// about formats a number that may be an estimate.
+func about(n int64, exact bool) string {
+	if exact {
+		return fmt.Sprint(n)
+	}
+	return "~" + fmt.Sprint(n)
+}
 
 // atLeast formats a number that may be a lower bound.
 func atLeast(n int64, exact bool) string {
@@ -241,7 +249,7 @@ func (s OutboxStats) cells() []string {
 		oldest = Exact(time.Duration(s.OldestAgeMS) * time.Millisecond)
 	}
 	return []string{
-		s.Subscription, state, atLeast(s.Pending, s.Exact), oldest, atLeast(s.Delayed, s.Delayed < mostDelayed),
+		s.Subscription, state, about(s.Pending, s.Exact), oldest, atLeast(s.Delayed, s.Delayed < mostDelayed),
 		fmt.Sprint(s.KeysWaiting), fmt.Sprint(s.KeysHeld), fmt.Sprint(s.Dead), size(s.Retained),
 	}
 }
