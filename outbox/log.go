@@ -219,7 +219,8 @@ type Operator interface {
 	// are left alone. The filter must name a subscription that exists.
 	SettleAll(ctx context.Context, f Filter, to Kind, dryRun bool) (map[Kind]int, error)
 	// Replay delivers again whatever is in the log after a position, or since a time, in log order and
-	// before later messages. It returns the position used.
+	// before later messages. It returns the position used. A position after the end of the log gives
+	// [ErrNotFound].
 	Replay(ctx context.Context, subscription string, from Position) (int64, error)
 	// Pause stops deliveries (true) or resumes them (false). Deliveries in flight are finished.
 	Pause(ctx context.Context, subscription string, paused bool) error

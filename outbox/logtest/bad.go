@@ -46,6 +46,16 @@ var badInputs = []story{
 			w.same("entries", len(w.list(outbox.Filter{Subscription: name})), 0)
 		}
 	}},
+	{"a replay from after the end of the log", func(w *suite) {
+		w.send("a:1")
+		r := w.reader(claim(1))
+		last := r.page(full).Rows[0].Seq
+		_, err := w.Operator.Replay(w.ctx, sub, outbox.Position{After: last + 1_000_000})
+		w.is(err, outbox.ErrNotFound)
+		w.same("messages", texts(w.reader(claim(2)).drain()), []string{"a:1"})
+		_, err = w.Operator.Replay(w.ctx, sub, outbox.Position{After: last})
+		w.ok(err)
+	}},
 	{"a message that is not there cannot be skipped, nor those named with it", func(w *suite) {
 		w.send("a:1", "b:1")
 		r := w.reader(claim(1))

@@ -115,6 +115,9 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
 	}
 	err = l.change(ctx, "replay", subscription, func(q *query) error {
+		if end := q.number(`select case when is_called then last_value else 0 end from ~outbox_id`); from.After > end && q.err == nil {
+			return fmt.Errorf("position %d is %w: the log ends at %d", from.After, outbox.ErrNotFound, end)
+		}
 		used = max(from.After, q.number(`select id from ~outbox order by id limit 1`)-1)
 		if !from.Since.IsZero() {
 			// Since selects by log order: a clock that was set back must not hide earlier messages.

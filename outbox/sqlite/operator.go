@@ -117,6 +117,9 @@ func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Posit
 		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
 	}
 	err = l.change(ctx, "replay", subscription, func(q *query) error {
+		if end := q.end(); from.After > end {
+			return fmt.Errorf("position %d is %w: the log ends at %d", from.After, outbox.ErrNotFound, end)
+		}
 		used = max(from.After, q.number(`SELECT min(id) FROM ~outbox`)-1)
 		if !from.Since.IsZero() {
 			used = q.end()
