@@ -39,6 +39,7 @@ const (
 	paceGrace    = 30 * time.Second // longest time in all, plus a second for each
 	paceBytes    = 256 << 10        // bytes that were transferred
 	writeChunk   = 64 << 10         // bytes that must be read within stallTimeout
+	keptByServer = 1 << 10          // bytes of an answer that net/http surely keeps until its end (it keeps 2 KiB)
 )
 
 // Limiter bounds the memory that calls use, and the time that their bodies and answers may take.
@@ -218,14 +219,18 @@ func (a *pacedAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader implements [http.ResponseWriter].
 func (a *pacedAnswer) WriteHeader(status int) {
-	a.pace.setDeadline()
+	if status < http.StatusOK { // sent at once; others with the first bytes
+		a.pace.setDeadline()
+	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements [io.Writer].
 func (a *pacedAnswer) Write(b []byte) (n int, err error) {
 	for {
-		a.pace.setDeadline()
+		if a.pace.moved+int64(len(b)) > keptByServer { // a small answer is sent by finish, with its deadline
+			a.pace.setDeadline()
+		}
 		m, err := a.ResponseWriter.Write(b[n:min(len(b), n+writeChunk)])
 		n += m
 		a.pace.moved += int64(m)

@@ -235,6 +235,11 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 			time.Sleep(12 * time.Second)
 			drain(t, c)
 		}, 9 * time.Second, 15 * time.Second},
+		"a small answer that nobody reads": {"GET /v1/stats HTTP/1.1\r\nHost: h\r\n\r\n", func(t *testing.T, c net.Conn) {
+			t.Helper()
+			time.Sleep(12 * time.Second)
+			drain(t, c)
+		}, 9 * time.Second, 15 * time.Second},
 		"an answer that is read slowly": {"GET /v1/queues/default/jobs/large HTTP/1.1\r\nHost: h\r\n\r\n", func(t *testing.T, c net.Conn) {
 			t.Helper()
 			for b := make([]byte, 16<<10); ; time.Sleep(time.Second) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/queue/wire/limits"
 	"github.com/emitd/emitd/internal/queue/wire/refusal"
 	"github.com/emitd/emitd/queue"
@@ -20,29 +21,9 @@ import (
 // every five seconds and support no other value.
 const osqueueVisibility = 30 * time.Second
 
-// osqueue's bodies. Names and forms are those of its published clients.
+// osqueue's rare bodies; package wire has the frequent ones. Names and forms are those of its published
+// clients.
 type (
-	submitBody struct {
-		Payload     json.RawMessage `json:"payload"`
-		Type        string          `json:"type"`
-		MaxAttempts *int            `json:"maxAttempts"`
-		key         string          // from the header Idempotency-Key
-	}
-	submitted struct {
-		JobID string `json:"jobId"`
-	}
-	claimBody struct {
-		WorkerID string   `json:"workerId"`
-		Types    []string `json:"types"`
-	}
-	claimedBody struct { // empty: no job was claimed
-		JobID   string          `json:"jobId,omitempty"`
-		Payload json.RawMessage `json:"payload,omitempty"`
-		Type    string          `json:"type,omitempty"`
-	}
-	workerBody struct {
-		WorkerID string `json:"workerId"`
-	}
 	statsBody struct {
 		Total          int64  `json:"total"`
 		Unclaimed      int64  `json:"unclaimed"`
@@ -100,20 +81,27 @@ func answer(c *call) func(v any, err error) error {
 }
 
 func (h *Handler) submitREST(c *call) error {
-	var body submitBody
+	var body wire.OsqueueSubmit
 	if err := c.decode(&body); err != nil {
 		return err
 	}
-	body.key = c.r.Header.Get("Idempotency-Key")
-	return answer(c)(h.submit(c.r.Context(), body))
+	out, err := h.submit(c.r.Context(), body, c.r.Header.Get("Idempotency-Key"))
+	if err != nil {
+		return err
+	}
+	return c.append(out.Append)
 }
 
 func (h *Handler) claimREST(c *call) error {
-	var body claimBody
+	var body wire.OsqueueClaim
 	if err := c.decode(&body); err != nil {
 		return err
 	}
-	return answer(c)(h.claimOne(c.r.Context(), body))
+	out, err := h.claimOne(c.r.Context(), body)
+	if err != nil {
+		return err
+	}
+	return c.append(out.Append)
 }
 
 func (h *Handler) settleREST(v queue.Verb) endpoint {
@@ -122,7 +110,7 @@ func (h *Handler) settleREST(v queue.Verb) endpoint {
 		if err != nil {
 			return err
 		}
-		var body workerBody
+		var body wire.OsqueueWorker
 		if err := c.decode(&body); err != nil {
 			return err
 		}
@@ -182,42 +170,42 @@ func (h *Handler) healthREST(c *call) error {
 
 // submit, claimOne, settleWorker, osqueueStats and osqueueList are shared by osqueue's three
 // transports.
-func (h *Handler) submit(ctx context.Context, b submitBody) (submitted, error) {
+func (h *Handler) submit(ctx context.Context, b wire.OsqueueSubmit, key string) (wire.OsqueueReceipt, error) {
 	if b.Payload == nil {
-		return submitted{}, queue.Refuse(queue.BadRequest, "payload is missing").WithHint("any JSON value, null too")
+		return wire.OsqueueReceipt{}, queue.Refuse(queue.BadRequest, "payload is missing").WithHint("any JSON value, null too")
 	}
-	j := queue.Job{Key: b.key, Type: b.Type, Payload: b.Payload}
+	j := queue.Job{Key: key, Type: b.Type, Payload: b.Payload}
 	if b.MaxAttempts != nil {
 		if *b.MaxAttempts < 1 {
-			return submitted{}, queue.Refuse(queue.BadRequest, "maxAttempts: %d is less than 1", *b.MaxAttempts)
+			return wire.OsqueueReceipt{}, queue.Refuse(queue.BadRequest, "maxAttempts: %d is less than 1", *b.MaxAttempts)
 		}
 		j.Retry.MaxAttempts = *b.MaxAttempts
 	}
 	if err := limits.Job(&j); err != nil {
-		return submitted{}, err
+		return wire.OsqueueReceipt{}, err
 	}
 	receipts, err := h.svc.Enqueue(ctx, queue.DefaultQueue, []queue.Job{j})
 	if err != nil {
-		return submitted{}, err
+		return wire.OsqueueReceipt{}, err
 	}
-	return submitted{JobID: receipts[0].ID}, nil
+	return wire.OsqueueReceipt{JobID: receipts[0].ID}, nil
 }
 
 // claimOne claims without a token: the claim is durable, and the worker's name identifies the
 // holder.
-func (h *Handler) claimOne(ctx context.Context, b claimBody) (claimedBody, error) {
+func (h *Handler) claimOne(ctx context.Context, b wire.OsqueueClaim) (wire.OsqueueClaimed, error) {
 	if b.WorkerID == "" {
-		return claimedBody{}, queue.Refuse(queue.BadRequest, "workerId is missing")
+		return wire.OsqueueClaimed{}, queue.Refuse(queue.BadRequest, "workerId is missing")
 	}
 	req := queue.ClaimRequest{Worker: b.WorkerID, Types: b.Types, Max: 1, Visibility: osqueueVisibility, Tokenless: true}
 	if err := limits.Claim(&req); err != nil {
-		return claimedBody{}, err
+		return wire.OsqueueClaimed{}, err
 	}
 	claims, err := h.svc.Claim(ctx, queue.DefaultQueue, req)
 	if err != nil || len(claims) == 0 {
-		return claimedBody{}, err
+		return wire.OsqueueClaimed{}, err
 	}
-	return claimedBody{JobID: claims[0].Job.ID, Payload: jsonOf(claims[0].Payload), Type: claims[0].Job.Type}, nil
+	return wire.OsqueueClaimed{JobID: claims[0].Job.ID, Payload: jsonOf(claims[0].Payload), Type: claims[0].Job.Type}, nil
 }
 
 func (h *Handler) settleWorker(ctx context.Context, v queue.Verb, id, worker string) error {

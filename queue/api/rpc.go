@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/queue/wire/batch"
 	"github.com/emitd/emitd/internal/queue/wire/limits"
 	"github.com/emitd/emitd/internal/queue/wire/osqueuev1"
@@ -77,7 +78,7 @@ var _ osqueuev1connect.QueueServiceHandler = osqueueService{}
 
 // SubmitJob enqueues a job.
 func (s osqueueService) SubmitJob(ctx context.Context, r *connect.Request[osqueuev1.SubmitJobRequest]) (*connect.Response[osqueuev1.SubmitJobResponse], error) {
-	body := submitBody{Type: r.Msg.GetType()}
+	body := wire.OsqueueSubmit{Type: r.Msg.GetType()}
 	if n := r.Msg.MaxAttempts; n != nil {
 		attempts := int(*n)
 		body.MaxAttempts = &attempts
@@ -89,13 +90,13 @@ func (s osqueueService) SubmitJob(ctx context.Context, r *connect.Request[osqueu
 		}
 		body.Payload = p
 	}
-	out, err := s.h.submit(ctx, body)
+	out, err := s.h.submit(ctx, body, "")
 	return reply(ctx, s.h, &osqueuev1.SubmitJobResponse{JobId: out.JobID}, err)
 }
 
 // ClaimJob claims a job for a worker.
 func (s osqueueService) ClaimJob(ctx context.Context, r *connect.Request[osqueuev1.ClaimJobRequest]) (*connect.Response[osqueuev1.ClaimJobResponse], error) {
-	out, err := s.h.claimOne(ctx, claimBody{WorkerID: r.Msg.GetWorkerId(), Types: r.Msg.GetTypes()})
+	out, err := s.h.claimOne(ctx, wire.OsqueueClaim{WorkerID: r.Msg.GetWorkerId(), Types: r.Msg.GetTypes()})
 	msg := &osqueuev1.ClaimJobResponse{}
 	if out.JobID != "" {
 		msg.JobId, msg.Payload, msg.Type = &out.JobID, out.Payload, out.Type

@@ -233,13 +233,13 @@ type settleParams struct {
 func (h *Handler) socketCall(ctx context.Context, m message) (any, error) {
 	switch m.Method {
 	case "submitJob":
-		var p submitBody
+		var p wire.OsqueueSubmit
 		if err := params(m, &p); err != nil {
 			return nil, err
 		}
-		return h.submit(ctx, p)
+		return h.submit(ctx, p, "")
 	case "claimJob":
-		var p claimBody
+		var p wire.OsqueueClaim
 		if err := params(m, &p); err != nil {
 			return nil, err
 		}

@@ -29,7 +29,7 @@ func Decode(body []byte, v any) error {
 		return err
 	}
 	switch v.(type) { // others are decoded into settings that exist, where the versions differ about null
-	case *EnqueueRequest, *ClaimRequest, *SettleRequest, *Settlement:
+	case *EnqueueRequest, *ClaimRequest, *SettleRequest, *Settlement, *OsqueueSubmit, *OsqueueClaim, *OsqueueWorker:
 		if decodeStrict(body, v) {
 			return nil
 		}

@@ -19,6 +19,7 @@ var bodies = []string{
 	`{"jobs":[]}`, `{"jobs":[{}]}`, ` {"jobs" : [ {"payload" : [1, 2] } , {"id":"ä"} ] } `, `{"jobs":[{"payload":1}],"id":"x"}`,
 	`{"worker":"w","types":["a","b"],"max":3,"wait_ms":1,"visibility_ms":2,"request_id":"r","tokenless":true}`, `{"types":[]}`, `{"tokenless":false}`,
 	`{"settlements":[{"verb":"complete","id":"i","token":"t","result":{"a":1}},{"verb":"fail","cause":"c","retry_after_ms":0,"dead":true}]}`,
+	`{"payload":[1, 2],"type":"t","maxAttempts":3}`, `{"workerId":"w","types":["a"]}`, `{"maxAttempts":null,"payload":null}`, `{"maxAttempts":"3"}`, `{"workerId":1}`, `{"workerID":"w"}`,
 	`{"verb":"extend","visibility_ms":1}`, `{"verb":"dance"}`, `{"token":"t","result_base64":"AA=="}`, `{"worker":"w"}`,
 	// These must be declined or refused.
 	``, `null`, `[]`, `1`, `"x"`, `{`, `}`, `{}}`, `{} {}`, `{"id"}`, `{"id":}`, `{"id":"a",}`, `{,}`, `{"id":"a""key":"b"}`,
@@ -34,7 +35,7 @@ var bodies = []string{
 
 // targets returns one of each frequent body.
 func targets() []any {
-	return []any{&EnqueueRequest{}, &ClaimRequest{}, &SettleRequest{}, &Settlement{}}
+	return []any{&EnqueueRequest{}, &ClaimRequest{}, &SettleRequest{}, &Settlement{}, &OsqueueSubmit{}, &OsqueueClaim{}, &OsqueueWorker{}}
 }
 
 // compare compares decodeStrict with decode, and reports whether it decoded the body.
@@ -95,6 +96,9 @@ func TestWhatProgramsWriteIsDecodedStrictly(t *testing.T) {
 		{AppendEnqueue(nil, []queue.Job{job, at}), &EnqueueRequest{}},
 		{AppendSettle(nil, []queue.Settlement{{Verb: queue.Fail, ID: "i", Token: "t", Worker: "w", Cause: "c", RetryAfter: &after, Dead: true}}), &SettleRequest{}},
 		{claim, &ClaimRequest{}},
+		{[]byte(`{"payload":{"a":1},"type":"t","maxAttempts":3}`), &OsqueueSubmit{}},
+		{[]byte(`{"workerId":"w","types":["a"]}`), &OsqueueClaim{}},
+		{[]byte(`{"workerId":"w"}`), &OsqueueWorker{}},
 	} {
 		if !decodeStrict(c.body, c.v) {
 			t.Errorf("declined: %s", c.body)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,18 +21,19 @@ type connections struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
-	open   map[*connection]time.Time // idle since then; zero: busy
+	open   map[*connection]struct{}
 	warned time.Time
 }
 
 // connection is a connection that connections counts.
 type connection struct {
 	net.Conn
-	of *connections
+	of   *connections
+	idle atomic.Int64 // since when, as Unix time in nanoseconds; 0: busy
 }
 
 func newConnections(l net.Listener, p places, log *slog.Logger) *connections {
-	return &connections{Listener: l, places: p, log: log, open: map[*connection]time.Time{}}
+	return &connections{Listener: l, places: p, log: log, open: map[*connection]struct{}{}}
 }
 
 // Accept waits for the next connection that is admitted.
@@ -57,9 +59,10 @@ func (l *connections) admit(c net.Conn) *connection {
 	var victim *connection
 	full := len(l.open) >= l.places.connections
 	if full {
-		for o, since := range l.open {
-			if !since.IsZero() && (victim == nil || since.Before(l.open[victim])) {
-				victim = o
+		var longest int64
+		for o := range l.open {
+			if since := o.idle.Load(); since != 0 && (victim == nil || since < longest) {
+				victim, longest = o, since
 			}
 		}
 		if victim == nil {
@@ -73,8 +76,9 @@ func (l *connections) admit(c net.Conn) *connection {
 	var out *connection
 	if !full || victim != nil {
 		delete(l.open, victim)
-		out = &connection{c, l}
-		l.open[out] = time.Now()
+		out = &connection{Conn: c, of: l}
+		out.idle.Store(time.Now().UnixNano())
+		l.open[out] = struct{}{}
 	}
 	l.mu.Unlock()
 	if victim != nil {
@@ -117,25 +121,19 @@ func addressOf(c net.Conn) netip.Addr {
 	return ip
 }
 
-// note records the state changes of a connection that the server reports.
+// note records the state changes of a connection that the server reports: two for each call, so without a lock.
 func (l *connections) note(c net.Conn, s http.ConnState) {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
 	own, ok := c.(*connection)
-	if !ok {
-		return
+	switch {
+	case !ok:
+	case s == http.StateIdle || s == http.StateNew:
+		own.idle.Store(time.Now().UnixNano())
+	default:
+		own.idle.Store(0)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.open[own]; !ok {
-		return
-	}
-	var since time.Time
-	if s == http.StateIdle || s == http.StateNew {
-		since = time.Now()
-	}
-	l.open[own] = since
 }
 
 // Close closes the connection and makes room for another.
