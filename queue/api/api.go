@@ -96,7 +96,8 @@ type ThrottleStats struct {
 type Handler struct {
 	svc           queue.Service
 	opts          Options
-	mux           *http.ServeMux
+	mux           *http.ServeMux // the routes
+	all           *http.ServeMux // the routes, and notFound for everything else
 	guard         *http.CrossOriginProtection
 	limiter       *Limiter
 	limitedAnswer http.Handler // answer, wrapped by the limiter
@@ -115,7 +116,7 @@ func New(svc queue.Service, o Options) (*Handler, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
-	h := &Handler{svc: timeLimited{svc: svc, limit: o.Timeout}, opts: o, mux: http.NewServeMux(), guard: http.NewCrossOriginProtection(), log: o.Logger}
+	h := &Handler{svc: timeLimited{svc: svc, limit: o.Timeout}, opts: o, mux: http.NewServeMux(), all: http.NewServeMux(), guard: http.NewCrossOriginProtection(), log: o.Logger}
 	if h.log == nil {
 		h.log = slog.Default()
 	}
@@ -134,6 +135,7 @@ func New(svc queue.Service, o Options) (*Handler, error) {
 	h.own()
 	h.osqueue()
 	h.rpc()
+	h.all.HandleFunc("/", h.notFound)
 	return h, nil
 }
 
@@ -161,7 +163,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header()["X-Content-Type-Options"] = nosniff
 	if named := h.setCORSHeaders(w, r); r.Header.Get("Origin") != "" && Preflight(r) {
 		preflight(w, r, named)
 		return
@@ -173,11 +175,7 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request) {
 	if ctx := withHop(r.Context(), r); ctx != r.Context() {
 		r = r.WithContext(ctx) // a copy of the request
 	}
-	if _, pattern := h.mux.Handler(r); pattern == "" {
-		h.notFound(w, r)
-		return
-	}
-	h.mux.ServeHTTP(w, r)
+	h.all.ServeHTTP(w, r)
 }
 
 // endpoint answers one call. An error is written as a refusal.
@@ -185,18 +183,21 @@ type endpoint func(c *call) error
 
 func (h *Handler) handle(pattern string, e endpoint) {
 	h.routes = append(h.routes, pattern)
-	h.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
 		c := &call{h: h, w: w, r: r}
 		defer c.release()
 		if err := e(c); err != nil {
 			refuse(w, h.refusal(r.Context(), err))
 		}
-	})
+	}
+	h.mux.HandleFunc(pattern, answer)
+	h.all.HandleFunc(pattern, answer)
 }
 
 func (h *Handler) mount(path string, handler http.Handler) {
 	h.routes, h.services = append(h.routes, path), append(h.services, path)
 	h.mux.Handle(path, handler)
+	h.all.Handle(path, handler)
 }
 
 // notFound answers a request that no pattern matches: 405 if another method would match, otherwise 404.

@@ -77,11 +77,17 @@ func (c *call) id() (string, error) {
 	return id, limits.ID(id)
 }
 
+// Values of headers that nearly all answers have. They are shared, and never changed.
+var (
+	jsonType = []string{"application/json"}
+	nosniff  = []string{"nosniff"}
+)
+
 // reply answers 200 with an encoded JSON body.
 func (c *call) reply(body []byte) error {
 	h := c.w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	_, _ = c.w.Write(body) // an error means that the client has gone
 	return nil
 }

@@ -94,18 +94,26 @@ func (l *Limiter) Wrap(next http.Handler, refuse func(w http.ResponseWriter, r *
 
 func (l *Limiter) serve(call *inflight.Call, next http.Handler, w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	answer := &pacedAnswer{ResponseWriter: w, pace: pace{set: control.SetWriteDeadline}}
+	c := &limitedCall{answer: pacedAnswer{ResponseWriter: w, pace: pace{on: writing{control}}}}
 	r = r.WithContext(inflight.NewContext(r.Context(), call)) // a copy of the request
 	if r.Body != nil && r.Body != http.NoBody {
-		raw := &pacedBody{ReadCloser: r.Body, pace: pace{set: control.SetReadDeadline}}
-		defer raw.finish()
-		r.Body = struct {
-			io.Reader
-			io.Closer
-		}{plainBody(raw, r, call, l.maxBody, w.Header()), raw}
+		c.raw = pacedBody{ReadCloser: r.Body, pace: pace{on: reading{control}}}
+		defer c.raw.finish()
+		c.body.Reader, c.body.Closer = plainBody(&c.raw, r, call, l.maxBody, w.Header()), &c.raw
+		r.Body = &c.body
 	}
-	defer answer.finish()
-	next.ServeHTTP(answer, r)
+	defer c.answer.finish()
+	next.ServeHTTP(&c.answer, r)
+}
+
+// limitedCall has what a call needs of its limiter, in one piece of memory.
+type limitedCall struct {
+	answer pacedAnswer
+	raw    pacedBody // as it is sent
+	body   struct {  // as it is read
+		io.Reader
+		io.Closer
+	}
 }
 
 // limited reports whether a limiter is applied to the call already.
@@ -127,10 +135,24 @@ func errTooLarge(limit int64) *queue.Error {
 // pace moves the deadline of a connection as bytes are transferred. It limits both the time without
 // progress and the whole time.
 type pace struct {
-	set        func(time.Time) error // sets the deadline; an error means that the connection has none
+	on         deadline
 	begun, was time.Time
 	moved      int64
 }
+
+// deadline is that of the reads or of the writes of a connection.
+type deadline interface {
+	set(at time.Time) error // an error means that the connection has no deadlines
+}
+
+// reading and writing are the deadlines of an HTTP connection.
+type (
+	reading struct{ of *http.ResponseController }
+	writing struct{ of *http.ResponseController }
+)
+
+func (d reading) set(at time.Time) error { return d.of.SetReadDeadline(at) }
+func (d writing) set(at time.Time) error { return d.of.SetWriteDeadline(at) }
 
 // setDeadline sets the deadline of the next read or write.
 func (p *pace) setDeadline() {
@@ -141,7 +163,7 @@ func (p *pace) setDeadline() {
 		return // the last deadline is recent enough
 	}
 	p.was = now
-	_ = p.set(now.Add(p.allowed(now)))
+	_ = p.on.set(now.Add(p.allowed(now)))
 }
 
 // allowed returns how long the next read or write may take.
@@ -166,7 +188,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.pace.moved += int64(n)
 	if b.failed = err; err == io.EOF { //nolint:errorlint // a reader's own
-		_ = b.pace.set(time.Time{}) // from here on the server watches the connection
+		_ = b.pace.on.set(time.Time{}) // from here on the server watches the connection
 	}
 	return n, err
 }
@@ -174,7 +196,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 // finish limits how long the server reads the rest of a body that was not read to its end.
 func (b *pacedBody) finish() {
 	if b.failed == nil {
-		_ = b.pace.set(time.Now().Add(stallTimeout))
+		_ = b.pace.on.set(time.Now().Add(stallTimeout))
 	}
 }
 
@@ -247,7 +269,7 @@ func (a *pacedAnswer) Flush() {
 }
 
 // finish limits the time for writing what is still in the server's buffer.
-func (a *pacedAnswer) finish() { _ = a.pace.set(time.Now().Add(stallTimeout)) }
+func (a *pacedAnswer) finish() { _ = a.pace.on.set(time.Now().Add(stallTimeout)) }
 
 // bodyRefusal returns the refusal for a body that could not be read.
 func bodyRefusal(err error) *queue.Error {

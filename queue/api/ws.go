@@ -121,6 +121,14 @@ func (m *received) end() {
 	}
 }
 
+// ending is the deadline of a frame: its timer ends the connection.
+type ending struct{ timer *time.Timer }
+
+func (e ending) set(at time.Time) error {
+	e.timer.Reset(time.Until(at))
+	return nil
+}
+
 // receive reads the next message, within the limits of memory and speed. An error ends the
 // connection, because after half a message the stream cannot be continued.
 func (h *Handler) receive(ctx context.Context, conn *websocket.Conn) (m *received, err error) {
@@ -139,7 +147,7 @@ func (h *Handler) receive(ctx context.Context, conn *websocket.Conn) (m *receive
 	}()
 	slow := time.AfterFunc(stallTimeout, cancel)
 	defer slow.Stop()
-	p := pace{set: func(at time.Time) error { slow.Reset(time.Until(at)); return nil }}
+	p := pace{on: ending{slow}}
 	most := h.limiter.maxBody
 	if m.call == nil {
 		most = inflight.FreeBytes // enough for a refusal

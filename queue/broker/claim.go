@@ -15,7 +15,7 @@ import (
 
 // Claim claims jobs of the shards that this node serves; see the package comment for its way.
 func (b *Broker) Claim(ctx context.Context, name string, req queue.ClaimRequest) (_ []queue.Claimed, err error) {
-	defer b.instruments.operation(ctx, name, "claim", "receive")(&err)
+	defer b.instruments.begin(ctx, name, "claim", "receive").end(&err)
 	set, err := b.beginCall(ctx, name)
 	if err != nil {
 		return nil, err

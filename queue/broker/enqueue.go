@@ -15,7 +15,7 @@ import (
 
 // Enqueue makes jobs durable and returns one receipt per job; see the package comment for its way.
 func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ []queue.Receipt, err error) {
-	defer b.instruments.operation(ctx, name, "enqueue", "send")(&err)
+	defer b.instruments.begin(ctx, name, "enqueue", "send").end(&err)
 	set, err := b.beginCall(ctx, name)
 	if err != nil {
 		return nil, err

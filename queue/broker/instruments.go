@@ -130,19 +130,30 @@ func observe(m metric.Meter, b *Broker) error {
 	return nil
 }
 
-// operation measures a call until the function that it returns is called.
-func (i *instruments) operation(ctx context.Context, queue, name, kind string) func(*error) {
+// operation is the measurement of a call.
+type operation struct {
+	i     *instruments // nil: it is not measured
+	ctx   context.Context
+	key   attributesKey
+	begun time.Time
+}
+
+// begin begins to measure a call. End it with the address of the call's error.
+func (i *instruments) begin(ctx context.Context, queue, name, kind string) operation {
 	if !i.calls.Enabled(ctx) {
-		return func(*error) {}
+		return operation{}
 	}
-	begun := time.Now()
-	return func(err *error) {
-		k := attributesKey{queue: queue, name: name, kind: kind}
-		if *err != nil {
-			k.failed = errorType(*err)
-		}
-		i.calls.Record(ctx, time.Since(begun).Seconds(), i.attributes(k))
+	return operation{i, ctx, attributesKey{queue: queue, name: name, kind: kind}, time.Now()}
+}
+
+func (o operation) end(err *error) {
+	if o.i == nil {
+		return
 	}
+	if *err != nil {
+		o.key.failed = errorType(*err)
+	}
+	o.i.calls.Record(o.ctx, time.Since(o.begun).Seconds(), o.i.attributes(o.key))
 }
 
 func errorType(err error) string {

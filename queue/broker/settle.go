@@ -13,7 +13,7 @@ import (
 // Settle settles claims: it splits the settlements by shard, lets each shard decide its own, and
 // returns the outcomes in the order of the settlements.
 func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlement) (_ []queue.Outcome, err error) {
-	defer b.instruments.operation(ctx, name, "settle", "settle")(&err)
+	defer b.instruments.begin(ctx, name, "settle", "settle").end(&err)
 	set, err := b.beginCall(ctx, name)
 	if err != nil {
 		return nil, err
