@@ -254,7 +254,8 @@ func (c *Client) forgetPlace(name string, p place) {
 }
 
 // placeFailed forgets a place that failed, unless another call has found a better one meanwhile, and
-// stores the holder that the refusal named.
+// stores the holder that the refusal named. A client that forwards for others stores none: its caller
+// decides which node to call, and the holder may be the caller itself.
 func (c *Client) placeFailed(name string, failed place, holder string) {
 	if d, ok := c.cfg.Locator.(Invalidator); ok {
 		d.Invalidate()
@@ -264,7 +265,7 @@ func (c *Client) placeFailed(name string, failed place, holder string) {
 	defer c.mu.Unlock()
 	if c.places[name] == failed {
 		delete(c.places, name)
-		if holder != "" && err == nil && base != failed.base {
+		if holder != "" && err == nil && base != failed.base && !c.cfg.NoRetry {
 			c.places[name] = place{base: base}
 		}
 	}
