@@ -34,7 +34,7 @@ func payloadFor(id string) []byte {
 type payloadStorm struct {
 	storm
 	acked     map[string]bool // jobs whose submission was acknowledged
-	completed map[string]bool // jobs of which a completion was acknowledged, or may have happened
+	completed map[string]int  // by job: completions that were acknowledged, or may have happened
 	checked   atomic.Int64    // payloads that were read out of segments
 	next      int
 }
@@ -53,7 +53,7 @@ func TestPayloadStorm(t *testing.T) {
 }
 
 func payloadWeather(t *testing.T, seed uint64) {
-	s := &payloadStorm{acked: map[string]bool{}, completed: map[string]bool{}}
+	s := &payloadStorm{acked: map[string]bool{}, completed: map[string]int{}}
 	s.rnd, s.stop = rand.New(rand.NewPCG(seed, 7)), make(chan struct{})
 	calm := atomic.Bool{}
 	calm.Store(true)
@@ -183,13 +183,15 @@ func (s *payloadStorm) claimSome(b *node, worker string) {
 			continue // the claim expires
 		default:
 			s.mu.Lock()
-			s.completed[c.Job.ID] = true
+			s.completed[c.Job.ID]++
 			s.mu.Unlock()
 		}
 		out, err := b.Settle(ctx, queue.DefaultQueue, []queue.Settlement{x})
 		if x.Verb == queue.Complete && (err != nil && queue.TagOf(err) != queue.UnknownOutcome || err == nil && out[0].Err != nil) {
 			s.mu.Lock()
-			delete(s.completed, c.Job.ID)
+			if s.completed[c.Job.ID]--; s.completed[c.Job.ID] == 0 { // that of an earlier claim may have happened
+				delete(s.completed, c.Job.ID)
+			}
 			s.mu.Unlock()
 		}
 	}
@@ -225,7 +227,7 @@ func (s *payloadStorm) finish(seed uint64) {
 	n.serve(queue.DefaultQueue, 0)
 	left := map[string]bool{}
 	for id := range s.acked {
-		if !s.completed[id] {
+		if s.completed[id] == 0 {
 			left[id] = true
 		}
 	}
