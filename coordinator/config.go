@@ -16,6 +16,7 @@ import (
 
 	"github.com/emitd/emitd/internal/bootclock"
 	"github.com/emitd/emitd/internal/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 )
 
@@ -39,8 +40,10 @@ type Timing struct {
 	StopTimeout time.Duration
 	// LeaderStopTimeout is how long leader-only work may take to end at a clean stop.
 	LeaderStopTimeout time.Duration
-	// SettleWindow is how long the first leader of a cluster in which nothing runs waits for more
-	// nodes to join.
+	// SettleWindow is how long joins and leaves are waited out. The first leader of a cluster in which nothing runs
+	// waits that long for more nodes to join. Later, units wait up to that long for a node while more than half of
+	// the nodes join or leave at once. Running units are moved to make loads even only once no node has joined
+	// or left for that long. Make it longer than the pauses of your rollouts.
 	SettleWindow time.Duration
 
 	// Wakeup (σ) bounds the latency of waking up and cancelling.
@@ -89,6 +92,9 @@ type Config struct {
 	Profile string
 	// Timing overrides the profile's durations; zero fields keep them. A negative SettleWindow means none.
 	Timing Timing
+	// MaxMovesPerRound is how many running units this node moves at a time, as leader, to make loads even; 0 counts
+	// as 100, and a negative number moves none. Each move is a graceful hand-over.
+	MaxMovesPerRound int
 	// HostLock is the path of a file that is kept locked (flock) by this process, and by whatever ends its child
 	// processes after it. Set it if the process has child processes. Without the lock, other nodes on the host
 	// could take exit evidence of this process as the end of its work while a child still runs.
@@ -115,6 +121,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Cluster = cmp.Or(c.Cluster, "default")
 	c.Profile = cmp.Or(c.Profile, ProfileDefault)
 	c.Capacity = cmp.Or(c.Capacity, 1)
+	c.MaxMovesPerRound = cmp.Or(c.MaxMovesPerRound, plan.DefaultMaxMoves)
 	c.Labels = maps.Clone(c.Labels)
 	if c.Clock == nil {
 		c.Clock = bootclock.Now

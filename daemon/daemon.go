@@ -175,6 +175,9 @@ type Spec struct {
 	// OnAbandoned says what the node does when an agent has ignored its cancelled context for
 	// StopTimeout: "" goes on, "exit" ends the process.
 	OnAbandoned string `json:"on_abandoned,omitempty"`
+	// NoRebalance keeps running units where they are when loads become uneven, for agents whose start
+	// is expensive. They still move when their node drains, dies or fails.
+	NoRebalance bool `json:"no_rebalance,omitempty"`
 }
 
 // WithDefaults returns the spec with the documented defaults in place of zeros.

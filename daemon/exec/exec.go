@@ -107,6 +107,7 @@ type Config struct {
 	AcknowledgeTimeout, DrainTimeout, StallTimeout time.Duration
 	MaxFailures                                    int
 	OnAbandoned                                    string
+	NoRebalance                                    bool
 
 	// Logger gets the command's output; default slog.Default.
 	Logger *slog.Logger
@@ -129,7 +130,7 @@ func (c Config) Spec() daemon.Spec {
 		ID: c.ID, Revision: c.Revision, Instances: c.Instances, Weight: c.Weight, Requires: c.Requires, Spread: c.Spread,
 		WaitReady:          true, // a unit is active once its command runs
 		AcknowledgeTimeout: c.AcknowledgeTimeout, DrainTimeout: c.DrainTimeout, StallTimeout: c.StallTimeout,
-		MaxFailures: c.MaxFailures, OnAbandoned: c.OnAbandoned,
+		MaxFailures: c.MaxFailures, OnAbandoned: c.OnAbandoned, NoRebalance: c.NoRebalance,
 	}
 }
 

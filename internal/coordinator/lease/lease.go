@@ -103,8 +103,8 @@ type Timing struct {
 	StopTimeout time.Duration
 	// LeaderStopTimeout is how long leader-only work may take to end at a clean stop.
 	LeaderStopTimeout time.Duration
-	// SettleWindow is how long the first leader of a cluster in which nothing runs waits for more
-	// nodes to join.
+	// SettleWindow is how long joins and leaves are waited out: by the first leader of a cluster in
+	// which nothing runs, and by each plan (see package plan).
 	SettleWindow time.Duration
 
 	// Wakeup (σ) bounds the latency of waking up and cancelling.

@@ -63,6 +63,8 @@ type Config struct {
 	Advert daemon.Advert
 	Timing lease.Timing
 	Store  storage.Capabilities
+	// MaxMoves is how many running units a leader moves in one round to make loads even; 0 moves none.
+	MaxMoves int
 	// Seed seeds the random numbers for jitter.
 	Seed uint64
 }

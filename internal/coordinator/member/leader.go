@@ -56,7 +56,12 @@ type leader struct {
 	idleFingerprint fingerprint
 	// unplaced is what the newest plan found no node for. unplacedReported is what the hooks know of it: per unit,
 	// the reason.
-	unplaced         []plan.Unplaced
+	unplaced []plan.Unplaced
+	// maybeUneven is set from an election or a change of the membership until a plan found the loads even. Only then
+	// does a plan move units, so that a unit that changes its node after a failure makes no other unit move.
+	maybeUneven      bool
+	membership       uint64 // fingerprint of the nodes in the newest pass
+	waiting          bool   // the newest plan waits for the membership to settle
 	unplacedReported map[daemon.Unit]string
 	// reportedDisagreements are the disagreements that the hooks know of.
 	reportedDisagreements map[string]bool
@@ -138,6 +143,7 @@ func (l *leader) begin(now lease.Instant) {
 	l.graceFrom = now
 	l.noPlacementBefore, l.formationChecked = now, false
 	l.passSeq = 0
+	l.maybeUneven = true
 	l.requestPass()
 }
 
@@ -243,42 +249,70 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 		m.commitNext(now)
 		return
 	}
-	if f := m.fingerprint(); len(l.changes) == 0 && len(l.nodes) == 0 && f == l.idleFingerprint {
+	f := m.fingerprint()
+	if f.members != l.membership {
+		l.membership, l.maybeUneven = f.members, true
+	}
+	if len(l.changes) == 0 && len(l.nodes) == 0 && f == l.idleFingerprint {
 		m.passDone(now)
 		return
 	}
-	l.phase = passPlanning
+	l.phase, l.waiting = passPlanning, false
 	l.planDeadline = now.Add(planTimeoutFactor * m.t.QueryTimeout)
 	m.callID++
 	m.calls[m.callID] = call{kind: callCompute, sent: now, term: m.election.held.Number}
-	m.emit(Compute{ID: m.callID, Input: m.planInput()})
+	in := m.planInput()
+	in.MaxMoves = m.movesAllowed(now)
+	m.emit(Compute{ID: m.callID, Input: in})
+}
+
+// movesAllowed returns how many units this pass may move to make loads even. A new leader, and one that was cut off from
+// the store, first gives all nodes time to show that they live.
+func (m *Member) movesAllowed(now lease.Instant) int {
+	l := &m.leader
+	at := l.graceFrom.Add(m.timings.longest.Grace())
+	switch {
+	case !l.maybeUneven || m.cfg.MaxMoves <= 0:
+		return 0
+	case now < at:
+		m.requestPassAt(at)
+		l.waiting = true
+		return 0
+	}
+	return m.cfg.MaxMoves
 }
 
 // fingerprint identifies everything that a plan depends on. The zero value equals no other.
 type fingerprint struct {
 	head  int64
 	nodes uint64
-	now   int64 // set while a unit is unplaced: embargoes end by time alone
+	// members is the part of nodes that loads depend on: a node that is late for a moment makes no unit move.
+	members uint64
+	now     int64 // set while time alone may change the plan: embargoes end, the membership settles
 }
 
 // fingerprint returns the fingerprint of the pass's snapshot.
 func (m *Member) fingerprint() fingerprint {
 	s := m.leader.snap
-	h := uint64(14695981039346656037)
-	mix := func(text string) {
+	const none = uint64(14695981039346656037)
+	mix := func(h uint64, text string) uint64 {
 		for i := range len(text) {
 			h = (h ^ uint64(text[i])) * 1099511628211
 		}
-		h = (h ^ 0xff) * 1099511628211
+		return (h ^ 0xff) * 1099511628211
 	}
+	f := fingerprint{head: s.Head, nodes: none, members: none}
 	for i := range s.Nodes {
-		p := &s.Nodes[i]
-		mix(string(p.Incarnation))
-		mix(p.Advert)
-		mix(string(m.leader.nodeStates[p.Incarnation]))
+		p, state := &s.Nodes[i], m.leader.nodeStates[s.Nodes[i].Incarnation]
+		f.nodes = mix(mix(mix(f.nodes, string(p.Incarnation)), p.Advert), string(state))
+		if state != node.Removed {
+			if state == node.Late {
+				state = node.Live
+			}
+			f.members = mix(mix(mix(f.members, string(p.Incarnation)), p.Advert), string(state))
+		}
 	}
-	f := fingerprint{head: s.Head, nodes: h}
-	if len(m.leader.unplaced) > 0 {
+	if len(m.leader.unplaced) > 0 || m.leader.waiting {
 		f.now = s.Now.UnixNano()
 	}
 	return f
@@ -288,7 +322,9 @@ func (m *Member) fingerprint() fingerprint {
 // pass frees already free.
 func (m *Member) planInput() plan.Input {
 	l, s := &m.leader, m.leader.snap
-	in := plan.Input{Now: s.Now, RetireAfter: m.timings.longest.RetireAfter(), Units: s.Units}
+	in := plan.Input{
+		Now: s.Now, RetireAfter: m.timings.longest.RetireAfter(), SettleWindow: m.t.SettleWindow, Units: s.Units,
+	}
 	in.Nodes = make([]plan.Node, len(s.Nodes))
 	for i := range s.Nodes {
 		p := &s.Nodes[i]
@@ -331,6 +367,11 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 	for i := range p.Plan.Decisions {
 		l.changes = append(l.changes, m.change(&p.Plan.Decisions[i]))
 		l.passAgain = l.passAgain || p.Plan.Decisions[i].Step == ""
+	}
+	l.maybeUneven = l.maybeUneven && !p.Plan.Balanced
+	if again := p.Plan.DueAt; !again.IsZero() {
+		l.waiting = true
+		m.requestPassAt(now.Add(again.Sub(l.snap.Now) + dueSlack))
 	}
 	m.noticeUnplaced(&p.Plan)
 	m.noticeDisagreements(&p.Plan)

@@ -374,7 +374,10 @@ func (m *Member) resume(now lease.Instant, rec daemon.Record) {
 	switch {
 	case m.stop.phase != stopNone:
 		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "node stops"})
-	case m.lostUnitsMayRun(now), m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
+	case m.lostUnitsMayRun(now):
+	case m.store.changedAt != 0 && m.election.seen.Number <= m.store.term:
+		// This node comes from a former primary with higher terms. The present leader may go on for long: give the unit back.
+		m.report(u, rec.Generation, daemon.Release, storage.UnitReport{Reason: "former run had ended"})
 	default:
 		m.report(u, rec.Generation, daemon.Resume, storage.UnitReport{Reason: "former run had ended"})
 	}

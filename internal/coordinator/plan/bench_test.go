@@ -110,3 +110,21 @@ func BenchmarkExplain(b *testing.B) {
 		Explain(in, in.Units[5000].Unit)
 	}
 }
+
+// BenchmarkRebalance plans a round of 100 moves: half of the nodes are new and empty. Even is the same plan once there is
+// nothing left to move.
+func BenchmarkRebalance(b *testing.B) {
+	for _, s := range shapes {
+		in := settle(b, s.cold(500, 10_000))
+		in.Nodes = s.cold(1000, 10_000).Nodes
+		in.MaxMoves = 100
+		b.Run(s.name, func(b *testing.B) { run(b, in, 100) })
+		even := settle(b, s.cold(1000, 10_000))
+		for even.MaxMoves = 100; ; even.Units = carryOut(even.Units, Make(even).Decisions) {
+			if len(Make(even).Decisions) == 0 {
+				break
+			}
+		}
+		b.Run(s.name+"/even", func(b *testing.B) { run(b, even, 0) })
+	}
+}

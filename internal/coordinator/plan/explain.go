@@ -56,6 +56,7 @@ func Explain(in Input, u daemon.Unit) Explanation {
 		wins = p.union.inForce[at]
 	}
 	out.Declared = declared(in.Nodes, wins, u.Daemon)
+	p.rebalance()
 	for _, d := range p.finish().Decisions {
 		if d.Unit == u {
 			out.Decision = &d
@@ -114,6 +115,9 @@ func (p *planner) placeHypothetically(g *group, u daemon.Unit, row *daemon.Recor
 		}
 	}
 	p.place(j, &Decision{Unit: u}, row)
+	if seen := p.watch.seen; row.State.IsFree() && p.waits(row) && seen.Next != (node.Identity{}) {
+		seen.Why.Note = "once no more nodes join or leave, at the latest at " + row.Since.Add(p.in.SettleWindow).UTC().Format(time.RFC3339)
+	}
 }
 
 // neverPlaced returns why a unit is never placed, if that is so.

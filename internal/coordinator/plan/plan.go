@@ -19,7 +19,8 @@
 //	none                      declare                           –                        –
 //	free                      place                             retire                   wait; retire after RetireAfter
 //	free and retired          declare again                     –                        –
-//	assigning, active         keep                              revoke                   keep
+//	assigning, active         keep; revoke in a round           revoke                   keep
+//	                          of rebalancing
 //	… on a leaving node       revoke                            revoke                   revoke
 //	revoking                  keep                              keep                     keep
 //	unknown state             keep, listed                      keep, listed             keep, listed
@@ -49,6 +50,20 @@
 // After a failure, the unit's embargo keeps it away from the node on which it failed; no rule here does. If no
 // other node can take the unit, it waits and is listed as unplaced.
 //
+// # When units wait, and when they are moved
+//
+// A burst is at least two nodes, and more than half of all, that joined or left within a settle window. While one
+// lasts, a free unit waits, but for no more than one settle window since it became free. Without that, the first of six
+// new nodes would get everything. Nodes that were declared dead are no burst: waiting would only lengthen a failover.
+//
+// Once nothing has joined or left for a settle window, and no node is late or deaf, a plan may move running units so
+// that loads become even: at most MaxMoves of them, and only when no unit is draining, for an earlier round or a node
+// that leaves.
+// While nodes run different versions, the window is 60 times as long. Even is: no unit could go to a node whose
+// load would then still be lower than the load of its own node. With equal weights and capacities, loads then differ by at most one
+// unit. Units of daemons with NoRebalance and units that fail are not moved, and none is moved to a node on which it has
+// failed.
+//
 // # Cost
 //
 // Eligibility is decided per node and distinct set of requirements (kind, labels, label to spread by), not per
@@ -59,9 +74,8 @@
 //
 // # What is not done
 //
-// Running units are not moved to even out the load: a node that joins gets units that become free. A bounded
-// round of moves after the membership has settled would belong here, between revoking and placing. The leader
-// (package member) decides deadlines, deaths, the settle window of a new cluster and the size of a commit.
+// The leader (package member) decides deadlines, deaths, the settle window of a new cluster, when a round of moves is
+// due, and the size of a commit.
 package plan
 
 import (
@@ -78,9 +92,17 @@ type Input struct {
 	// RetireAfter is how long a unit must have been free, with no present node advertising its daemon, before its
 	// row is retired. Zero keeps such rows.
 	RetireAfter time.Duration
-	Nodes       []Node          // in any order
-	Units       []daemon.Record // in any order
+	// SettleWindow is how long joins and leaves are waited out: before units are placed if there are many at once,
+	// and before units are moved in any case. Zero waits for nothing.
+	SettleWindow time.Duration
+	// MaxMoves is how many running units one plan may move to make loads even. Zero moves none.
+	MaxMoves int
+	Nodes    []Node          // in any order
+	Units    []daemon.Record // in any order
 }
+
+// DefaultMaxMoves is how many units a round moves if nothing else is configured.
+const DefaultMaxMoves = 100
 
 // Node is a member as the leader sees it.
 type Node struct {
@@ -114,6 +136,12 @@ type Plan struct {
 	Specs     Specs      // the specs in force
 	// Disagreements are specs that are advertised but not in force, sorted by daemon, then by loser.
 	Disagreements []Disagreement
+	// Balanced is set if MaxMoves allowed moves, the membership is settled, no unit drains or starts, and no move would
+	// make loads more even.
+	Balanced bool
+	// DueAt is when the same input may give another plan, because something waits for the membership to settle;
+	// zero if nothing does.
+	DueAt time.Time
 }
 
 // Decision is one change that the leader should make.
@@ -158,5 +186,6 @@ type Disagreement struct {
 func Make(in Input) Plan {
 	p := decideAll(in)
 	p.placeAll()
+	p.rebalance()
 	return p.finish()
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -15,6 +16,11 @@ type planner struct {
 	union   *union
 	groups  []group // sorted by daemon
 	leaving map[node.Incarnation]Rule
+
+	membership membership
+	moves      []Decision // of a round of rebalancing, sorted by unit
+	balanced   bool       // a round was considered, and nothing is left to move
+	due        time.Time  // see Plan.DueAt
 
 	// decisions are sorted by unit. Those with the step Assign are drafts until To is set. Drafts
 	// that no node can take become Unplaced. rows[i] is the row that decisions[i] was made from;
@@ -55,7 +61,7 @@ func (g *group) weight() int64 {
 
 // decideAll goes through all daemons, known from specs or rows, and decides everything but placement.
 func decideAll(in Input) *planner {
-	p := &planner{in: in, union: newUnion(in.Nodes)}
+	p := &planner{in: in, union: newUnion(in.Nodes), membership: readMembership(&in)}
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
 		if rule, ok := n.leaving(); ok && n.present() {
@@ -160,6 +166,7 @@ func (p *planner) decideFreeRow(g *group, row *daemon.Record, wanted bool) {
 	switch {
 	case wanted && row.Retired:
 		p.write(g, row, false, Why{Rule: DeclaredAgain})
+	case wanted && p.waits(row):
 	case wanted:
 		g.place++
 		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign}, row)
@@ -206,7 +213,10 @@ func (d *Decision) draft() bool {
 
 // finish returns the plan. Drafts without a node become Unplaced.
 func (p *planner) finish() Plan {
-	out := Plan{Unknown: p.unknown, Specs: Specs{p.union.inForce}, Disagreements: p.union.disagreements}
+	out := Plan{
+		Unknown: p.unknown, Specs: Specs{p.union.inForce}, Disagreements: p.union.disagreements,
+		Balanced: p.balanced, DueAt: p.due,
+	}
 	made := p.decisions[:0]
 	for i := range p.decisions {
 		d := &p.decisions[i]
@@ -217,5 +227,8 @@ func (p *planner) finish() Plan {
 		}
 	}
 	out.Decisions = made
+	if len(p.moves) > 0 { // then nothing else was decided
+		out.Decisions = p.moves
+	}
 	return out
 }

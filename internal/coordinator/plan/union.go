@@ -227,6 +227,7 @@ func difference(wins, loses *daemon.Spec) string {
 		{"stall_timeout", wins.StallTimeout, loses.StallTimeout},
 		{"max_failures", wins.MaxFailures, loses.MaxFailures},
 		{"on_abandoned", wins.OnAbandoned, loses.OnAbandoned},
+		{"no_rebalance", wins.NoRebalance, loses.NoRebalance},
 	} {
 		if f.a != f.b {
 			out = append(out, fmt.Sprintf("%s %v, not %v", f.name, f.a, f.b))
@@ -241,5 +242,5 @@ func same(a, b *daemon.Spec) bool {
 		a.Spread == b.Spread && a.WaitReady == b.WaitReady &&
 		a.AcknowledgeTimeout == b.AcknowledgeTimeout && a.DrainTimeout == b.DrainTimeout &&
 		a.StallTimeout == b.StallTimeout && a.MaxFailures == b.MaxFailures &&
-		a.OnAbandoned == b.OnAbandoned && maps.Equal(a.Requires, b.Requires)
+		a.OnAbandoned == b.OnAbandoned && a.NoRebalance == b.NoRebalance && maps.Equal(a.Requires, b.Requires)
 }

@@ -32,6 +32,7 @@ const (
 	NodeDeaf         Rule = "node deaf"
 	NotAdvertised    Rule = "no node advertises it"
 	NoEligibleNode   Rule = "no eligible node"
+	Rebalancing      Rule = "rebalancing" // the unit moves so that loads become even
 )
 
 // Filter is why a node is no candidate: the first filter that applies.

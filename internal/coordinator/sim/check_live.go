@@ -3,9 +3,11 @@ package sim
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 )
 
@@ -22,10 +24,17 @@ func (w *world) restartBound(string) {
 
 // bound returns the time within which the cluster must be well again, whatever happened before. It covers a lease
 // that a step of the store's clock has lengthened, a TTL after a new store, a death, a forced end of a drain, and
-// a failed first attempt to run something.
+// a failed first attempt to run something. Then it covers a round of rebalancing: the settle window, a forced end of
+// the drains, and the starts.
 func (w *world) bound() time.Duration {
 	t := w.t
-	return t.LeaseDuration + 2*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
+	round := t.SettleWindow + t.ForceAfter(w.longestDrain()) + t.AcknowledgeTimeout + 2*t.HeartbeatInterval
+	for _, k := range w.works {
+		if k.OneByOne > 0 {
+			round += k.Ready.Max
+		}
+	}
+	return round + t.LeaseDuration + 2*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
 }
 
 // longestDrain returns the longest drain timeout of any unit.
@@ -84,6 +93,7 @@ func (c *checks) wellBy(w *world, rule string) {
 	if candidates > 0 {
 		c.oneLeads(w, snap, rule)
 		c.unitsRun(w, snap, members, rule)
+		c.evenLoads(w, snap, members)
 	}
 }
 
@@ -270,6 +280,9 @@ func (c *checks) checkNothingMoves(w *world, e *daemon.Event, unit int) {
 			w.violate("I5", "%s of the healthy p%02d", e.Kind, p.index)
 		}
 	}
+	if e.Kind == daemon.AssignmentRevoking && strings.HasPrefix(e.Reason, string(plan.Rebalancing)) && w.restless() {
+		c.well[unit] = false // other units have moved since the cluster was even
+	}
 	if unit >= 0 && c.well[unit] {
 		w.violate("I5", "%s of %s in a cluster that was well", e.Kind, e.Unit)
 	}
@@ -310,7 +323,7 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 	}
 	for _, u := range units {
 		w.after(again+queued+u.work.Ready.Max, func() {
-			if c.disturbedAt != at || len(u.live) > 0 {
+			if c.disturbedAt != at || len(u.live) > 0 || u.enteredAt > died { // a unit that ran again may move since
 				return
 			}
 			if w.anyCandidate() && w.canRun(u) {

@@ -36,7 +36,7 @@ func (c *checks) entered(w *world, r *run) {
 	if r.fence.Generation > o.generation {
 		*o = owner{r.fence.Generation, r.p.index}
 	}
-	r.u.live = append(r.u.live, r)
+	r.u.live, r.u.enteredAt = append(r.u.live, r), w.now
 	c.runsTogether(w, r.u)
 	w.queue.push(event{at: w.now + r.p.runTrust(), kind: evTrust, run: r, n: r.epoch})
 }

@@ -72,6 +72,8 @@ type Config struct {
 	Faults Faults
 	// Work is the daemons that the cluster runs; nil draws them.
 	Work []Work
+	// MaxMoves is how many units a leader moves in one round of rebalancing; 0 means 100, and less moves none.
+	MaxMoves int
 	// Store declares the limits of the store.
 	Store storage.Capabilities
 	// Trace, if set, receives every line of the history.

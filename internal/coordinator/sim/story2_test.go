@@ -60,6 +60,7 @@ func TestStoryNewDaemonUnderAnOldLeader(t *testing.T) {
 	advert.Specs = append(advert.Specs[:len(advert.Specs):len(advert.Specs)], added.Spec)
 	advert.Kinds = append(advert.Kinds[:len(advert.Kinds):len(advert.Kinds)], added.Spec.WithDefaults().Kind)
 	p.host.advert, p.host.full = advert, advert
+	s.restartBound("new daemon")
 	p.step(member.Advertise{Advert: advert})
 	s.within(2*s.t.HeartbeatInterval+time.Second, "the new daemon runs", func() bool {
 		for _, u := range s.units {

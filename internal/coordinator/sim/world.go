@@ -8,6 +8,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 )
 
@@ -70,6 +71,7 @@ type unit struct {
 	daemon.Unit
 	index              int
 	work               *Work
+	enteredAt          time.Duration
 	live               []*run // entered and not returned, anywhere
 	resource           resource
 	externalGeneration int64 // the highest generation that a resource outside of the store has seen
@@ -81,6 +83,9 @@ func newWorld(cfg Config) *world {
 	}
 	if cfg.Timing == (lease.Timing{}) {
 		cfg.Timing = lease.Default()
+	}
+	if cfg.MaxMoves == 0 {
+		cfg.MaxMoves = plan.DefaultMaxMoves
 	}
 	w := &world{
 		rng:    rand.New(rand.NewPCG(cfg.Seed, 0x73696d)),

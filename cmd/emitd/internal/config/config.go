@@ -23,6 +23,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/queue/broker"
 )
@@ -85,8 +86,9 @@ type coordinatorKeys struct {
 	QueryTimeout        Duration `key:"query_timeout" help:"longest duration of one call to the store"`
 	LeaseDuration       Duration `key:"lease_duration" help:"how long a leader may act without renewing; after a crash there is no leader for this time"`
 	NodeRegistrationTTL Duration `key:"node_registration_ttl" help:"how long a node without heartbeats keeps its units"`
-	SettleWindow        Duration `key:"settle_window" help:"how long the first leader of an idle cluster waits for nodes to join"`
+	SettleWindow        Duration `key:"settle_window" help:"how long joins and leaves are waited out: before units are placed if many nodes join or leave at once, and before running units are moved to make loads even"`
 	LeaderStopTimeout   Duration `key:"leader_stop_timeout" help:"how long leader-only work has to return at a clean stop"`
+	MaxMovesPerRound    int      `key:"max_moves_per_round" help:"how many running units the leader moves at a time to make loads even, once no node has joined or left for settle_window; 0: none"`
 }
 
 // daemonsKeys holds the durations of assignments, and which daemons run.
@@ -116,6 +118,7 @@ type Exec struct {
 	DrainTimeout       Duration          `key:"drain_timeout" help:"overrides daemons.drain_timeout"`
 	StallTimeout       Duration          `key:"stall_timeout" help:"a run that prints nothing for this long counts as failed; 0s: never"`
 	MaxFailures        int               `key:"max_failures" help:"consecutive failures before the node releases the unit; -1: never"`
+	NoRebalance        bool              `key:"no_rebalance" help:"do not move running units to make loads even; they still move when their node leaves, dies or fails them"`
 	OnAbandoned        string            `key:"on_abandoned" words:"exit" help:"exit: the node ends if a command cannot be ended; empty: it continues, and the unit stays occupied until the command ends"`
 }
 
@@ -221,6 +224,7 @@ func Defaults(profile string) Config {
 			HeartbeatInterval: Duration(t.HeartbeatInterval), QueryTimeout: Duration(t.QueryTimeout),
 			LeaseDuration: Duration(t.LeaseDuration), NodeRegistrationTTL: Duration(t.NodeRegistrationTTL),
 			SettleWindow: Duration(t.SettleWindow), LeaderStopTimeout: Duration(t.LeaderStopTimeout),
+			MaxMovesPerRound: plan.DefaultMaxMoves,
 		},
 		Daemons: daemonsKeys{
 			AcknowledgeTimeout: Duration(t.AcknowledgeTimeout), DrainTimeout: Duration(t.DrainTimeout),
@@ -321,6 +325,6 @@ func (e Exec) Spec() daemon.Spec {
 		AcknowledgeTimeout: time.Duration(e.AcknowledgeTimeout),
 		DrainTimeout:       time.Duration(e.DrainTimeout),
 		StallTimeout:       time.Duration(e.StallTimeout),
-		MaxFailures:        e.MaxFailures, OnAbandoned: e.OnAbandoned,
+		MaxFailures:        e.MaxFailures, OnAbandoned: e.OnAbandoned, NoRebalance: e.NoRebalance,
 	}
 }

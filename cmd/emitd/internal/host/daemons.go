@@ -71,7 +71,7 @@ func (h *host) command(e config.Exec) exec.Config {
 		User: e.User, Group: e.Group,
 		Revision: s.Revision, Instances: s.Instances, Weight: s.Weight, Requires: s.Requires, Spread: s.Spread,
 		AcknowledgeTimeout: s.AcknowledgeTimeout, DrainTimeout: s.DrainTimeout, StallTimeout: s.StallTimeout,
-		MaxFailures: s.MaxFailures, OnAbandoned: s.OnAbandoned,
+		MaxFailures: s.MaxFailures, OnAbandoned: s.OnAbandoned, NoRebalance: s.NoRebalance,
 		Logger: h.log,
 	}
 }

@@ -288,11 +288,15 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	if timing.SettleWindow == 0 {
 		timing.SettleWindow = -1 // the coordinator's value for none
 	}
+	moves := cfg.Coordinator.MaxMovesPerRound
+	if moves == 0 {
+		moves = -1 // likewise
+	}
 	c, err := coordinator.New(h.up.Store.Store, coordinator.Config{
 		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity,
 		Version: h.Version, Address: h.up.Advertised,
 		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
-		Profile: cfg.Profile, Timing: timing, HostLock: h.lock, Hooks: h.hooks(id.Name),
+		Profile: cfg.Profile, Timing: timing, MaxMovesPerRound: moves, HostLock: h.lock, Hooks: h.hooks(id.Name),
 		Logger: h.log, MeterProvider: meter, TracerProvider: h.tel.Tracer,
 	})
 	if err != nil {

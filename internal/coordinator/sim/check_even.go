@@ -1,0 +1,53 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/emitd/emitd/daemon"
+)
+
+// evenLoads checks I7 in a cluster that is well: no unit could go to a member whose load would then still be lower than
+// the load of its own. It says nothing where units change their nodes by themselves.
+func (c *checks) evenLoads(w *world, snap *daemon.Snapshot, members []*process) {
+	if w.cfg.MaxMoves < 0 || w.deploying > 0 || w.restless() {
+		return
+	}
+	held := map[*process]int{}
+	for i := range snap.Units {
+		r := &snap.Units[i]
+		if p := w.byInc[r.Holder.Incarnation]; p != nil && !r.State.IsFree() {
+			held[p] += w.units[w.unitAt[r.Unit]].work.Spec.WithDefaults().Weight
+		}
+	}
+	for i := range snap.Units {
+		r := &snap.Units[i]
+		from, u := w.byInc[r.Holder.Incarnation], w.units[w.unitAt[r.Unit]]
+		if r.State != daemon.Active || !from.healthy() || u.work.Spec.NoRebalance {
+			continue
+		}
+		weight := u.work.Spec.WithDefaults().Weight
+		for _, to := range members {
+			if to == from || !w.mayRun(to, u.work) || failedOn(r, to) {
+				continue
+			}
+			// (held[to] + weight) / capacity(to) < held[from] / capacity(from)
+			if (held[to]+weight)*from.capacity() < held[from]*to.capacity() {
+				w.violate("I7", "%s runs on p%02d with load %d/%d; p%02d has %d/%d",
+					u.Unit, from.index, held[from], from.capacity(), to.index, held[to], to.capacity())
+				return
+			}
+		}
+	}
+}
+
+func (p *process) capacity() int { return max(p.host.advert.Traits.Capacity, 1) }
+
+// failedOn reports whether the unit has failed on the process.
+func failedOn(r *daemon.Record, p *process) bool {
+	return slices.ContainsFunc(r.Embargoes, func(e daemon.Embargo) bool { return e.Incarnation == p.who.Incarnation })
+}
+
+// restless reports whether units may change their nodes by themselves at any time, so that loads change too.
+func (w *world) restless() bool {
+	return slices.ContainsFunc(w.works, func(k *Work) bool { return k.flaky() || k.OneByOne > 0 })
+}

@@ -1,0 +1,248 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/internal/coordinator/lease"
+)
+
+// journey counts how often each unit was entered on another machine than before, and how long it ran nowhere in
+// between.
+type journey struct {
+	moves []int
+	gaps  []time.Duration // sorted once total was called
+	at    []*process
+	since []time.Duration // since when it runs nowhere
+}
+
+// watch begins to count.
+func (s *stage) watch() *journey {
+	j := &journey{moves: make([]int, len(s.units)), at: s.where(), since: make([]time.Duration, len(s.units))}
+	var look func()
+	look = func() {
+		for i, p := range s.where() {
+			switch {
+			case p == nil && j.since[i] == 0:
+				j.since[i] = s.now
+			case p != nil:
+				if p != j.at[i] {
+					j.moves[i]++
+					j.at[i] = p
+					j.gaps = append(j.gaps, s.now-j.since[i])
+				}
+				j.since[i] = 0
+			}
+		}
+		s.after(10*time.Millisecond, look)
+	}
+	look()
+	return j
+}
+
+func (j *journey) total() int {
+	n := 0
+	for _, m := range j.moves {
+		n += m
+	}
+	return n
+}
+
+func (j *journey) gap(percent int) time.Duration {
+	slices.Sort(j.gaps)
+	return j.gaps[len(j.gaps)*percent/100]
+}
+
+// loads returns how many units run on each live machine, and the difference between the most and the least.
+func (s *stage) loads() (map[string]int, int) {
+	n := map[string]int{}
+	for _, p := range s.procs {
+		if p.state == running && !p.stopping && !p.host.advert.Traits.NoDaemons {
+			n[fmt.Sprintf("p%02d", p.index)] = 0
+		}
+	}
+	for _, p := range s.where() {
+		if p != nil {
+			n[fmt.Sprintf("p%02d", p.index)]++
+		}
+	}
+	low, high := 1<<30, 0
+	for _, units := range n {
+		low, high = min(low, units), max(high, units)
+	}
+	return n, high - low
+}
+
+func (s *stage) wantEven() {
+	s.Helper()
+	if n, diff := s.loads(); diff > 1 || !s.allRun() {
+		s.Errorf("loads %v, all run: %v", n, s.allRun())
+	}
+}
+
+// seeds runs a story with several seeds and both profiles.
+func manySeeds(t *testing.T, n uint64, story func(t *testing.T, seed uint64, timing lease.Timing)) {
+	t.Helper()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		for seed := range n {
+			t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
+				t.Parallel()
+				story(t, seed+1, timing)
+			})
+		}
+	})
+}
+
+// Nine of ten nodes are cut off until one runs everything, and return. A minute later the loads are even again, after
+// as few moves as possible.
+func TestStoryHealOfNineNodes(t *testing.T) {
+	t.Parallel()
+	manySeeds(t, 6, func(t *testing.T, seed uint64, timing lease.Timing) {
+		s := onStage(t, Config{Seed: seed, Nodes: 10, Timing: timing, Work: []Work{plain("acme:a", 60)}}).begin()
+		s.wantEven()
+		stays := s.leader()
+		s.restartBound("cut")
+		for _, h := range s.hosts {
+			h.cut = h.proc != stays
+		}
+		s.within(2*s.bound(), "one node runs everything", func() bool { return len(stays.runs) == 60 && s.allRun() })
+		for _, h := range s.hosts {
+			h.cut = false
+		}
+		s.restartBound("heal")
+		j := s.watch()
+		s.pass(time.Minute)
+		s.wantEven()
+		t.Logf("%d moves, gap p50 %v, p99 %v", j.total(), j.gap(50), j.gap(99))
+		if j.total() > 54 {
+			t.Errorf("%d moves, want at most 54", j.total())
+		}
+	})
+}
+
+// Six nodes join three. Each unit moves at most once, and the loads are even.
+func TestStoryScaleOut(t *testing.T) {
+	t.Parallel()
+	manySeeds(t, 6, func(t *testing.T, seed uint64, timing lease.Timing) {
+		s := onStage(t, Config{Seed: seed, Nodes: 9, Timing: timing, Work: []Work{plain("acme:a", 40), plain("acme:b", 5)}})
+		joining := s.hosts[3:]
+		s.hosts = s.hosts[:3]
+		s.begin()
+		s.wantEven()
+		j := s.watch()
+		s.hosts = append(s.hosts, joining...)
+		for _, h := range joining {
+			s.after(s.upTo(3*time.Second), func() { s.start(h) })
+		}
+		s.pass(time.Minute)
+		s.wantEven()
+		if j.total() != 30 || slices.Max(j.moves) > 1 {
+			t.Errorf("%d moves, want 30; one unit moved %d times", j.total(), slices.Max(j.moves))
+		}
+	})
+}
+
+// All six nodes are replaced at once. The first of the new ones does not get everything for good.
+func TestStoryAllReplacedAtOnce(t *testing.T) {
+	t.Parallel()
+	manySeeds(t, 12, func(t *testing.T, seed uint64, timing lease.Timing) {
+		s := onStage(t, Config{Seed: seed, Nodes: 12, Timing: timing, Work: []Work{plain("acme:a", 24)}})
+		joining := s.hosts[6:]
+		s.hosts = s.hosts[:6]
+		s.begin()
+		j := s.watch()
+		leaving := s.hosts
+		s.hosts = append(slices.Clone(leaving), joining...)
+		for i := range joining {
+			s.after(s.upTo(timing.SettleWindow/2), func() { s.start(joining[i]) })
+			s.after(s.upTo(timing.SettleWindow/2), leaving[i].proc.stop)
+		}
+		s.pass(2 * time.Minute)
+		s.wantEven()
+		t.Logf("%.2f moves per unit, gap p50 %v, p99 %v", float64(j.total())/24, j.gap(50), j.gap(99))
+		if longest := j.gap(99); longest > timing.SettleWindow+timing.HeartbeatInterval {
+			t.Errorf("a unit ran nowhere for %v", longest)
+		}
+	})
+}
+
+// Scenario 11: 20 nodes with 1,000 units are replaced one after another. If each new node joins before an old one
+// leaves, every unit moves once. If the old one leaves first, what moves more than once is one round of rebalancing.
+func TestStoryRollingReplacement(t *testing.T) {
+	t.Parallel()
+	for _, surge := range []bool{true, false} {
+		for _, pause := range []time.Duration{0, time.Second} {
+			name := fmt.Sprintf("remove first, pause %v", pause)
+			if surge {
+				name = fmt.Sprintf("surge, pause %v", pause)
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				profiles(t, func(t *testing.T, timing lease.Timing) { roll(t, timing, surge, pause) })
+			})
+		}
+	}
+}
+
+func roll(t *testing.T, timing lease.Timing, surge bool, pause time.Duration) {
+	t.Helper()
+	s := onStage(t, Config{Nodes: 40, Timing: timing, Work: []Work{plain("acme:a", 1000)}})
+	joining := s.hosts[20:]
+	s.hosts = s.hosts[:20]
+	s.begin()
+	s.wantEven()
+	leaving := slices.Clone(s.hosts)
+	j := s.watch()
+	for i, h := range leaving {
+		s.hosts = append(s.hosts, joining[i])
+		if surge {
+			p := s.start(joining[i])
+			s.within(time.Minute, "the new node is live", func() bool { return s.registered(p) })
+		}
+		old := h.proc
+		old.stop()
+		s.within(2*time.Minute, "the old node has ended", func() bool { return old.state == dead })
+		if !surge {
+			p := s.start(joining[i])
+			s.within(time.Minute, "the new node is live", func() bool { return s.registered(p) })
+		}
+		s.pass(pause)
+	}
+	s.pass(s.bound())
+	s.wantEven()
+	per := float64(j.total()) / 1000
+	t.Logf("%.3f moves per unit, gap p50 %v, p99 %v", per, j.gap(50), j.gap(99))
+	if limit := map[bool]float64{true: 1, false: 1.1}[surge]; per > limit {
+		t.Errorf("%.3f moves per unit, want at most %v", per, limit)
+	}
+}
+
+// registered reports whether the process is a live member.
+func (s *stage) registered(p *process) bool {
+	for _, m := range s.snapshot().Nodes {
+		if m.Incarnation == p.who.Incarnation {
+			return m.Present()
+		}
+	}
+	return false
+}
+
+// A unit that fails on every node goes from node to node. No other unit moves for that.
+func TestStoryCrashMovesNoOther(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		sick := plain("acme:sick", 1)
+		sick.Fails, sick.Spec.MaxFailures = time.Second, 1
+		s := onStage(t, Config{Nodes: 4, Timing: timing, Work: []Work{plain("acme:a", 11), sick}}).begin()
+		s.pass(time.Minute)
+		j := s.watch()
+		s.pass(time.Hour)
+		for i, n := range j.moves {
+			if n > 0 && s.units[i].Daemon == "acme:a" {
+				t.Errorf("%s moved %d times", s.units[i].Unit, n)
+			}
+		}
+	})
+}
