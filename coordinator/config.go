@@ -95,6 +95,10 @@ type Config struct {
 	// MaxMovesPerRound is how many running units this node moves at a time, as leader, to make loads even; 0 counts
 	// as 100, and a negative number moves none. Each move is a graceful hand-over.
 	MaxMovesPerRound int
+	// BrakePercent is the brake: if more than this share of the nodes, and at least three, look dead at once, then this
+	// node, as leader, takes nothing from them for another NodeRegistrationTTL, unless their end is proven. 0 counts
+	// as 50, and a negative number means no brake.
+	BrakePercent int
 	// HostLock is the path of a file that is kept locked (flock) by this process, and by whatever ends its child
 	// processes after it. Set it if the process has child processes. Without the lock, other nodes on the host
 	// could take exit evidence of this process as the end of its work while a child still runs.
@@ -121,6 +125,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Cluster = cmp.Or(c.Cluster, "default")
 	c.Profile = cmp.Or(c.Profile, ProfileDefault)
 	c.Capacity = cmp.Or(c.Capacity, 1)
+	c.BrakePercent = cmp.Or(c.BrakePercent, plan.DefaultBrakePercent)
 	c.MaxMovesPerRound = cmp.Or(c.MaxMovesPerRound, plan.DefaultMaxMoves)
 	c.Labels = maps.Clone(c.Labels)
 	if c.Clock == nil {

@@ -222,7 +222,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	m := member.New(member.Config{
 		Node: c.cfg.Node, Advert: advert, Timing: c.timing,
-		Store: storage.CapabilitiesOf(c.store), MaxMoves: c.cfg.MaxMovesPerRound, Seed: rand.Uint64(),
+		Store: storage.CapabilitiesOf(c.store), MaxMoves: c.cfg.MaxMovesPerRound,
+		BrakePercent: c.cfg.BrakePercent, Seed: rand.Uint64(),
 	}, c.clock())
 	s := newShell(ctx, c, m)
 	return s.run(ctx)

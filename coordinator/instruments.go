@@ -56,6 +56,7 @@ type instruments struct {
 	offset          metric.Float64ObservableGauge
 	changeTime      metric.Float64ObservableGauge
 	changeLimit     metric.Float64ObservableGauge
+	brake           metric.Int64ObservableGauge
 
 	counts      atomic.Pointer[counts]
 	clockOffset atomic.Pointer[time.Duration]
@@ -103,7 +104,7 @@ func newInstruments(c *Coordinator) (*instruments, error) {
 
 // observables creates the metrics that are collected on request.
 func (m *instruments) observables() error {
-	var errs [10]error
+	var errs [11]error
 	m.leader, errs[0] = m.meter.Int64ObservableGauge("emitd.coordinator.leader", metric.WithUnit("{leader}"), metric.WithDescription("1 while this node leads."))
 	m.term, errs[1] = m.meter.Int64ObservableGauge("emitd.coordinator.term", metric.WithUnit("{term}"), metric.WithDescription("Ordinal of the newest term that this node has observed."))
 	m.trust, errs[2] = m.meter.Float64ObservableGauge("emitd.lease.trust.remaining", metric.WithUnit("s"), metric.WithDescription("How long this leader may act without another renewal."))
@@ -114,6 +115,7 @@ func (m *instruments) observables() error {
 	m.unplaceableAge, errs[7] = m.meter.Float64ObservableGauge("emitd.assignment.unplaceable.age", metric.WithUnit("s"), metric.WithDescription("Longest time for which a unit has had no node that can run it, reported by the leader."))
 	m.changeTime, errs[8] = m.meter.Float64ObservableGauge("emitd.store.change.duration", metric.WithUnit("s"), metric.WithDescription("Shortest duration of one change in a store that applies the changes of all nodes one after the other."))
 	m.changeLimit, errs[9] = m.meter.Float64ObservableGauge("emitd.store.change.limit", metric.WithUnit("s"), metric.WithDescription("Longest duration of one change that the timings and the number of nodes allow, in such a store."))
+	m.brake, errs[10] = m.meter.Int64ObservableGauge("emitd.coordinator.brake", metric.WithUnit("{brake}"), metric.WithDescription("1 while many nodes look dead at once and nothing is taken from them, reported by the leader."))
 	return errors.Join(errs[:]...)
 }
 
@@ -122,7 +124,7 @@ func (m *instruments) observe(c *Coordinator) (unregister func()) {
 	r, err := m.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		m.collect(c, o)
 		return nil
-	}, m.leader, m.term, m.trust, m.nodeCount, m.assignmentCount, m.unplaceable, m.unplaceableAge, m.offset, m.changeTime, m.changeLimit)
+	}, m.leader, m.term, m.trust, m.nodeCount, m.assignmentCount, m.unplaceable, m.unplaceableAge, m.offset, m.changeTime, m.changeLimit, m.brake)
 	if err != nil {
 		c.log.Warn("metrics are incomplete", "error", err)
 		return func() {}
@@ -148,6 +150,11 @@ func (m *instruments) collect(c *Coordinator, o metric.Observer) {
 		return
 	}
 	o.ObserveInt64(m.leader, 1, cluster)
+	braked := int64(0)
+	if view.Braked {
+		braked = 1
+	}
+	o.ObserveInt64(m.brake, braked, cluster)
 	if view.LeaderValidUntil != lease.Never {
 		o.ObserveFloat64(m.trust, max(view.LeaderValidUntil.Sub(c.clock()), 0).Seconds(), cluster)
 	}

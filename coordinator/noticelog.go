@@ -101,6 +101,10 @@ func (j *noticeLog) notice(now lease.Instant, n member.Notice) {
 		j.failing = 0
 	case member.PassFailed:
 		j.log.Warn("the leader's pass failed; it will be repeated", "term", n.Term, "error", n.Err)
+	case member.BrakeHeld:
+		j.log.Error("the brake holds: many nodes look dead at once, which may be the network", "reason", n.Reason)
+	case member.BrakeReleased:
+		j.log.Warn("the brake is released", "reason", n.Reason)
 	case member.StoreChanged:
 		j.log.Warn("the store was replaced: the node waits before it assigns or starts anything", "store", n.Reason)
 	case member.ClockStepped:

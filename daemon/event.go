@@ -35,6 +35,9 @@ const (
 	AssignmentFailing   EventKind = "assignment.failing"   // its run fails and is started again on the same node
 	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run has lasted for FailuresResetAfter
 
+	BrakeHeld     EventKind = "brake.held"     // so many nodes look dead at once that nothing is taken from them for a while
+	BrakeReleased EventKind = "brake.released" // the nodes are back, or the time is over
+
 	FenceWaiting   EventKind = "fence.waiting"
 	OperatorResign EventKind = "operator.resign"
 )

@@ -368,6 +368,9 @@ type Commit struct {
 	HighestGeneration int64
 	Changes           []Change
 	Nodes             []NodeChange
+	// Events are decisions of the leader that change no row. Their Kind, Node, Daemon, Reason and Detail count; the store
+	// numbers and stamps them, and adds the term. They come before the events of the changes.
+	Events []daemon.Event
 }
 
 // MaxChanges is the most changes that one commit may have.

@@ -63,6 +63,9 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 		m.count(func(n int64) { held = n == 1 }, "commit_lock", term...)
 		lockRows(m, c, changes)
 		m.ask(isSame(&same), "same", cleanText(c.StoreID), read)
+		if len(c.Events) > 0 {
+			m.do("commit_events", append(slices.Clone(term), encode(eventInputs(c.Events)))...)
+		}
 		for part := range splitByKey(nodeInputs(c.Nodes), func(in nodeInput) string { return in.Incarnation }) {
 			m.do("commit_nodes", append(slices.Clone(term), encode(part))...)
 		}
@@ -146,6 +149,24 @@ func nodeInputs(changes []storage.NodeChange) []nodeInput {
 	out := make([]nodeInput, len(changes))
 	for i, c := range changes {
 		out[i] = nodeInput{i, string(c.Guard.Incarnation), number(c.Guard.Seq), string(c.State), cleanText(c.Reason), c.ObservedAt}
+	}
+	return out
+}
+
+// eventInput is one element of the input of commit_events.sql.
+type eventInput struct {
+	Ord    int             `json:"ord"`
+	Kind   string          `json:"kind"`
+	Node   string          `json:"node"`
+	Daemon string          `json:"daemon"`
+	Reason string          `json:"reason"`
+	Detail json.RawMessage `json:"detail,omitempty"`
+}
+
+func eventInputs(events []daemon.Event) []eventInput {
+	out := make([]eventInput, len(events))
+	for i, e := range events {
+		out[i] = eventInput{i, cleanText(string(e.Kind)), cleanText(e.Node), cleanText(string(e.Daemon)), cleanText(e.Reason), detail(e.Detail)}
 	}
 	return out
 }

@@ -18,6 +18,7 @@ var guardStories = []story{
 	{"a dead node's units are taken only if its row still stands still", 0, guardsDeath},
 	{"a node is declared dead only if its row still stands still", 0, guardsRemoval},
 	{"a node removed and its units freed are one commit", 0, buriesInOneCommit},
+	{"decisions that change no row are told under the term", 0, tellsDecisions},
 	{"judgements are told once, and heartbeats do not touch them", 0, judges},
 	{"a judgement is of the stamp it was made of", Clock, guardsJudgements},
 }
@@ -301,4 +302,34 @@ func guardsJudgements(w *world) {
 	p.beat()
 	w.unchanged(func() { judged(node.Late, old) })
 	w.equal("judged while it beats", judged(node.Deaf, old), node.Deaf)
+}
+
+// tellsDecisions: events of a commit are written in order, before those of its changes, and only under the term.
+func tellsDecisions(w *world) {
+	l, peers := w.cluster(2)
+	r := l.bring(unit0, peers[0], daemon.Active)
+	events := []daemon.Event{
+		{Kind: daemon.BrakeHeld, Reason: "6 of 10 nodes look dead", Detail: []byte(`{"dead": 6}`), Seq: 17, Term: 3, Node: "n1"},
+		{Kind: daemon.BrakeReleased, Daemon: "acme:x", Reason: "the nodes are back"},
+	}
+	w.unchanged(func() {
+		_, err := w.Store.Commit(w.ctx, storage.Commit{Term: node.TermRef{Number: l.term.Number + 1}, Events: events})
+		w.refused(err, storage.ErrTermLost)
+	})
+	head := w.look().Head
+	_, err := w.Store.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Events: events, Changes: []storage.Change{on(r, daemon.Revoke)}})
+	w.ok(err)
+	page, err := w.Store.Events(w.ctx, head, 10)
+	w.ok(err)
+	w.equal("events", len(page.Events), 3)
+	for i, want := range events {
+		got := page.Events[i]
+		w.equal("seq", got.Seq, head+1+int64(i))
+		w.equal("kind", got.Kind, want.Kind)
+		w.equal("term", got.Term, l.term.Number)
+		w.equal("reason", got.Reason, want.Reason)
+		w.equal("node", got.Node, want.Node)
+		w.equal("daemon", got.Daemon, want.Daemon)
+	}
+	w.equal("the change's event", page.Events[2].Kind, daemon.AssignmentRevoking)
 }

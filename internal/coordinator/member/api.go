@@ -65,6 +65,8 @@ type Config struct {
 	Store  storage.Capabilities
 	// MaxMoves is how many running units a leader moves in one round to make loads even; 0 moves none.
 	MaxMoves int
+	// BrakePercent is the share of the nodes that may look dead at once before the brake holds; 0 means no brake.
+	BrakePercent int
 	// Seed seeds the random numbers for jitter.
 	Seed uint64
 }
@@ -266,9 +268,11 @@ const (
 	StoreChanged       NoticeKind = "store changed"
 	ClockStepped       NoticeKind = "clock stepped"
 	IDInUse            NoticeKind = "id in use"
-	NoRoom             NoticeKind = "no room"      // the store cannot carry one more node; Reason: how long this one waits
-	StoreSlow          NoticeKind = "store slow"   // too slow for the timings and the number of nodes
-	StoreRecovered     NoticeKind = "store fine"   // no longer slow
+	NoRoom             NoticeKind = "no room"    // the store cannot carry one more node; Reason: how long this one waits
+	StoreSlow          NoticeKind = "store slow" // too slow for the timings and the number of nodes
+	StoreRecovered     NoticeKind = "store fine" // no longer slow
+	BrakeHeld          NoticeKind = "brake held" // leader only: many nodes look dead at once; Reason says how many
+	BrakeReleased      NoticeKind = "brake released"
 	Disagreement       NoticeKind = "disagreement" // two nodes advertise the same daemon differently
 )
 
@@ -314,6 +318,8 @@ type View struct {
 	// ChangeTimeLimit is how long it may take with these timings and this number of nodes. Both are 0 for other
 	// stores, and while they are not known yet.
 	ChangeTime, ChangeTimeLimit time.Duration
+	// Braked is set while this leader's brake holds.
+	Braked bool
 	// Unplaced lists the units for which this leader's newest plan found no node. It is shared: do not modify it.
 	Unplaced []plan.Unplaced
 }

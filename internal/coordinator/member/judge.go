@@ -18,11 +18,11 @@ func (m *Member) applyDeadlines(now lease.Instant) {
 	l := &m.leader
 	l.changes, l.nodes = l.changes[:0:0], l.nodes[:0:0]
 	clear(l.nodeStates)
+	m.observeSilence(now)
 	rows := make(map[node.Incarnation]*node.Member, len(l.snap.Nodes))
 	for i := range l.snap.Nodes {
 		p := &l.snap.Nodes[i]
 		rows[p.Incarnation] = p
-		l.observeRow(p, now)
 		m.evaluateNode(now, p)
 	}
 	running := false
@@ -142,6 +142,8 @@ func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 		// Deaf was found for the first time: take nothing from the node until a newer snapshot
 		// shows the same. Its next heartbeat, which confirms a reply, may be on its way.
 		l.nodeStates[p.Incarnation], l.passAgain = node.Late, true
+	} else if judged == node.Deaf && m.braked(now) {
+		l.nodeStates[p.Incarnation] = node.Late
 	}
 }
 
@@ -165,6 +167,9 @@ func (m *Member) deathReason(now lease.Instant, p *node.Member) string {
 	}
 	if at := m.leader.graceFrom.Add(t.Grace()); now < at {
 		m.requestPassAt(at)
+		return ""
+	}
+	if m.braked(now) {
 		return ""
 	}
 	return fmt.Sprintf("no heartbeat for %v", t.NodeRegistrationTTL)

@@ -43,6 +43,8 @@ type leader struct {
 	changes    []storage.Change
 	nodes      []storage.NodeChange
 	backlog    backlog
+	events     []daemon.Event // decisions that change no row; each is repeated until a commit succeeds
+	brake      brake
 	passAgain  bool // something was skipped, or a unit was only declared: do another pass at once
 	size       batch
 
@@ -152,6 +154,7 @@ func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
 	l.failed, l.withoutPass, l.idleFingerprint, l.snap, l.passAgain = 0, 0, fingerprint{}, nil, false
 	l.unplaced, l.unplacedReported = nil, map[daemon.Unit]string{}
+	l.brake, l.events = brake{}, nil
 }
 
 // requestPass asks for a pass, as soon as the current one has ended.
@@ -253,7 +256,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	if f.members != l.membership {
 		l.membership, l.maybeUneven = f.members, true
 	}
-	if len(l.changes) == 0 && len(l.nodes) == 0 && f == l.idleFingerprint {
+	if l.nothingDecided() && f == l.idleFingerprint {
 		m.passDone(now)
 		return
 	}
@@ -375,7 +378,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 	}
 	m.noticeUnplaced(&p.Plan)
 	m.noticeDisagreements(&p.Plan)
-	if len(l.changes) == 0 && len(l.nodes) == 0 {
+	if l.nothingDecided() {
 		l.idleFingerprint = m.fingerprint()
 	}
 	m.commitNext(now)
@@ -430,17 +433,20 @@ func (m *Member) noticeDisagreements(p *plan.Plan) {
 	m.leader.reportedDisagreements = told
 }
 
+// nothingDecided reports whether the pass has nothing to commit.
+func (l *leader) nothingDecided() bool { return len(l.changes)+len(l.nodes)+len(l.events) == 0 }
+
 // commitNext commits the next batch of the pass's changes, or ends the pass.
 func (m *Member) commitNext(now lease.Instant) {
 	l := &m.leader
-	if len(l.changes) == 0 && len(l.nodes) == 0 {
+	if l.nothingDecided() {
 		m.passDone(now)
 		return
 	}
 	n := l.size.of(len(l.changes))
 	commit := &storage.Commit{
 		Term: m.election.held.Ref(), StoreID: l.snap.StoreID, HighestGeneration: m.highestGeneration,
-		Changes: l.changes[:n:n], Nodes: l.nodes,
+		Changes: l.changes[:n:n], Nodes: l.nodes, Events: l.events,
 	}
 	l.changes, l.nodes = l.changes[n:], nil
 	l.phase = passCommitting
@@ -467,6 +473,7 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 		return
 	}
 	l.size.succeeded()
+	l.events = nil
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
 		m.noteHighest(0, o.Record.Generation)

@@ -252,6 +252,7 @@ func (m *Member) View() View {
 	}
 	if v.Leading {
 		v.Unplaced = m.leader.unplaced
+		v.Braked = m.leader.brake.since != 0 && !m.leader.brake.over
 	}
 	for u, r := range m.runs.live {
 		v.Runs = append(v.Runs, RunView{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Phase: r.phase(), ValidUntil: r.validUntil})

@@ -24,7 +24,7 @@ func (w *world) restartBound(string) {
 
 // bound returns the time within which the cluster must be well again, whatever happened before. It covers a lease
 // that a step of the store's clock has lengthened, a TTL after a new store, a death, a forced end of a drain, and
-// a failed first attempt to run something. Then it covers a round of rebalancing: the settle window, a forced end of
+// the brake, and a failed first attempt to run something. Then it covers a round of rebalancing: the settle window, a forced end of
 // the drains, and the starts.
 func (w *world) bound() time.Duration {
 	t := w.t
@@ -34,7 +34,7 @@ func (w *world) bound() time.Duration {
 			round += k.Ready.Max
 		}
 	}
-	return round + t.LeaseDuration + 2*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
+	return round + t.LeaseDuration + 3*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
 }
 
 // longestDrain returns the longest drain timeout of any unit.

@@ -84,7 +84,7 @@ func (w *world) startAs(h *host, who node.Identity) *process {
 		started: make([]int64, len(w.units)), listings: make([]listed, len(w.units)),
 	}
 	p.member = member.New(member.Config{
-		Node: who, Advert: h.advert, Timing: p.t, Store: w.cfg.Store, MaxMoves: w.cfg.MaxMoves, Seed: w.rng.Uint64(),
+		Node: who, Advert: h.advert, Timing: p.t, Store: w.cfg.Store, MaxMoves: w.cfg.MaxMoves, BrakePercent: plan.DefaultBrakePercent, Seed: w.rng.Uint64(),
 	}, p.local())
 	w.procs = append(w.procs, p)
 	w.byInc[who.Incarnation] = p

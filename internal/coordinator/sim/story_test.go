@@ -398,7 +398,7 @@ func TestStoryStoreDownForFiveMinutes(t *testing.T) {
 	t.Parallel()
 	for _, quickly := range []bool{true, false} {
 		profiles(t, func(t *testing.T, timing lease.Timing) {
-			s := onStage(t, Config{Nodes: 5, Timing: timing, Work: []Work{plain("acme:a", 15)}}).begin()
+			s := onStage(t, Config{Nodes: 10, Timing: timing, Work: []Work{plain("acme:a", 15)}}).begin()
 			assigned := s.stats.Assignments
 			before := s.where()
 			s.server.down, s.server.quick = true, quickly

@@ -8,11 +8,14 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Commit applies a leader's batch under its term, which the store has checked. It changes nodes
-// first, because they are the cause, and then units in the given order. It returns one outcome for
+// Commit applies a leader's batch under its term, which the store has checked. It first writes the
+// events that change no row. Then it changes nodes, because they are the cause, and then units in the given order. It returns one outcome for
 // each of Changes. A change of a node whose guard fails is skipped silently; the next snapshot
 // shows it.
 func Commit(r Rows, c storage.Commit, now time.Time) []storage.Outcome {
+	for _, e := range c.Events {
+		r.Emit(daemon.Event{Kind: e.Kind, Node: e.Node, Daemon: e.Daemon, Term: c.Term.Number, Reason: e.Reason, Detail: e.Detail}, now)
+	}
 	for _, n := range c.Nodes {
 		changeNode(r, n, now)
 	}

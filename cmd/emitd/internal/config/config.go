@@ -89,6 +89,7 @@ type coordinatorKeys struct {
 	SettleWindow        Duration `key:"settle_window" help:"how long joins and leaves are waited out: before units are placed if many nodes join or leave at once, and before running units are moved to make loads even"`
 	LeaderStopTimeout   Duration `key:"leader_stop_timeout" help:"how long leader-only work has to return at a clean stop"`
 	MaxMovesPerRound    int      `key:"max_moves_per_round" help:"how many running units the leader moves at a time to make loads even, once no node has joined or left for settle_window; 0: none"`
+	BrakePercent        int      `key:"brake_percent" help:"if more than this share of the nodes, and at least three, look dead at once, the leader takes nothing from them for another node_registration_ttl, unless their end is proven; 0: it does not wait"`
 }
 
 // daemonsKeys holds the durations of assignments, and which daemons run.
@@ -224,7 +225,7 @@ func Defaults(profile string) Config {
 			HeartbeatInterval: Duration(t.HeartbeatInterval), QueryTimeout: Duration(t.QueryTimeout),
 			LeaseDuration: Duration(t.LeaseDuration), NodeRegistrationTTL: Duration(t.NodeRegistrationTTL),
 			SettleWindow: Duration(t.SettleWindow), LeaderStopTimeout: Duration(t.LeaderStopTimeout),
-			MaxMovesPerRound: plan.DefaultMaxMoves,
+			MaxMovesPerRound: plan.DefaultMaxMoves, BrakePercent: plan.DefaultBrakePercent,
 		},
 		Daemons: daemonsKeys{
 			AcknowledgeTimeout: Duration(t.AcknowledgeTimeout), DrainTimeout: Duration(t.DrainTimeout),

@@ -90,6 +90,9 @@ func (v *validator) names() {
 	if n := v.Coordinator.MaxMovesPerRound; n < 0 {
 		v.complain(fault.BadValue, "coordinator.max_moves_per_round", "is %d, want 0 (move none) or more", n)
 	}
+	if n := v.Coordinator.BrakePercent; n < 0 || n > 100 {
+		v.complain(fault.BadValue, "coordinator.brake_percent", "is %d, want 0 (no brake) to 100", n)
+	}
 	for _, name := range sortedKeys(v.Node.Labels) {
 		if name == "" || strings.ContainsFunc(name+v.Node.Labels[name], notPrintable) {
 			v.complain(fault.BadValue, "node.labels", "has %q: %q, want printable text", name, v.Node.Labels[name])

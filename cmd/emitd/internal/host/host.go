@@ -292,11 +292,15 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	if moves == 0 {
 		moves = -1 // likewise
 	}
+	brake := cfg.Coordinator.BrakePercent
+	if brake == 0 {
+		brake = -1
+	}
 	c, err := coordinator.New(h.up.Store.Store, coordinator.Config{
 		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity,
 		Version: h.Version, Address: h.up.Advertised,
 		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
-		Profile: cfg.Profile, Timing: timing, MaxMovesPerRound: moves, HostLock: h.lock, Hooks: h.hooks(id.Name),
+		Profile: cfg.Profile, Timing: timing, MaxMovesPerRound: moves, BrakePercent: brake, HostLock: h.lock, Hooks: h.hooks(id.Name),
 		Logger: h.log, MeterProvider: meter, TracerProvider: h.tel.Tracer,
 	})
 	if err != nil {

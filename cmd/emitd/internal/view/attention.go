@@ -9,6 +9,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"
 )
@@ -111,6 +112,9 @@ func (v *viewer) candidates(s Status) string {
 }
 
 func (v *viewer) aboutNodes(s Status, add notify) {
+	if dead, of, mass := plan.MassDeath(v.planInput().Nodes, plan.DefaultBrakePercent); mass {
+		add(failing, "nodes", "emitd events --kind brake.held", "%d of %d nodes look dead at once: the leader takes nothing from them for another %s, unless their end is proven", dead, of, v.Timing.NodeRegistrationTTL)
+	}
 	names := map[string]int{}
 	for _, n := range s.Nodes {
 		if n.State == node.Removed {

@@ -204,7 +204,7 @@ type viewer struct {
 
 // planInput returns the planner's input, with the nodes' states as far as a reader can know them.
 func (v *viewer) planInput() plan.Input {
-	in := plan.Input{Now: v.Now, Units: v.Units}
+	in := plan.Input{Now: v.Now, SettleWindow: v.Timing.SettleWindow, Units: v.Units}
 	for _, m := range v.Nodes {
 		in.Nodes = append(in.Nodes, plan.Node{Member: m, Advert: v.Advert(m), State: v.state(m)})
 	}

@@ -402,3 +402,25 @@ func FuzzLine(f *testing.F) {
 		}
 	})
 }
+
+// If more than half of the nodes look dead at once, the status says that the leader waits, and for how long.
+func TestManyNodesLookDead(t *testing.T) {
+	t.Parallel()
+	for dead, want := range map[int]bool{2: false, 3: true} {
+		s := healthy()
+		for i := range 2 {
+			extra := s.Nodes[2]
+			extra.Identity = who([]string{"emitd-3", "emitd-4"}[i])
+			s.Nodes = append(s.Nodes, extra)
+		}
+		for i := range dead {
+			s.Nodes[len(s.Nodes)-1-i].LeaderState = node.Late
+		}
+		got := slices.ContainsFunc(Of(s, reader).Attention, func(n Notice) bool {
+			return n.Severity == failing && n.Text == "3 of 5 nodes look dead at once: the leader takes nothing from them for another 1m30s, unless their end is proven"
+		})
+		if got != want {
+			t.Errorf("%d of 5 look dead: %v", dead, Of(s, reader).Attention)
+		}
+	}
+}
