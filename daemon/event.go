@@ -38,6 +38,10 @@ const (
 	BrakeHeld     EventKind = "brake.held"     // so many nodes look dead at once that nothing is taken from them for a while
 	BrakeReleased EventKind = "brake.released" // the nodes are back, or the time is over
 
+	LedgerQuarantined EventKind = "ledger.quarantined" // a daemon failed on so many nodes that it is tried only now and then
+	LedgerSick        EventKind = "ledger.sick"        // so many daemons failed on a node that it gets units last
+	LedgerCleared     EventKind = "ledger.cleared"     // the daemon or node is treated as any other again
+
 	FenceWaiting   EventKind = "fence.waiting"
 	OperatorResign EventKind = "operator.resign"
 )

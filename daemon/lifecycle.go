@@ -107,9 +107,12 @@ type Record struct {
 // Embargo is a time for which a process may not be given a unit that failed, did not start or was abandoned on it.
 type Embargo struct {
 	Incarnation node.Incarnation `json:"incarnation"`
-	Until       time.Time        `json:"until"`  // by the store's clock
-	Length      time.Duration    `json:"length"` // from the moment it was imposed until its end
-	Strikes     int              `json:"strikes"`
+	// Node is the process's name. The next process with that name does not inherit the embargo, but its failures count
+	// together with these.
+	Node    string        `json:"node,omitempty"`
+	Until   time.Time     `json:"until"`  // by the store's clock
+	Length  time.Duration `json:"length"` // from the moment it was imposed until its end
+	Strikes int           `json:"strikes"`
 	// AbandonedGeneration is the generation under which a run was abandoned in the process. Such an embargo ends when the process
 	// reports that the run has returned. It exists beside one that a failure imposed. 0 = imposed for a failure.
 	AbandonedGeneration int64  `json:"run,omitempty"`

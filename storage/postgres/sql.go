@@ -171,14 +171,14 @@ func (n names) generation(previous, term, seen, unit string) string {
 // list.
 func (n names) embargo(list, incarnation, micros, reason, run string) string {
 	return strings.NewReplacer(
-		"LIST", list, "WHO", incarnation, "MICROS", micros, "REASON", reason, "RUN", run, "NODE", n.table("node"),
+		"LIST", list, "WHO", incarnation, "NAME", strings.TrimSuffix(incarnation, "incarnation")+"name", "MICROS", micros, "REASON", reason, "RUN", run, "NODE", n.table("node"),
 		"SAME", `(x->>'incarnation' = `+incarnation+` and (coalesce((x->>'run')::bigint, 0) = 0) = (`+run+` = 0))`,
 	).Replace(`(
 	select jsonb_agg(e order by e->>'incarnation' collate "C", (e->>'run')::bigint) from (
 		select x as e from jsonb_array_elements(coalesce(LIST, '[]')) x
 		where not SAME and exists (select from NODE k where k.incarnation = x->>'incarnation')
 		union all
-		select jsonb_build_object('incarnation', WHO, 'reason', REASON, 'run', RUN,
+		select jsonb_build_object('incarnation', WHO, 'node', NAME, 'reason', REASON, 'run', RUN,
 			'strikes', 1 + coalesce((x->>'strikes')::int, 0),
 			'until', case when stands then x->'until' else to_jsonb(to_char(
 				(clock.now + MICROS * interval '1 microsecond') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) end,

@@ -271,7 +271,7 @@ func expiresWith(w *world) {
 	w.equal("embargoes", len(r.Embargoes), 1)
 	e := r.Embargoes[0]
 	w.within("end of the embargo", e.Until, before.Add(time.Minute), w.look().Now.Add(time.Minute))
-	w.equal("embargo", e, daemon.Embargo{Incarnation: peers[0].id.Incarnation, Until: e.Until, Length: time.Minute, Strikes: 1, Reason: "test"})
+	w.equal("embargo", e, daemon.Embargo{Incarnation: peers[0].id.Incarnation, Node: peers[0].id.Name, Until: e.Until, Length: time.Minute, Strikes: 1, Reason: "test"})
 	r = l.assign(unit0, peers[0])
 	r = l.change(on(r, daemon.Expire))
 	w.equal("retired after an expiry that does not say so", r.Retired, true)

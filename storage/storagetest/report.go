@@ -342,7 +342,7 @@ func abandons(w *world) {
 	w.equal("state", got.State, daemon.Deleted)
 	w.equal("forced", got.Forced, true)
 	w.equal("embargoes", got.Embargoes, []daemon.Embargo{
-		{Incarnation: p.id.Incarnation, Until: got.Since.Add(time.Minute), Length: time.Minute, Strikes: 1, AbandonedGeneration: r.Generation, Reason: "ignored its context"},
+		{Incarnation: p.id.Incarnation, Node: p.id.Name, Until: got.Since.Add(time.Minute), Length: time.Minute, Strikes: 1, AbandonedGeneration: r.Generation, Reason: "ignored its context"},
 	})
 	e := w.history(head)
 	w.equal("events", len(e), 1)

@@ -23,7 +23,7 @@ func (m *Member) abandon(u daemon.Unit, r *run, rec daemon.Record) {
 	m.runs.ran[u] = max(m.runs.ran[u], rec.Generation)
 	m.report(u, rec.Generation, daemon.Abandon, storage.UnitReport{
 		Reason:  "cancellation ignored",
-		Embargo: min(embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout, true), maxAbandonEmbargo),
+		Embargo: min(embargoFor(rec, m.cfg.Node, m.t.AcknowledgeTimeout, true), maxAbandonEmbargo),
 	})
 }
 

@@ -196,7 +196,7 @@ func (m *Member) evaluateUnit(now lease.Instant, r *daemon.Record, holder *node.
 		}
 	case r.State == daemon.Assigning && m.provablyElapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout+more):
 		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
-		expire.Embargo = embargoFor(*r, r.Holder.Incarnation, m.t.AcknowledgeTimeout, false)
+		expire.Embargo = embargoFor(*r, r.Holder, m.t.AcknowledgeTimeout, false)
 	case r.State == daemon.Revoking && m.provablyElapsed(now, r.RevokedAt, seen, force+more):
 		expire.Reason, expire.Forced = fmt.Sprintf("not drained within %v", force), true
 	default:

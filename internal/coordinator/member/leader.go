@@ -65,6 +65,7 @@ type leader struct {
 	membership       uint64 // fingerprint of the nodes in the newest pass
 	waiting          bool   // the newest plan waits for the membership to settle
 	unplacedReported map[daemon.Unit]string
+	verdicts         []plan.Verdict // of the newest plan
 	// reportedDisagreements are the disagreements that the hooks know of.
 	reportedDisagreements map[string]bool
 	planDeadline          lease.Instant // a plan that is not there by then has failed
@@ -154,7 +155,7 @@ func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
 	l.failed, l.withoutPass, l.idleFingerprint, l.snap, l.passAgain = 0, 0, fingerprint{}, nil, false
 	l.unplaced, l.unplacedReported = nil, map[daemon.Unit]string{}
-	l.brake, l.events = brake{}, nil
+	l.brake, l.events, l.verdicts = brake{}, nil, nil
 }
 
 // requestPass asks for a pass, as soon as the current one has ended.
@@ -315,6 +316,11 @@ func (m *Member) fingerprint() fingerprint {
 			f.members = mix(mix(mix(f.members, string(p.Incarnation)), p.Advert), string(state))
 		}
 	}
+	for i := range s.Units {
+		if r := &s.Units[i]; !r.RetryAt.IsZero() { // a failure has no event, but it may decide where a daemon is sick
+			f.nodes = mix(mix(f.nodes, r.Unit.String()), string(r.Holder.Incarnation))
+		}
+	}
 	if len(m.leader.unplaced) > 0 || m.leader.waiting {
 		f.now = s.Now.UnixNano()
 	}
@@ -376,6 +382,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		l.waiting = true
 		m.requestPassAt(now.Add(again.Sub(l.snap.Now) + dueSlack))
 	}
+	m.noteVerdicts(p.Plan.Verdicts)
 	m.noticeUnplaced(&p.Plan)
 	m.noticeDisagreements(&p.Plan)
 	if l.nothingDecided() {

@@ -426,16 +426,17 @@ const maxEmbargo = 10 * time.Minute
 
 // embargo returns how long to keep the unit from this process after a failure. It doubles with each failure.
 func (m *Member) embargo(rec daemon.Record) time.Duration {
-	return embargoFor(rec, m.cfg.Node.Incarnation, m.t.AcknowledgeTimeout, false)
+	return embargoFor(rec, m.cfg.Node, m.t.AcknowledgeTimeout, false)
 }
 
 // embargoFor returns how long to keep a unit from a process on which it failed, or in which a run of it was
 // abandoned.
-func embargoFor(rec daemon.Record, inc node.Incarnation, base time.Duration, abandoned bool) time.Duration {
+func embargoFor(rec daemon.Record, who node.Identity, base time.Duration, abandoned bool) time.Duration {
 	strikes := 0
 	for _, e := range rec.Embargoes {
-		if e.Incarnation == inc && (e.AbandonedGeneration != 0) == abandoned {
-			strikes = e.Strikes
+		mine := e.Incarnation == who.Incarnation || !abandoned && e.Node != "" && e.Node == who.Name
+		if mine && (e.AbandonedGeneration != 0) == abandoned {
+			strikes += e.Strikes
 		}
 	}
 	return min(base<<min(strikes, 10), maxEmbargo)

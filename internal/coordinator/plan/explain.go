@@ -89,7 +89,11 @@ func (p *planner) find(u daemon.Unit) (*group, *daemon.Record) {
 
 // placeHypothetically places a unit that the plan does not place, as if it were free, after all others.
 func (p *planner) placeHypothetically(g *group, u daemon.Unit, row *daemon.Record) {
-	if why, ok := g.neverPlaced(u); ok {
+	why, ok := g.neverPlaced(u)
+	if q := p.ledger.quarantined[u.Daemon]; !ok && q != nil && (row == nil || row.State.IsFree()) {
+		why, ok = Why{Rule: Quarantined, Note: q.Reason}, true
+	}
+	if ok {
 		p.placement = newFloor(p, nil)
 		p.watch.seen = &Explanation{Unit: u, Why: why, Rows: p.table(func(s *candidate) Row {
 			return Row{Verdict: why.String()}
@@ -232,6 +236,8 @@ func embargoed(e daemon.Embargo) string {
 // lossReason returns why a candidate was not chosen. lead is the key of the winner.
 func lossReason(lead, r key) string {
 	switch {
+	case lead.sick != r.sick:
+		return "sick: comes last"
 	case lead.load != r.load:
 		return "more load"
 	case lead.units != r.units:

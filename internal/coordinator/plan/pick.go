@@ -30,7 +30,7 @@ func (p *planner) placeAll() {
 	for _, g := range jobs {
 		j := p.placement.begin(g)
 		for i := g.lo; i < g.hi; i++ {
-			if p.decisions[i].Step == daemon.Assign {
+			if d := &p.decisions[i]; d.Step == daemon.Assign && d.Reason.Rule != Quarantined {
 				p.place(j, &p.decisions[i], p.rows[i])
 			}
 		}
@@ -86,6 +86,8 @@ func (j *daemonPlacement) choice(best, second *candidate) Why {
 	}
 	w.RunnerUp = second.Member.Name
 	switch a, b := j.rank(best), j.rank(second); {
+	case a.sick != b.sick:
+		w.Rule = HealthyNode
 	case a.load != b.load:
 		w.Rule, w.Value, w.RunnerUpValue = LeastLoaded, a.load, b.load
 	case a.units != b.units:

@@ -32,6 +32,7 @@ type candidate struct {
 	capacity int64
 	held     int64 // Σ weight of its units
 	units    int   // units of the current daemon
+	sick     bool  // many daemons fail on it
 }
 
 // load returns the node's load with that much more weight. Equal ratios give equal floats, because both operands
@@ -55,6 +56,7 @@ func newFloor(p *planner, wanted []*daemon.Spec) *placement {
 			f.adverts[n.Advert] = len(f.adverts)
 		}
 		s := &candidate{Node: n, at: hash(string(n.Member.Incarnation)), capacity: int64(max(n.Member.Capacity, 1))}
+		_, s.sick = p.ledger.sick[n.Member.Name]
 		f.sites[n.Member.Incarnation] = s
 		f.order = append(f.order, s)
 	}
@@ -177,7 +179,9 @@ func (j *daemonPlacement) assign(s *candidate) {
 }
 
 // key returns the node's key without the zone, which is added one level above.
-func (f *placement) key(s *candidate) key { return key{load: s.load(f.weight), units: s.units} }
+func (f *placement) key(s *candidate) key {
+	return key{sick: s.sick, load: s.load(f.weight), units: s.units}
+}
 
 // setCandidate makes the node a candidate with its current key; hide keeps it from being chosen.
 func (j *daemonPlacement) setCandidate(s *candidate) { j.set(s, j.floor.key(s)) }

@@ -34,10 +34,11 @@
 // Candidates are live nodes that run daemons at all and this kind of daemon, whose labels contain everything that
 // the spec requires, and that have no embargo for this unit. The unit goes to the candidate with the lowest
 //
-//  1. load with the unit: (Σ weight of the units it holds + weight of this unit) ÷ capacity
-//  2. number of units of the same daemon
-//  3. number of units of the same daemon in its zone (the value of the label Spec.Spread)
-//  4. stable hash of the unit, the zone and the incarnation
+//  1. sick nodes come last
+//  2. load with the unit: (Σ weight of the units it holds + weight of this unit) ÷ capacity
+//  3. number of units of the same daemon
+//  4. number of units of the same daemon in its zone (the value of the label Spec.Spread)
+//  5. stable hash of the unit, the zone and the incarnation
 //
 // A node holds the units that are assigning, active or revoking there, and those that this plan has placed so
 // far. The load includes the unit itself. Otherwise a heavy unit would fill an empty small node before a large
@@ -63,6 +64,13 @@
 // load would then still be lower than the load of its own node. With equal weights and capacities, loads then differ by at most one
 // unit. Units of daemons with NoRebalance and units that fail are not moved, and none is moved to a node on which it has
 // failed.
+//
+// # Sick daemons and sick nodes
+//
+// A daemon that failed three times, and on two nodes or more, is quarantined: its free units wait for a minute after the last failure, twice as long
+// with each further time that a node gave it up, at most ten minutes. Then one unit at a time is tried, and the rest follows when that one has run for a minute. A node on
+// which three daemons failed that are not quarantined is sick: it is given a unit only if no other node can take it. At most
+// half of the live nodes are sick. Failures count for ten minutes after their embargo.
 //
 // # Cost
 //
@@ -136,6 +144,8 @@ type Plan struct {
 	Specs     Specs      // the specs in force
 	// Disagreements are specs that are advertised but not in force, sorted by daemon, then by loser.
 	Disagreements []Disagreement
+	// Verdicts are the daemons that are quarantined and the nodes that are sick.
+	Verdicts []Verdict
 	// Balanced is set if MaxMoves allowed moves, the membership is settled, no unit drains or starts, and no move would
 	// make loads more even.
 	Balanced bool

@@ -95,7 +95,7 @@ func newBalance(p *planner) *balance {
 	}
 	b.floor = newFloor(p, nil)
 	for _, s := range b.floor.order {
-		if s.State == node.Live && !s.Member.NoDaemons {
+		if s.State == node.Live && !s.Member.NoDaemons && !s.sick {
 			b.takers = append(b.takers, s)
 		}
 	}
@@ -252,7 +252,7 @@ func (c *class) taker(from *candidate) *candidate {
 	for _, z := range c.takers.zones {
 		for _, s := range z.sites {
 			load := s.load(c.weight)
-			if s == from || load > low || load == low && (to == nil || s.at >= to.at) || c.bars(s) {
+			if s == from || s.sick || load > low || load == low && (to == nil || s.at >= to.at) || c.bars(s) {
 				continue
 			}
 			to, low = s, load

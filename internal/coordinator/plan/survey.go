@@ -18,6 +18,7 @@ type planner struct {
 	leaving map[node.Incarnation]Rule
 
 	membership membership
+	ledger     ledger
 	moves      []Decision // of a round of rebalancing, sorted by unit
 	balanced   bool       // a round was considered, and nothing is left to move
 	due        time.Time  // see Plan.DueAt
@@ -61,7 +62,7 @@ func (g *group) weight() int64 {
 
 // decideAll goes through all daemons, known from specs or rows, and decides everything but placement.
 func decideAll(in Input) *planner {
-	p := &planner{in: in, union: newUnion(in.Nodes), membership: readMembership(&in)}
+	p := &planner{in: in, union: newUnion(in.Nodes), membership: readMembership(&in), ledger: readLedger(&in)}
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
 		if rule, ok := n.leaving(); ok && n.present() {
@@ -70,6 +71,9 @@ func decideAll(in Input) *planner {
 			}
 			p.leaving[n.Member.Incarnation] = rule
 		}
+	}
+	for _, v := range p.ledger.sick {
+		p.dueAt(v.Until)
 	}
 	rows, words := sorted(in.Units), p.union.inForce
 	p.reserve()
@@ -168,6 +172,10 @@ func (p *planner) decideFreeRow(g *group, row *daemon.Record, wanted bool) {
 		p.write(g, row, false, Why{Rule: DeclaredAgain})
 	case wanted && p.waits(row):
 	case wanted:
+		if why, ok := p.quarantines(row.Unit); ok {
+			p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Reason: why}, row)
+			return
+		}
 		g.place++
 		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign}, row)
 	case row.Retired:
@@ -208,14 +216,21 @@ func (p *planner) decide(g *group, d Decision, row *daemon.Record) {
 
 // draft reports whether the decision is to assign, but no node was found.
 func (d *Decision) draft() bool {
-	return d.Step == daemon.Assign && (d.Reason.Rule == NoEligibleNode || d.Reason.Rule == NotAdvertised)
+	if d.Step != daemon.Assign {
+		return false
+	}
+	switch d.Reason.Rule {
+	case NoEligibleNode, NotAdvertised, Quarantined:
+		return true
+	}
+	return false
 }
 
 // finish returns the plan. Drafts without a node become Unplaced.
 func (p *planner) finish() Plan {
 	out := Plan{
 		Unknown: p.unknown, Specs: Specs{p.union.inForce}, Disagreements: p.union.disagreements,
-		Balanced: p.balanced, DueAt: p.due,
+		Balanced: p.balanced, DueAt: p.due, Verdicts: p.ledger.verdicts(),
 	}
 	made := p.decisions[:0]
 	for i := range p.decisions {

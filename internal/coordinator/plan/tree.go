@@ -4,6 +4,7 @@ import "math"
 
 // key is the rank of a node for the current daemon, without the hash. The lowest key wins.
 type key struct {
+	sick  bool    // a sick node comes last
 	load  float64 // with one more unit of the current daemon
 	units int     // units of that daemon on the node
 	zone  int     // units of that daemon in the zone; 0 where only nodes of one zone are compared
@@ -11,6 +12,8 @@ type key struct {
 
 func (k key) less(o key) bool {
 	switch {
+	case k.sick != o.sick:
+		return o.sick
 	case k.load != o.load:
 		return k.load < o.load
 	case k.units != o.units:
@@ -20,7 +23,7 @@ func (k key) less(o key) bool {
 }
 
 // excludedKey is the key of a node that must not be chosen.
-var excludedKey = key{load: math.Inf(1), units: math.MaxInt}
+var excludedKey = key{sick: true, load: math.Inf(1), units: math.MaxInt}
 
 // tree is a tournament tree: one key per leaf, and above each pair of nodes the lower key. Its
 // width is padded to a power of two, so that the leaves lie in order below every inner node.

@@ -41,17 +41,21 @@ const (
 	NodeUnavailable Obstacle = "node_state"     // all nodes are late, draining or deaf
 	NoNode          Obstacle = "no_node"        // there is no node
 	Unadvertised    Obstacle = "not_advertised" // no node advertises its daemon
+	InQuarantine    Obstacle = "quarantined"    // its daemon failed on several nodes
 )
 
 // Obstacles returns all obstacles.
 func Obstacles() []Obstacle {
-	return []Obstacle{Embargoed, LabelsMissing, KindMissing, NoDaemons, NodeUnavailable, NoNode, Unadvertised}
+	return []Obstacle{Embargoed, LabelsMissing, KindMissing, NoDaemons, NodeUnavailable, NoNode, Unadvertised, InQuarantine}
 }
 
 // Obstacle returns the smallest obstacle of all nodes.
 func (u *Unplaced) Obstacle() Obstacle {
 	if u.Why.Rule == NotAdvertised {
 		return Unadvertised
+	}
+	if u.Why.Rule == Quarantined {
+		return InQuarantine
 	}
 	nearest, rank := NoNode, 0
 	for f := range u.Why.Filtered {

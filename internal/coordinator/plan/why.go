@@ -17,6 +17,7 @@ type Rule string
 // the runner-up differ.
 const (
 	OnlyCandidate Rule = "only candidate"
+	HealthyNode   Rule = "healthy node" // many daemons failed on the runner-up lately
 	LeastLoaded   Rule = "least loaded"
 	FewerUnits    Rule = "fewer units of the daemon"
 	ZoneSpread    Rule = "zone spread"
@@ -32,6 +33,7 @@ const (
 	NodeDeaf         Rule = "node deaf"
 	NotAdvertised    Rule = "no node advertises it"
 	NoEligibleNode   Rule = "no eligible node"
+	Quarantined      Rule = "quarantined" // its daemon failed on several nodes
 	Rebalancing      Rule = "rebalancing" // the unit moves so that loads become even
 )
 

@@ -94,7 +94,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 	case daemon.Release:
 		rec.Forced = false
 		if u.Embargo != 0 {
-			rec.Embargoes = embargo(r, rec.Embargoes, daemon.Embargo{Incarnation: rec.Holder.Incarnation, Length: u.Embargo, Reason: u.Reason}, now)
+			rec.Embargoes = embargo(r, rec.Embargoes, daemon.Embargo{Incarnation: rec.Holder.Incarnation, Node: rec.Holder.Name, Length: u.Embargo, Reason: u.Reason}, now)
 		}
 		if u.Error != "" {
 			rec.Failures += max(u.Failures, 1)
@@ -106,7 +106,7 @@ func takeStep(r Rows, rec *daemon.Record, u storage.UnitReport, term int64, now 
 		rec.Forced = true
 		if u.Embargo != 0 {
 			rec.Embargoes = embargo(r, rec.Embargoes,
-				daemon.Embargo{Incarnation: rec.Holder.Incarnation, Length: u.Embargo, Reason: u.Reason, AbandonedGeneration: rec.Generation}, now)
+				daemon.Embargo{Incarnation: rec.Holder.Incarnation, Node: rec.Holder.Name, Length: u.Embargo, Reason: u.Reason, AbandonedGeneration: rec.Generation}, now)
 		}
 		return daemon.AssignmentAbandoned
 	case daemon.Resume:

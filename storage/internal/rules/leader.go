@@ -165,7 +165,7 @@ func expire(r Rows, rec *daemon.Record, change storage.Change, now time.Time) (d
 	rec.Forced = change.Forced
 	rec.Retired = rec.Retired || change.Retired
 	if change.Embargo != 0 {
-		rec.Embargoes = embargo(r, rec.Embargoes, daemon.Embargo{Incarnation: rec.Holder.Incarnation, Length: change.Embargo, Reason: change.Reason}, now)
+		rec.Embargoes = embargo(r, rec.Embargoes, daemon.Embargo{Incarnation: rec.Holder.Incarnation, Node: rec.Holder.Name, Length: change.Embargo, Reason: change.Reason}, now)
 	}
 	if change.Forced {
 		return daemon.AssignmentForced, true

@@ -26,6 +26,13 @@ func (v *viewer) attention(s Status) []Notice {
 	v.aboutTimings(add)
 	v.aboutUnits(s, add)
 	v.aboutQueues(s, add)
+	for _, verdict := range v.plan.Verdicts {
+		if verdict.Node != "" {
+			add(warning, verdict.Node, "emitd events --kind ledger.sick", "%s is sick: %s; it gets units only if no other node can take them", verdict.Node, verdict.Reason)
+			continue
+		}
+		add(warning, string(verdict.Daemon), "emitd daemon explain "+string(verdict.Daemon), "%s is quarantined: it %s; one unit is tried again at %s", verdict.Daemon, verdict.Reason, verdict.Until.UTC().Format(time.RFC3339))
+	}
 	for _, d := range v.plan.Disagreements {
 		if d.Winner.Name == "" {
 			add(warning, string(d.Daemon), "", "%s declares %s in a way that cannot be planned: %s", d.Loser.Name, d.Daemon, d.What)

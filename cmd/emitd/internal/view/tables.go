@@ -103,8 +103,12 @@ func (s Status) NodeTable(wide bool) *Table {
 		if n.Leader && s.Leader != nil {
 			leader = "term " + strconv.FormatInt(s.Leader.TermOrdinal, 10)
 		}
+		state := string(n.State)
+		if n.State == node.Live && n.Reason != "" {
+			state += ", sick"
+		}
 		row := []string{
-			n.Name, string(n.State), leader, short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
+			n.Name, state, leader, short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
 			strconv.FormatFloat(n.Load, 'f', -1, 64), strconv.Itoa(n.Capacity), strconv.Itoa(n.Units),
 			n.Version, n.Labels["zone"], short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
 		}

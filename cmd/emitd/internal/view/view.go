@@ -93,7 +93,7 @@ type Node struct {
 	NeverLead       bool              `json:"never_lead"`
 	NoDaemons       bool              `json:"no_daemons"`
 	Kinds           []daemon.Kind     `json:"kinds"`
-	Reason          string            `json:"reason"` // why it ended
+	Reason          string            `json:"reason"` // why it ended, or why it is sick
 }
 
 // Unit is one instance of a daemon.
@@ -227,6 +227,16 @@ func (v *viewer) state(m node.Member) node.State {
 	return node.Live
 }
 
+// sick returns why a present node gets units last; "" if it does not.
+func (v *viewer) sick(m node.Member) string {
+	for _, verdict := range v.plan.Verdicts {
+		if m.Present() && verdict.Node == m.Name {
+			return "sick: " + verdict.Reason
+		}
+	}
+	return ""
+}
+
 func (v *viewer) age(t time.Time) time.Duration { return max(v.Now.Sub(t), 0) }
 
 func (v *viewer) leader() *Leader {
@@ -257,7 +267,7 @@ func (v *viewer) nodes(units []Unit) []Node {
 			LastHeartbeatAt: Time{m.LastHeartbeatAt}, RegisteredAt: Time{m.RegisteredAt},
 			Capacity: cmp.Or(m.Capacity, 1), Labels: m.Labels,
 			NeverLead: m.NeverLead, NoDaemons: m.NoDaemons,
-			Kinds: v.Advert(m).Kinds, Reason: m.EndReason,
+			Kinds: v.Advert(m).Kinds, Reason: cmp.Or(m.EndReason, v.sick(m)),
 		}
 		if n.Labels == nil {
 			n.Labels = map[string]string{}

@@ -424,3 +424,37 @@ func TestManyNodesLookDead(t *testing.T) {
 		}
 	}
 }
+
+// A sick node and a quarantined daemon are in the status, with the reason and what happens next.
+func TestSickAndQuarantined(t *testing.T) {
+	t.Parallel()
+	s := healthy()
+	failed := func(id daemon.ID, failures int, nodes ...string) {
+		r := held(id, 0, "emitd-2", daemon.Active)
+		r.Failures = failures
+		for _, name := range nodes {
+			r.Embargoes = append(r.Embargoes, daemon.Embargo{Incarnation: who(name).Incarnation, Node: name, Until: now, Length: time.Minute, Strikes: 2})
+		}
+		s.Units = append(s.Units, r)
+	}
+	failed("acme:a", 0, "emitd-0")
+	failed("acme:b", 0, "emitd-0")
+	failed("acme:c", 0, "emitd-0")
+	failed("acme:d", 10, "emitd-0", "emitd-1")
+	var got []string
+	for _, n := range Of(s, reader).Attention {
+		if strings.Contains(n.Text, "sick") || strings.Contains(n.Text, "quarantined") {
+			got = append(got, n.Text)
+		}
+	}
+	want := []string{
+		"acme:d is quarantined: it failed on 2 nodes: emitd-0, emitd-1; one unit is tried again at " + now.Add(time.Minute).UTC().Format(time.RFC3339),
+		"emitd-0 is sick: 3 daemons: acme:a, acme:b, acme:c failed there; it gets units only if no other node can take them",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("attention\n%q\nwant\n%q", got, want)
+	}
+	if n := Of(s, reader).NodeTable(false).Rows[0]; n[1] != "live, sick" {
+		t.Errorf("node ls: %q", n)
+	}
+}

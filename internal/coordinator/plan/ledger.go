@@ -1,0 +1,207 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// The ledger says which daemons failed on which nodes lately. It is read from the units' rows: their embargoes name
+// nodes, and a unit in a crash loop fails on its holder now. Nodes count by name, so a restart does not forget.
+//
+// A daemon that failed maxStrikes times, and on at least two nodes, is quarantined: the fault is in the daemon, and to try
+// further nodes only costs more starts. A node on which sickDaemons daemons failed that run elsewhere is sick: it gets a unit only if no other
+// node can take it. Otherwise the sick node, which is empty because everything fails on it, would be the least loaded
+// candidate of every free unit.
+const (
+	maxStrikes  = 3
+	sickDaemons = 3
+	// ledgerMemory is for how long a failure counts.
+	ledgerMemory = 10 * time.Minute
+	// A quarantined daemon is not tried for minQuarantine after its last failure. The time doubles with each further time
+	// that a node gave it up, up to maxQuarantine.
+	minQuarantine = time.Minute
+	maxQuarantine = 10 * time.Minute
+)
+
+// Verdict is what the ledger says about a daemon (quarantined) or a node (sick). One of the two is set.
+type Verdict struct {
+	Daemon daemon.ID
+	Node   string
+	Reason string // "failed on 3 nodes: n1, n2, n3"
+	// Until is when one unit of a quarantined daemon is tried again, or when the last failure on a sick node is forgotten.
+	Until time.Time
+}
+
+// SameSubject reports whether both verdicts are about the same daemon or node.
+func (v Verdict) SameSubject(o Verdict) bool { return v.Daemon == o.Daemon && v.Node == o.Node }
+
+// ledger is the verdicts while a plan is made.
+type ledger struct {
+	quarantined map[daemon.ID]*quarantine
+	sick        map[string]Verdict
+}
+
+// quarantine is the verdict about a daemon, with what its half-open trials depend on.
+type quarantine struct {
+	Verdict
+	trying bool // a unit that failed before is starting or running, or was placed by this plan
+}
+
+// failure is what the ledger knows of one daemon on one node.
+type failure struct {
+	last    time.Time
+	length  time.Duration // of the longest embargo
+	strikes int           // how often the node gave it up
+	own     bool          // a unit that failed there has not recovered since
+}
+
+// readLedger judges daemons and nodes by the rows.
+func readLedger(in *Input) ledger {
+	fails := map[daemon.ID]map[string]failure{}
+	note := func(d daemon.ID, name string, f failure) {
+		if name == "" || f.last.After(in.Now) || in.Now.Sub(f.last) >= ledgerMemory+f.length {
+			return
+		}
+		if fails[d] == nil {
+			fails[d] = map[string]failure{}
+		}
+		old := fails[d][name]
+		if old.last.After(f.last) {
+			f.last = old.last
+		}
+		fails[d][name] = failure{f.last, max(f.length, old.length), f.strikes + old.strikes, f.own || old.own}
+	}
+	for i := range in.Units {
+		r := &in.Units[i]
+		if r.Retired {
+			continue
+		}
+		for _, e := range r.Embargoes {
+			if e.AbandonedGeneration == 0 {
+				note(r.Unit.Daemon, e.Node, failure{e.Until.Add(-e.Length), e.Length, e.Strikes, r.Failures > 0})
+			}
+		}
+		if r.Crashing() && !r.State.IsFree() && !r.RetryAt.IsZero() { // set only by a failure on this holder
+			note(r.Unit.Daemon, r.Holder.Name, failure{last: in.Now, strikes: 1, own: true})
+		}
+	}
+	l := ledger{quarantined: map[daemon.ID]*quarantine{}, sick: map[string]Verdict{}}
+	if len(fails) > 0 {
+		l.judgeDaemons(in, fails)
+		l.judgeNodes(in, fails)
+	}
+	return l
+}
+
+// judgeDaemons finds the daemons that fail wherever they are. A unit that runs again clears its failures.
+func (l *ledger) judgeDaemons(in *Input, fails map[daemon.ID]map[string]failure) {
+	for id, nodes := range fails {
+		var names []string
+		last, strikes := time.Time{}, 0
+		for name, f := range nodes {
+			if f.own {
+				names = append(names, name)
+				strikes += f.strikes
+				if f.last.After(last) {
+					last = f.last
+				}
+			}
+		}
+		if len(names) >= 2 && strikes >= maxStrikes {
+			hold := min(minQuarantine<<min(strikes-maxStrikes, 10), maxQuarantine)
+			l.quarantined[id] = &quarantine{Verdict: Verdict{Daemon: id, Reason: "failed on " + list(names, "nodes"), Until: last.Add(hold)}}
+		}
+	}
+	if len(l.quarantined) == 0 {
+		return
+	}
+	for i := range in.Units {
+		if r := &in.Units[i]; r.Failures > 0 && !r.State.IsFree() && l.quarantined[r.Unit.Daemon] != nil {
+			l.quarantined[r.Unit.Daemon].trying = true
+		}
+	}
+}
+
+// judgeNodes finds the nodes on which many daemons fail that are not quarantined. At most half of the live nodes are sick: if
+// more look so, the cause is elsewhere, and only the worst count.
+func (l *ledger) judgeNodes(in *Input, fails map[daemon.ID]map[string]failure) {
+	daemons, until := map[string][]string{}, map[string]time.Time{}
+	for id, nodes := range fails {
+		if l.quarantined[id] != nil {
+			continue
+		}
+		for name, f := range nodes {
+			daemons[name] = append(daemons[name], string(id))
+			if end := f.last.Add(ledgerMemory + f.length); end.After(until[name]) {
+				until[name] = end
+			}
+		}
+	}
+	live := map[string]bool{}
+	for i := range in.Nodes {
+		if n := &in.Nodes[i]; n.State == node.Live {
+			live[n.Member.Name] = true
+		}
+	}
+	worst := slices.SortedFunc(maps.Keys(daemons), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(daemons[b]), len(daemons[a])), cmp.Compare(a, b))
+	})
+	for _, name := range worst {
+		if len(daemons[name]) < sickDaemons || 2*(len(l.sick)+1) > len(live) {
+			return
+		}
+		if live[name] {
+			l.sick[name] = Verdict{Node: name, Reason: list(daemons[name], "daemons") + " failed there", Until: until[name]}
+		}
+	}
+}
+
+// list returns "3 nodes: n1, n2, n3", with at most eight names.
+func list(names []string, what string) string {
+	slices.Sort(names)
+	text := strings.Join(names[:min(len(names), maxNames)], ", ")
+	if len(names) > maxNames {
+		text += ", …"
+	}
+	return fmt.Sprintf("%d %s: %s", len(names), what, text)
+}
+
+// verdicts lists all verdicts: daemons first, each sorted.
+func (l *ledger) verdicts() []Verdict {
+	var out []Verdict
+	for _, id := range slices.Sorted(maps.Keys(l.quarantined)) {
+		out = append(out, l.quarantined[id].Verdict)
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.sick)) {
+		out = append(out, l.sick[name])
+	}
+	return out
+}
+
+// quarantines reports whether a free unit waits because its daemon is quarantined, and why. Once the time is over, one unit
+// at a time is tried.
+func (p *planner) quarantines(u daemon.Unit) (Why, bool) {
+	q := p.ledger.quarantined[u.Daemon]
+	if q == nil {
+		return Why{}, false
+	}
+	why := Why{Rule: Quarantined, Note: q.Reason}
+	switch {
+	case p.in.Now.Before(q.Until):
+		p.dueAt(q.Until)
+		why.Note += "; tried again at " + q.Until.UTC().Format(time.RFC3339)
+		return why, true
+	case q.trying:
+		why.Note += "; another unit is being tried"
+		return why, true
+	}
+	q.trying = true
+	return Why{}, false
+}

@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// failedOn is a free unit that failed on nodes, once on each, the last time some time ago.
+func failedOn(t testing.TB, text string, ago time.Duration, nodes ...string) daemon.Record {
+	r := freed(t, text, ago)
+	r.Failures = 5
+	for _, name := range nodes {
+		r.Embargoes = append(r.Embargoes, daemon.Embargo{
+			Incarnation: node.Incarnation("i-" + name), Node: name, Until: epoch.Add(time.Minute - ago), Length: time.Minute, Strikes: 1,
+		})
+	}
+	return r
+}
+
+// A daemon that failed three times on at least two nodes waits. The time doubles with each further time, then one unit is
+// tried.
+func TestQuarantine(t *testing.T) {
+	t.Parallel()
+	specs := []daemon.Spec{{ID: "a", Instances: 3}, {ID: "b"}}
+	for _, c := range []struct {
+		name  string
+		row   daemon.Record
+		waits time.Duration // from now; 0 = not at all
+	}{
+		{"twice", failedOn(t, "a/0", time.Second, "n1", "n2"), 0},
+		{"three nodes", failedOn(t, "a/0", time.Second, "n1", "n2", "n3"), 59 * time.Second},
+		{"four nodes", failedOn(t, "a/0", time.Second, "n1", "n2", "n3", "n4"), 2*time.Minute - time.Second},
+		{"six nodes", failedOn(t, "a/0", time.Second, "n1", "n2", "n3", "n4", "n5", "n6"), 8*time.Minute - time.Second},
+		{"long ago", failedOn(t, "a/0", 11*time.Minute, "n1", "n2", "n3"), 0},
+		{"by a clock that was ahead", failedOn(t, "a/0", -time.Hour, "n1", "n2", "n3"), 0},
+	} {
+		in := Input{Now: epoch, Nodes: livesOf(8, advert(specs...))}
+		in.Units = []daemon.Record{c.row, freed(t, "a/1", time.Second), freed(t, "b/0", time.Second)}
+		p := Make(in)
+		placed := map[string]bool{}
+		for _, d := range p.Decisions {
+			placed[d.Unit.String()] = d.Step == daemon.Assign
+		}
+		if placed["a/1"] != (c.waits == 0) || !placed["b/0"] {
+			t.Errorf("%s: %v", c.name, told(p))
+		}
+		if (len(p.Verdicts) == 1) != (c.waits > 0) {
+			t.Errorf("%s: verdicts %v", c.name, p.Verdicts)
+		}
+		if c.waits > 0 && (!p.DueAt.Equal(epoch.Add(c.waits)) || p.Unplaced[0].Obstacle() != InQuarantine) {
+			t.Errorf("%s: due at %v, unplaced %v", c.name, p.DueAt, p.Unplaced)
+		}
+	}
+}
+
+// Once the time is over, one unit at a time is tried, until one has recovered.
+func TestQuarantineIsHalfOpen(t *testing.T) {
+	t.Parallel()
+	in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 3}))}
+	in.Units = []daemon.Record{failedOn(t, "a/0", 2*time.Minute, "n1", "n2", "n3"), freed(t, "a/1", time.Second), freed(t, "a/2", time.Second)}
+	p := Make(in)
+	if len(p.Decisions) != 1 || p.Decisions[0].Unit != unit(t, "a/0") || len(p.Unplaced) != 2 {
+		t.Fatalf("at first: %v", told(p))
+	}
+	in.Units[0].State, in.Units[0].Holder = daemon.Active, in.Nodes[5].Member.Identity
+	if p := Make(in); len(p.Decisions) != 0 || !strings.Contains(p.Unplaced[0].Why.String(), "another unit is being tried") {
+		t.Errorf("while it is tried: %v", told(p))
+	}
+	in.Units[0].Failures = 0
+	if p := Make(in); len(p.Decisions) != 2 || len(p.Verdicts) != 0 {
+		t.Errorf("once it has recovered: %v, %v", told(p), p.Verdicts)
+	}
+}
+
+// sickCluster has n daemons that failed on n1 and run on n2, and one free unit. n1 is empty.
+func sickCluster(t testing.TB, n int) Input {
+	specs := []daemon.Spec{{ID: "free"}}
+	in := Input{Now: epoch, Units: []daemon.Record{freed(t, "free/0", time.Second)}}
+	for i := range n {
+		id := daemon.ID(fmt.Sprintf("d%d", i))
+		specs = append(specs, daemon.Spec{ID: id})
+		r := failedOn(t, string(id)+"/0", time.Minute, "n1")
+		r.State, r.Holder, r.Failures = daemon.Active, live("n2", nil).Member.Identity, 0
+		in.Units = append(in.Units, r)
+	}
+	in.Nodes = livesOf(4, advert(specs...))
+	in.Nodes = append(in.Nodes[:2:2], in.Nodes[2].being(node.Late), in.Nodes[3].being(node.Late))
+	return in
+}
+
+// A node on which three daemons failed gets a unit only if no other node can take it. Otherwise it would be the least
+// loaded candidate for every free unit.
+func TestSickNodeComesLast(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]string{2: "n1", 3: "n2"} {
+		in := sickCluster(t, n)
+		p := Make(in)
+		if len(p.Decisions) != 1 || p.Decisions[0].To.Name != want {
+			t.Errorf("%d daemons failed on n1: %v", n, told(p))
+		}
+	}
+	in := sickCluster(t, 3)
+	if got := Make(in).Decisions[0].Reason.String(); got != "healthy node; runner-up n1; 2 late: n3, n4" {
+		t.Errorf("reason %q", got)
+	}
+	if x := Explain(in, unit(t, "free/0")); x.Rows[0].Verdict != "sick: comes last" {
+		t.Errorf("verdict %q", x.Rows[0].Verdict)
+	}
+	in.Nodes = in.Nodes[:1]
+	for i := range in.Units[1:] {
+		in.Units[i+1].Retired, in.Units[i+1].State = false, daemon.Active
+	}
+	in.MaxMoves = 100
+	if p := Make(in); len(p.Decisions) != 1 || p.Decisions[0].To.Name != "n1" {
+		t.Errorf("without another node: %v", told(p))
+	}
+}
+
+// The next process with the name of a sick node is sick too, and loads are not evened out onto it.
+func TestSickNodeByName(t *testing.T) {
+	t.Parallel()
+	in := sickCluster(t, 6)
+	in.Nodes[2], in.Nodes[3] = in.Nodes[2].being(node.Live), in.Nodes[3].being(node.Live)
+	in.Nodes[0].Member.Incarnation = "another"
+	in.Units = in.Units[1:]
+	in.MaxMoves = 100
+	p := Make(in)
+	if len(p.Verdicts) != 1 || p.Verdicts[0].Node != "n1" {
+		t.Fatalf("verdicts %v", p.Verdicts)
+	}
+	for name, n := range countUnits(settle(t, in).Units) {
+		if name == "n1" && n > 0 {
+			t.Errorf("%d units were moved to the sick node", n)
+		}
+	}
+}
+
+// At most half of the nodes are sick, the worst of them: if all look so, the nodes are not the cause.
+func TestHalfOfTheNodesAreSickAtMost(t *testing.T) {
+	t.Parallel()
+	var specs []daemon.Spec
+	in := Input{Now: epoch}
+	for i := range 5 {
+		id := daemon.ID(fmt.Sprintf("d%d", i))
+		specs = append(specs, daemon.Spec{ID: id})
+		r := failedOn(t, string(id)+"/0", time.Minute, "n1", "n2", "n3")
+		r.State, r.Holder, r.Failures = daemon.Active, live("n4", nil).Member.Identity, 0
+		in.Units = append(in.Units, r)
+	}
+	in.Nodes = livesOf(4, advert(specs...))
+	if p := Make(in); len(p.Verdicts) != 2 || p.Verdicts[0].Node != "n1" || p.Verdicts[1].Node != "n2" {
+		t.Errorf("verdicts %v", p.Verdicts)
+	}
+}
