@@ -228,8 +228,13 @@ type Stats struct {
 	// Memory in bytes: of the index, of payloads, of the deduplication window.
 	IndexBytes, PayloadBytes, DedupBytes int64
 	DedupIDs                             int64
-	Broker                               string // address of the node that answered
-	Epoch                                int64
+	// Writes is the number of segments that the brokers have written since they took the shards over.
+	Writes int64
+	// WriteBudget is how many segments with few records the shards may write per second, together; 0: no
+	// limit.
+	WriteBudget float64
+	Broker      string // address of the node that answered
+	Epoch       int64
 }
 
 // Add adds the counts of other shards of the same queue. Broker stays.
@@ -254,6 +259,8 @@ func (t *Stats) Add(s *Stats) {
 	t.PayloadBytes += s.PayloadBytes
 	t.DedupBytes += s.DedupBytes
 	t.DedupIDs += s.DedupIDs
+	t.Writes += s.Writes
+	t.WriteBudget += s.WriteBudget
 	t.Epoch = max(t.Epoch, s.Epoch)
 }
 

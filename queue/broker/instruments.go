@@ -110,6 +110,15 @@ func observe(m metric.Meter, b *Broker) error {
 	if err != nil {
 		return fmt.Errorf("create emitd.queue.shards.damaged: %w", err)
 	}
+	_, err = m.Float64ObservableGauge("emitd.queue.write.budget", metric.WithUnit("{write}/s"),
+		metric.WithDescription("How many segments with few records each shard may write per second; 0: no limit."),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			o.Observe(b.cfg.WritesPerSecond)
+			return nil
+		}))
+	if err != nil {
+		return fmt.Errorf("create emitd.queue.write.budget: %w", err)
+	}
 	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		for name, st := range b.snapshots() {
 			q := attribute.String("queue", name)

@@ -260,7 +260,7 @@ func (s *shard) stats() *queue.Stats {
 		Enqueued: int64(l.Totals.Enqueued), Completed: int64(l.Totals.Completed), Failed: int64(l.Totals.Failed),
 		Expired: int64(l.Totals.Expired), Cancelled: int64(l.Totals.Cancelled), Died: int64(l.Totals.Died),
 		IndexBytes: l.IndexBytes, PayloadBytes: l.PayloadBytes, DedupBytes: l.DedupBytes, DedupIDs: int64(l.DedupIDs),
-		Broker: s.b.cfg.Address, Epoch: s.epoch,
+		Writes: s.log.Stats().Segments, WriteBudget: s.b.cfg.WritesPerSecond, Broker: s.b.cfg.Address, Epoch: s.epoch,
 	}
 	s.counts.addTo(st, s.clock.local)
 	if l.Oldest != 0 {

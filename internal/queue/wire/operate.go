@@ -46,6 +46,9 @@ type Stats struct {
 	DedupBytes   int64 `json:"dedup_bytes"`
 	DedupIDs     int64 `json:"dedup_ids"`
 
+	Writes      int64   `json:"writes"`
+	WriteBudget float64 `json:"write_budget"`
+
 	Broker string `json:"broker,omitempty"`
 	Epoch  int64  `json:"epoch,omitempty"`
 }
@@ -113,7 +116,7 @@ func StatsOf(s *queue.Stats) Stats {
 		Cancelled: s.Cancelled, Died: s.Died, Duplicates: s.Duplicates,
 		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate,
 		IndexBytes: s.IndexBytes, PayloadBytes: s.PayloadBytes, DedupBytes: s.DedupBytes, DedupIDs: s.DedupIDs,
-		Broker: s.Broker, Epoch: s.Epoch,
+		Writes: s.Writes, WriteBudget: s.WriteBudget, Broker: s.Broker, Epoch: s.Epoch,
 	}
 }
 
@@ -127,6 +130,6 @@ func (s *Stats) Stats() *queue.Stats {
 		Cancelled: s.Cancelled, Died: s.Died, Duplicates: s.Duplicates,
 		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate,
 		IndexBytes: s.IndexBytes, PayloadBytes: s.PayloadBytes, DedupBytes: s.DedupBytes, DedupIDs: s.DedupIDs,
-		Broker: s.Broker, Epoch: s.Epoch,
+		Writes: s.Writes, WriteBudget: s.WriteBudget, Broker: s.Broker, Epoch: s.Epoch,
 	}
 }

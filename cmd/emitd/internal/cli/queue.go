@@ -86,32 +86,46 @@ func (q *queues) enqueueBatch(ctx context.Context, c *client.Client, name string
 }
 
 func (q *queues) client(ctx context.Context, nodes func(context.Context) ([]string, error)) (*client.Client, error) {
-	cfg := client.Config{Addresses: []string{q.address}}
-	if q.address == "" {
-		found, err := nodes(ctx)
-		if err != nil {
-			return nil, err
-		}
-		cfg.Addresses = found
-	}
-	if err := q.authenticate(&cfg); err != nil {
-		return nil, err
-	}
-	settings, err := q.a.load(q.a.input())
+	cfg, err := q.config(ctx, nodes)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.TLS, err = host.ClientTLS(settings.API.TLS); err != nil {
-		return nil, err
-	}
-	if q.tls && cfg.TLS == nil {
-		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
+	return dial(cfg)
+}
+
+// dial makes a client.
+func dial(cfg client.Config) (*client.Client, error) {
 	c, err := client.New(cfg)
 	if err != nil {
 		return nil, fault.New(fault.Usage, "--addr: %w", err)
 	}
 	return c, nil
+}
+
+// config returns how to reach the nodes.
+func (q *queues) config(ctx context.Context, nodes func(context.Context) ([]string, error)) (client.Config, error) {
+	cfg := client.Config{Addresses: []string{q.address}}
+	if q.address == "" {
+		found, err := nodes(ctx)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Addresses = found
+	}
+	if err := q.authenticate(&cfg); err != nil {
+		return cfg, err
+	}
+	settings, err := q.a.load(q.a.input())
+	if err != nil {
+		return cfg, err
+	}
+	if cfg.TLS, err = host.ClientTLS(settings.API.TLS); err != nil {
+		return cfg, err
+	}
+	if q.tls && cfg.TLS == nil {
+		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	return cfg, nil
 }
 
 // authenticate sets the token: that of --token-file, or of the configuration's api.tokens_file, which an
@@ -254,9 +268,9 @@ func (q *queues) ls() *cobra.Command {
 }
 
 func statsTable(all []wire.Stats, wide bool) *view.Table {
-	t := &view.Table{Head: []string{"QUEUE", "WAITING", "DELAYED", "ACTIVE", "DEAD", "OLDEST", "IN/S", "DONE/S", "BROKER", "STATE"}}
+	t := &view.Table{Head: []string{"QUEUE", "WAITING", "DELAYED", "ACTIVE", "DEAD", "OLDEST", "IN/S", "DONE/S", "BROKER", "STATE", "WRITE BUDGET"}}
 	if wide {
-		t.Head = append(t.Head, "SHARDS", "ENQUEUED", "COMPLETED", "FAILED", "DEDUP")
+		t.Head = append(t.Head, "SHARDS", "ENQUEUED", "COMPLETED", "FAILED", "DEDUP", "WRITES")
 	}
 	for _, s := range all {
 		state := "running"
@@ -269,14 +283,25 @@ func statsTable(all []wire.Stats, wide bool) *view.Table {
 		row := []string{
 			s.Queue, fmt.Sprint(s.Waiting), fmt.Sprint(s.Delayed), fmt.Sprint(s.Active), fmt.Sprint(s.Dead),
 			view.Exact(time.Duration(s.OldestAgeMS) * time.Millisecond), fmt.Sprintf("%.1f", s.EnqueueRate), fmt.Sprintf("%.1f", s.CompleteRate),
-			s.Broker, state,
+			s.Broker, state, writeBudget(s),
 		}
 		if wide {
-			row = append(row, fmt.Sprint(s.Shards), fmt.Sprint(s.Enqueued), fmt.Sprint(s.Completed), fmt.Sprint(s.Failed), fmt.Sprint(s.DedupIDs))
+			row = append(row, fmt.Sprint(s.Shards), fmt.Sprint(s.Enqueued), fmt.Sprint(s.Completed), fmt.Sprint(s.Failed), fmt.Sprint(s.DedupIDs), fmt.Sprint(s.Writes))
 		}
 		t.Add(row...)
 	}
 	return t
+}
+
+// writeBudget shows how many small commits a second a queue may make.
+func writeBudget(s wire.Stats) string {
+	switch {
+	case s.Broker == "":
+		return "-"
+	case s.WriteBudget == 0:
+		return "none"
+	}
+	return fmt.Sprintf("%.4g/s", s.WriteBudget)
 }
 
 func (q *queues) stats() *cobra.Command {

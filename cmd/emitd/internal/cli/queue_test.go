@@ -26,6 +26,8 @@ import (
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/broker"
+	"github.com/emitd/emitd/queue/client"
+	"github.com/emitd/emitd/queue/queuetest"
 )
 
 // queueNode is a node that serves the queue q, with a way to run the program against it.
@@ -281,12 +283,69 @@ func TestNoQueues(t *testing.T) {
 	}
 }
 
-// TestBenchmarkInMilliseconds checks that the duration of a cycle is shown in milliseconds.
+// TestBenchmarkInMilliseconds checks that durations are shown in milliseconds, and what is not known as such.
 func TestBenchmarkInMilliseconds(t *testing.T) {
 	t.Parallel()
-	r := benchResult{Clients: 2, Batch: 3, Jobs: 400, Seconds: 5, Rate: 80, P50: 0.0123, P99: 1.5}
+	writes := 194.4
+	all := []benchResult{
+		{Clients: 2, Batch: 3, Jobs: 400, Seconds: 5, Rate: 80, Submit: durations{P50: 12.3, P99: 1500}, Writes: &writes},
+		{Clients: 16, Failed: 7, Error: "lost"},
+	}
 	var out bytes.Buffer
-	if err := r.table(&out, false); err != nil || !strings.Contains(out.String(), "12.3ms") || !strings.Contains(out.String(), "1500.0ms") {
-		t.Errorf("%v %s", err, out.String())
+	if err := benchTable(all)(&out, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"12.3ms", "1500.0ms", " 194 ", " - ", "first error with 16 clients: lost"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %s", want, out.String())
+		}
+	}
+}
+
+// TestBenchmark runs the benchmark in both protocols: at a rate, it makes exactly as many cycles as are due.
+func TestBenchmark(t *testing.T) {
+	t.Parallel()
+	service := queuetest.New()
+	h, err := api.New(service, api.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(h)
+	defer s.Close()
+	own := ownCalls{service, queue.DefaultQueue}
+	osqueue := newOsqueueCalls(client.Config{Addresses: []string{strings.TrimPrefix(s.URL, "http://")}}, service, 2)
+	for _, c := range []struct {
+		calls benchCalls
+		batch int
+	}{{own, 3}, {osqueue, 1}} {
+		b := benchmark{batch: c.batch, rate: 1000, time: 20 * time.Millisecond, payload: []byte("x")}
+		out, err := b.run(t.Context(), c.calls, 2)
+		if err != nil || out.Jobs != int64(20*c.batch) || out.Failed != 0 || out.Total.Max == 0 || out.Writes != nil {
+			t.Errorf("%T: %+v, %v", c.calls, out, err)
+		}
+	}
+	s.Close()
+	if out, err := (benchmark{batch: 1, rate: 1000, time: 2 * time.Millisecond}).run(t.Context(), osqueue, 1); err != nil || out.Failed != 2 || out.Error == "" {
+		t.Errorf("without a server: %+v, %v", out, err)
+	}
+}
+
+// TestBenchmarkRefusesFlags checks that flags which make no benchmark are refused.
+func TestBenchmarkRefusesFlags(t *testing.T) {
+	t.Parallel()
+	n := newQueueNode(t)
+	for _, args := range [][]string{
+		{"--clients", "0"},
+		{"--clients", "1,0"},
+		{"--batch", "1001"},
+		{"--rate", "-1"},
+		{"--rate", "NaN"},
+		{"--protocol", "amqp"},
+		{"--protocol", "osqueue", "--batch", "2"},
+		{"--duration", "0s"},
+	} {
+		if code, _, err := n.run(nil, append([]string{"bench", "default"}, args...)...); code != 2 {
+			t.Errorf("%v: %d %s", args, code, err)
+		}
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -19,105 +21,189 @@ const benchType = "emitd:bench"
 
 // benchmark runs clients that each submit a batch, claim as many jobs and complete them, again and again.
 type benchmark struct {
-	clients, batch, size int
-	time                 time.Duration
-	payload              []byte
+	batch, size int
+	rate        float64 // cycles per second of all clients together; 0: each begins anew at once
+	time        time.Duration
+	payload     []byte
+}
+
+// benchCalls are the three calls of a cycle in one of the protocols.
+type benchCalls interface {
+	submit(ctx context.Context, jobs []queue.Job) error
+	claim(ctx context.Context, worker string, most int) ([]queue.Claimed, error) // waits for a while if there are none
+	complete(ctx context.Context, worker string, claims []queue.Claimed) error
+	// writes returns how many segments the queue's brokers have written, and the highest epoch of them;
+	// false if the server does not say.
+	writes(ctx context.Context) (n, epoch int64, ok bool)
+}
+
+// durations are those of calls, in milliseconds.
+type durations struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+func durationsOf(all []time.Duration) durations {
+	if len(all) == 0 {
+		return durations{}
+	}
+	slices.Sort(all)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return durations{ms(all[len(all)/2]), ms(all[len(all)*99/100]), ms(all[len(all)-1])}
+}
+
+func (d durations) cells() []string {
+	return []string{fmt.Sprintf("%.1fms", d.P50), fmt.Sprintf("%.1fms", d.P99)}
 }
 
 // benchResult is the result of a benchmark.
 type benchResult struct {
-	Clients int     `json:"clients"`
-	Batch   int     `json:"batch"`
-	Jobs    int64   `json:"jobs"`
-	Seconds float64 `json:"seconds"`
-	Rate    float64 `json:"jobs_per_second"`
-	P50     float64 `json:"cycle_p50_seconds"`
-	P99     float64 `json:"cycle_p99_seconds"`
-	Errors  int64   `json:"errors"`
-	Error   string  `json:"error,omitempty"` // the first
+	Clients  int       `json:"clients"`
+	Batch    int       `json:"batch"`
+	Jobs     int64     `json:"jobs"`
+	Seconds  float64   `json:"seconds"`
+	Rate     float64   `json:"jobs_per_second"`
+	Total    durations `json:"total_ms"` // from submit to complete
+	Submit   durations `json:"submit_ms"`
+	Claim    durations `json:"claim_ms"`
+	Complete durations `json:"complete_ms"`
+	Writes   *float64  `json:"writes_per_1000_jobs,omitempty"` // nil: not known
+	Failed   int64     `json:"failed_calls"`
+	Error    string    `json:"error,omitempty"` // the first
 }
 
-func (r benchResult) table(w io.Writer, _ bool) error {
-	t := &view.Table{Head: []string{"CLIENTS", "BATCH", "JOBS", "TIME", "JOBS/S", "CYCLE P50", "P99", "ERRORS"}}
-	seconds := func(s float64) string { return view.Exact(time.Duration(s * float64(time.Second))) }
-	millis := func(s float64) string { return milliseconds(time.Duration(s * float64(time.Second))) }
-	t.Add(fmt.Sprint(r.Clients), fmt.Sprint(r.Batch), fmt.Sprint(r.Jobs), seconds(r.Seconds), fmt.Sprintf("%.0f", r.Rate),
-		millis(r.P50), millis(r.P99), fmt.Sprint(r.Errors))
-	if err := t.Write(w); err != nil || r.Error == "" {
+func (r *benchResult) cells(wide bool) []string {
+	writes := "-"
+	if r.Writes != nil {
+		writes = fmt.Sprintf("%.0f", *r.Writes)
+	}
+	row := slices.Concat([]string{fmt.Sprint(r.Clients), fmt.Sprint(r.Batch), fmt.Sprintf("%.0f", r.Rate)},
+		r.Submit.cells(), r.Claim.cells(), r.Complete.cells(), []string{writes, fmt.Sprint(r.Failed)})
+	if wide {
+		row = append(row, fmt.Sprint(r.Jobs), view.Exact(time.Duration(r.Seconds*float64(time.Second))))
+		row = append(row, r.Total.cells()...)
+	}
+	return row
+}
+
+// benchTable shows the results of several numbers of clients.
+func benchTable(all []benchResult) func(w io.Writer, wide bool) error {
+	return func(w io.Writer, wide bool) error {
+		t := &view.Table{Head: []string{"CLIENTS", "BATCH", "JOBS/S", "SUBMIT P50", "P99", "CLAIM P50", "P99", "COMPLETE P50", "P99", "WRITES/1000", "FAILED"}}
+		if wide {
+			t.Head = append(t.Head, "JOBS", "TIME", "TOTAL P50", "P99")
+		}
+		for i := range all {
+			t.Add(all[i].cells(wide)...)
+		}
+		err := t.Write(w)
+		for i := range all {
+			if err == nil && all[i].Error != "" {
+				_, err = fmt.Fprintf(w, "first error with %d clients: %s\n", all[i].Clients, view.Line(all[i].Error))
+			}
+		}
 		return err
 	}
-	_, err := fmt.Fprintf(w, "first error: %s\n", view.Line(r.Error))
-	return err
 }
 
-// run runs the benchmark. Errors are counted; only the end of ctx ends it early.
-func (b benchmark) run(ctx context.Context, s queue.Service, name string) (benchResult, error) {
-	var mu sync.Mutex
-	out := benchResult{Clients: b.clients, Batch: b.batch}
-	var cycles []time.Duration
-	began := time.Now()
+// benchRun is a benchmark while it runs.
+type benchRun struct {
+	benchmark
+	calls  benchCalls
+	began  time.Time
+	begun  atomic.Int64 // number of cycles that a client has taken
+	mu     sync.Mutex
+	result benchResult
+	took   [4][]time.Duration // submit, claim, complete, cycle
+}
+
+// run runs the benchmark. Failed calls are counted; only the end of ctx ends it early.
+func (b benchmark) run(ctx context.Context, calls benchCalls, clients int) (benchResult, error) {
+	r := &benchRun{benchmark: b, calls: calls, result: benchResult{Clients: clients, Batch: b.batch}}
+	before, epoch, known := calls.writes(ctx)
+	r.began = time.Now()
 	var all errgroup.Group
-	for i := range b.clients {
-		worker := fmt.Sprintf("bench-%d", i)
+	for i := range clients {
 		all.Go(func() error {
-			for time.Since(began) < b.time && ctx.Err() == nil {
-				at := time.Now()
-				n, err := b.cycle(ctx, s, name, worker)
-				mu.Lock()
-				out.Jobs += int64(n)
-				if err == nil {
-					cycles = append(cycles, time.Since(at))
-				} else if out.Errors++; out.Errors == 1 {
-					out.Error = err.Error()
-				}
-				mu.Unlock()
+			for r.next(ctx) {
+				r.cycle(ctx, fmt.Sprintf("bench-%d", i))
 			}
 			return ctx.Err()
 		})
 	}
 	if err := all.Wait(); err != nil {
-		return out, err
+		return r.result, err
 	}
-	out.Seconds = time.Since(began).Seconds()
+	out := &r.result
+	out.Seconds = time.Since(r.began).Seconds()
 	out.Rate = float64(out.Jobs) / out.Seconds
-	slices.Sort(cycles)
-	if n := len(cycles); n > 0 {
-		out.P50, out.P99 = cycles[n/2].Seconds(), cycles[min(n*99/100, n-1)].Seconds()
+	out.Submit, out.Claim, out.Complete, out.Total = durationsOf(r.took[0]), durationsOf(r.took[1]), durationsOf(r.took[2]), durationsOf(r.took[3])
+	if after, now, ok := calls.writes(ctx); ok && known && now == epoch && after > before && out.Jobs > 0 {
+		n := float64(after-before) * 1000 / float64(out.Jobs)
+		out.Writes = &n
 	}
-	return out, nil
+	return *out, nil
+}
+
+// next waits until the client may begin a cycle. It returns false at the end.
+func (r *benchRun) next(ctx context.Context) bool {
+	n := r.begun.Add(1) - 1
+	if r.rate > 0 {
+		due := time.Duration(float64(n) / r.rate * float64(time.Second))
+		if due >= r.time {
+			return false
+		}
+		return backoff.Sleep(ctx, time.Until(r.began.Add(due))) == nil
+	}
+	return time.Since(r.began) < r.time && ctx.Err() == nil
 }
 
 // cycle submits a batch, and then claims and completes jobs until it has completed as many, whichever
 // client submitted them.
-func (b benchmark) cycle(ctx context.Context, s queue.Service, name, worker string) (done int, err error) {
-	jobs := make([]queue.Job, b.batch)
+func (r *benchRun) cycle(ctx context.Context, worker string) {
+	jobs := make([]queue.Job, r.batch)
 	for i := range jobs {
-		jobs[i] = queue.Job{Type: benchType, Payload: b.payload}
+		jobs[i] = queue.Job{Type: benchType, Payload: r.payload}
 	}
-	if _, err := s.Enqueue(ctx, name, jobs); err != nil {
-		return 0, err
+	begun := time.Now()
+	if !r.call(0, func() error { return r.calls.submit(ctx, jobs) }) {
+		return
 	}
-	for done < b.batch {
-		claimed, err := s.Claim(ctx, name, queue.ClaimRequest{
-			Worker: worker, Types: []string{benchType}, Max: b.batch - done, Wait: time.Second,
-		})
-		if err != nil || len(claimed) == 0 {
-			return done, err
+	for done := 0; done < r.batch; {
+		var claims []queue.Claimed
+		if !r.call(1, func() (err error) {
+			claims, err = r.calls.claim(ctx, worker, r.batch-done)
+			return err
+		}) || len(claims) == 0 {
+			return
 		}
-		what := make([]queue.Settlement, len(claimed))
-		for i, c := range claimed {
-			what[i] = queue.Settlement{Verb: queue.Complete, ID: c.Job.ID, Token: c.Token, Worker: worker}
+		if !r.call(2, func() error { return r.calls.complete(ctx, worker, claims) }) {
+			return
 		}
-		outcomes, err := s.Settle(ctx, name, what)
-		if err != nil {
-			return done, err
-		}
-		for _, o := range outcomes {
-			if o.Err != nil {
-				return done, o.Err
-			}
-			done++
-		}
+		done += len(claims)
+		r.mu.Lock()
+		r.result.Jobs += int64(len(claims))
+		r.mu.Unlock()
 	}
-	return done, nil
+	r.mu.Lock()
+	r.took[3] = append(r.took[3], time.Since(begun))
+	r.mu.Unlock()
+}
+
+// call measures one call of a kind and reports whether it succeeded.
+func (r *benchRun) call(kind int, do func() error) bool {
+	begun := time.Now()
+	err := do()
+	took := time.Since(begun)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.took[kind] = append(r.took[kind], took)
+		return true
+	}
+	if r.result.Failed++; r.result.Failed == 1 {
+		r.result.Error = err.Error()
+	}
+	return false
 }

@@ -271,33 +271,3 @@ func (q *queues) settle(verb queue.Verb) *cobra.Command {
 	}
 	return q.a.outputFlag(cmd)
 }
-
-// bench runs a benchmark against a queue through its API.
-func (q *queues) bench() *cobra.Command {
-	b := benchmark{}
-	cmd := &cobra.Command{
-		Use: "bench QUEUE", Short: "Measure how fast jobs are submitted, claimed and completed",
-		Long: "Submit, claim and complete jobs of the type emitd:bench for a while. Every job that is submitted is also\n" +
-			"completed, so only the totals of the queue change.",
-		Args: exactly(1, "the name of a queue"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if b.clients < 1 || b.batch < 1 || b.batch > queue.MaxCall || b.size < 0 || b.size > queue.InlinePayload || b.time <= 0 {
-				return fault.New(fault.Usage, "want --clients 1 or more, --batch 1 to %d, --size 0 to %d, --duration above 0s", queue.MaxCall, queue.InlinePayload)
-			}
-			b.payload = bytes.Repeat([]byte("x"), b.size)
-			return q.with(cmd.Context(), 2*b.time+time.Minute, func(ctx context.Context, c *client.Client) error {
-				out, err := b.run(ctx, c, args[0])
-				if err != nil {
-					return err
-				}
-				return q.a.print(data{whole: out, names: []string{args[0]}, table: out.table})
-			})
-		},
-	}
-	fl := cmd.Flags()
-	fl.IntVar(&b.clients, "clients", 16, "number of concurrent clients")
-	fl.IntVar(&b.batch, "batch", 1, "jobs per call")
-	fl.IntVar(&b.size, "size", 100, "bytes per payload")
-	fl.DurationVar(&b.time, "duration", 5*time.Second, "duration of the measurement")
-	return q.a.outputFlag(cmd)
-}

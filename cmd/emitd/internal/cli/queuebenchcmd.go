@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/queue"
+)
+
+// bench runs a benchmark against a queue through its API.
+func (q *queues) bench() *cobra.Command {
+	b := benchmark{}
+	var clients []int
+	var protocol string
+	cmd := &cobra.Command{
+		Use: "bench QUEUE", Short: "Measure how fast jobs are submitted, claimed and completed, and what they cost",
+		Long: "Submit, claim and complete jobs of the type emitd:bench for a while. Every job that is submitted is also\n" +
+			"completed, so only the totals of the queue change. One row for each number of clients shows how long calls\n" +
+			"took, how many segments the brokers wrote for 1,000 jobs, and how many calls failed. Other programs that use\n" +
+			"the queue meanwhile are counted in the writes. The clients use the processor of this machine.\n\n" +
+			"--protocol osqueue makes osqueue's calls to the queue \"default\", also of an osqueue broker (--addr).",
+		Args: exactly(1, "the name of a queue"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := b.check(clients, protocol, args[0]); err != nil {
+				return err
+			}
+			b.payload = bytes.Repeat([]byte("x"), b.size)
+			return q.benchmark(cmd.Context(), b, clients, protocol == "osqueue", args[0])
+		},
+	}
+	fl := cmd.Flags()
+	fl.IntSliceVar(&clients, "clients", []int{16}, "number of concurrent clients; several numbers, such as 1,16,128, are measured in turn")
+	fl.IntVar(&b.batch, "batch", 1, "jobs per call")
+	fl.IntVar(&b.size, "size", 100, "bytes per payload")
+	fl.Float64Var(&b.rate, "rate", 0, "calls to submit per second, of all clients together; 0: as many as possible")
+	fl.DurationVar(&b.time, "duration", 5*time.Second, "duration of the measurement, for each number of clients")
+	fl.StringVar(&protocol, "protocol", "own", "own or osqueue")
+	return q.a.outputFlag(cmd)
+}
+
+// check refuses flags that make no benchmark.
+func (b *benchmark) check(clients []int, protocol, name string) error {
+	wrong := len(clients) == 0 || slices.Min(clients) < 1 || b.batch < 1 || b.batch > queue.MaxCall || b.size < 0 ||
+		b.size > queue.InlinePayload || b.time <= 0 || !(b.rate >= 0)
+	switch {
+	case wrong:
+		return fault.New(fault.Usage, "want --clients 1 or more, --batch 1 to %d, --size 0 to %d, --rate 0 or more, --duration above 0s", queue.MaxCall, queue.InlinePayload)
+	case protocol != "own" && protocol != "osqueue":
+		return fault.New(fault.Usage, "--protocol is %.40q, want own or osqueue", protocol)
+	case protocol == "osqueue" && (b.batch != 1 || name != queue.DefaultQueue):
+		return fault.New(fault.Usage, "osqueue's protocol has one job in a call and only the queue %s: want --batch 1 and that queue", queue.DefaultQueue)
+	}
+	return nil
+}
+
+// benchmark runs a benchmark with each number of clients, and prints the results.
+func (q *queues) benchmark(ctx context.Context, b benchmark, clients []int, osqueue bool, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, q.a.timeout+time.Duration(len(clients))*2*(b.time+time.Minute))
+	defer cancel()
+	cfg, err := q.config(ctx, q.nodes)
+	if err != nil {
+		return err
+	}
+	c, err := dial(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var calls benchCalls = ownCalls{c, name}
+	if osqueue {
+		calls = newOsqueueCalls(cfg, c, slices.Max(clients))
+	}
+	var all []benchResult
+	for _, n := range clients {
+		out, err := b.run(ctx, calls, n)
+		if err != nil {
+			return queueFault(err)
+		}
+		all = append(all, out)
+	}
+	l := list(all, func(benchResult) string { return name }, func(bool) *view.Table { return nil })
+	l.table = func(w io.Writer, wide bool) error { return benchTable(all)(w, wide) }
+	return q.a.print(l)
+}
