@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/outbox/internal/progress"
 )
 
 // handle delivers a worker's batch of a page. If the session fails, the batch stays unfinished, and the
@@ -239,7 +240,7 @@ func (s *session) callOnce(ctx context.Context, rows []Row, from source) []error
 	if from == fromPage {
 		limit = s.r.cfg.PageTimeout
 	}
-	bounded, cancel := context.WithTimeout(ctx, limit)
+	bounded, cancel := progress.WithTimeout(ctx, limit)
 	defer cancel()
 	began := time.Now()
 	d := Delivery{Subscription: s.r.cfg.Name, Epoch: s.a.Generation, Range: s.shards, Rows: rows}

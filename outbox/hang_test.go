@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/sink"
 )
 
 // partial makes the sink behave like the real ones: keys are sent in parallel, each takes a while, and
@@ -99,6 +100,41 @@ func TestHungKeyLeavesItsPage(t *testing.T) {
 		}
 		if dead := s.log.sub("sub").dead; len(dead) != 3 || !strings.Contains(dead[0].Cause, "not taken within 30s") {
 			t.Errorf("dead %v", dead)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSlowReceiver checks that a receiver which needs 200 ms for each message is not taken for one that hangs:
+// nothing is parked, and nothing comes twice, although a page of one key takes 100 s.
+func TestSlowReceiver(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.do = func(ctx context.Context, d outbox.Delivery) []error {
+			return sink.Each(ctx, d.Rows, 16, func(ctx context.Context, i int) error {
+				select {
+				case <-time.After(200 * time.Millisecond):
+					s.take(d.Rows[i])
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			})
+		}
+		for i := range 500 {
+			s.log.publish(m("busy", i))
+		}
+		s.start(1)
+		for range 100 {
+			s.after(time.Second)
+			if lanes := s.log.parked("sub"); lanes > 0 {
+				t.Fatalf("%d keys are parked", lanes)
+			}
+		}
+		s.after(time.Second)
+		if n := len(s.came()); n != 500 || len(twice(s.came())) > 0 {
+			t.Errorf("%d came, %q again", n, twice(s.came()))
 		}
 		if err := s.drain(); err != nil {
 			t.Error(err)

@@ -63,6 +63,14 @@ func (l *memLog) sub(name string) *memSub {
 	return l.subs[name]
 }
 
+// parked returns how many keys of a subscription have a lane.
+func (l *memLog) parked(name string) int {
+	s := l.sub(name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(s.lanes)
+}
+
 func (l *memLog) refuse(call string) error {
 	if l.fail == nil {
 		return nil

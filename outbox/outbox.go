@@ -70,8 +70,9 @@ type Sink interface {
 	// Deliver sends the rows and returns when the receiver has stored them durably. It returns nil if the
 	// receiver has taken all rows. Otherwise it returns one entry per row of d.Rows, nil for a row that was
 	// taken, or a slice of one error that holds for all rows. It may send rows of different keys at the same
-	// time. It must not send a row after an earlier row of the same key was not taken; that row fails with
-	// [ErrSkipped].
+	// time. The receiver must not take a row after an earlier row of the same key was not taken; that row fails
+	// with [ErrSkipped]. So a sink waits for the answer to each row of a key, or sends the rows in a way in which
+	// the receiver itself stops behind a row that it did not take.
 	//
 	// When ctx ends, it is unknown which rows were sent, and they are delivered again. Deliver must return
 	// soon after ctx ends, because the relay waits for it and cannot go on with these rows before. Deliver

@@ -32,14 +32,14 @@ type cluster struct {
 	release chan struct{}
 }
 
-func newCluster(t *testing.T, opts ...kfake.Opt) *cluster {
+func newCluster(t testing.TB, opts ...kfake.Opt) *cluster {
 	t.Helper()
 	k, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(4, "orders")}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &cluster{Cluster: k, release: make(chan struct{})}
-	t.Cleanup(func() { c.fail(t, "", nil); k.Close() })
+	t.Cleanup(func() { c.fail(nil, "", nil); k.Close() })
 	k.ControlKey(int16(kmsg.Produce), c.produce)
 	return c
 }
@@ -176,7 +176,7 @@ func (c *cluster) taken(t *testing.T, topic string) []sinktest.Taken {
 	return out
 }
 
-func (c *cluster) open(t *testing.T, cfg kafka.Config) *kafka.Sink {
+func (c *cluster) open(t testing.TB, cfg kafka.Config) *kafka.Sink {
 	t.Helper()
 	if cfg.Brokers == nil {
 		cfg.Brokers = c.ListenAddrs()
@@ -194,14 +194,18 @@ func (c *cluster) open(t *testing.T, cfg kafka.Config) *kafka.Sink {
 
 func TestKafka(t *testing.T) {
 	t.Parallel()
-	for _, transactional := range []bool{false, true} {
-		t.Run(fmt.Sprintf("transactional=%v", transactional), func(t *testing.T) {
+	for name, cfg := range map[string]kafka.Config{
+		"plain": {}, "small batches": {MaxBytes: 10_000}, "one record a call": {Parallel: 1}, "transactional": {Transactional: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sinktest.Suite{Atomic: true, New: func(t *testing.T) *sinktest.Harness {
 				c := newCluster(t)
 				n := newNetwork(t, c)
+				cfg := cfg
+				cfg.Options = []kgo.Opt{kgo.Dialer(n.dial)}
 				return &sinktest.Harness{
-					Sink:     c.open(t, kafka.Config{Transactional: transactional, Options: []kgo.Opt{kgo.Dialer(n.dial)}}),
+					Sink:     c.open(t, cfg),
 					Received: c.received,
 					Fail: func(t *testing.T, f sinktest.Fault, ids []uuid.UUID) {
 						if f == sinktest.Down { // refused; the port stays reserved
@@ -414,7 +418,7 @@ func TestKafkaStuckTopic(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

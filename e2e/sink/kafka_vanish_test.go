@@ -183,6 +183,9 @@ func checkArrivals(t *testing.T, got []sinktest.Taken, rows []outbox.Row, once b
 		if count[m.ID]++; count[m.ID] > 2 || once && count[m.ID] > 1 {
 			t.Errorf("message %d is there %d times", at[m.ID], count[m.ID])
 		}
+		if count[m.ID] > 1 {
+			continue // a repeated batch goes back to its beginning
+		}
 		if m.Key != "" && at[m.ID] < last[m.Key] {
 			t.Errorf("message %d of %s comes after %d", at[m.ID], m.Key, last[m.Key])
 		}

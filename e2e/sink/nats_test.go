@@ -24,7 +24,7 @@ type broker struct {
 	js     jetstream.JetStream
 }
 
-func newBroker(t *testing.T, opts *server.Options) *broker {
+func newBroker(t testing.TB, opts *server.Options) *broker {
 	t.Helper()
 	opts.Host, opts.Port, opts.JetStream, opts.StoreDir, opts.NoSigs, opts.NoLog = "127.0.0.1", -1, true, t.TempDir(), true, true
 	s, err := server.NewServer(opts)
@@ -54,14 +54,14 @@ func newBroker(t *testing.T, opts *server.Options) *broker {
 	return b
 }
 
-func (b *broker) stream(t *testing.T, cfg jetstream.StreamConfig) {
+func (b *broker) stream(t testing.TB, cfg jetstream.StreamConfig) {
 	t.Helper()
 	if _, err := b.js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *broker) open(t *testing.T, cfg nats.Config) *nats.Sink {
+func (b *broker) open(t testing.TB, cfg nats.Config) *nats.Sink {
 	t.Helper()
 	if cfg.URL == "" {
 		cfg.URL = sinkpkg.Secret(b.server.ClientURL())

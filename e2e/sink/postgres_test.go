@@ -43,7 +43,7 @@ type database struct {
 	pool *pgxpool.Pool
 }
 
-func newDatabase(t *testing.T) *database {
+func newDatabase(t testing.TB) *database {
 	t.Helper()
 	d := &database{url: pgtest.Database(t)}
 	var err error
@@ -56,7 +56,7 @@ func newDatabase(t *testing.T) *database {
 	return d
 }
 
-func (d *database) open(t *testing.T, cfg postgres.Config) *postgres.Sink {
+func (d *database) open(t testing.TB, cfg postgres.Config) *postgres.Sink {
 	t.Helper()
 	cfg.URL = sinkpkg.Secret(d.url)
 	s, err := postgres.New(t.Context(), cfg)
@@ -67,7 +67,7 @@ func (d *database) open(t *testing.T, cfg postgres.Config) *postgres.Sink {
 	return s
 }
 
-func (d *database) exec(t *testing.T, sql string, args ...any) {
+func (d *database) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	if _, err := d.pool.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)

@@ -138,7 +138,7 @@ type vhost struct {
 	channel     *amqp.Channel
 }
 
-func newVhost(t *testing.T) *vhost {
+func newVhost(t testing.TB) *vhost {
 	t.Helper()
 	rabbit.once.Do(func() {
 		for try := 1; try == 1 || try <= 3 && errors.Is(rabbit.err, errRabbitEnded); try++ { // a port may be taken
@@ -173,14 +173,14 @@ func newVhost(t *testing.T) *vhost {
 	return v
 }
 
-func (v *vhost) queue(t *testing.T, name string, args amqp.Table) {
+func (v *vhost) queue(t testing.TB, name string, args amqp.Table) {
 	t.Helper()
 	if _, err := v.channel.QueueDeclare(name, true, false, false, false, args); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (v *vhost) open(t *testing.T, cfg rabbitmq.Config) *rabbitmq.Sink {
+func (v *vhost) open(t testing.TB, cfg rabbitmq.Config) *rabbitmq.Sink {
 	t.Helper()
 	if cfg.URL == "" {
 		cfg.URL = sinkpkg.Secret(v.url)

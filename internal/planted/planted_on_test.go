@@ -38,20 +38,20 @@ func run(t *testing.T, b *bug) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	overlays := t.TempDir()
 	replace := map[string]string{}
 	for name, text := range files {
 		original, err := filepath.Abs(filepath.Join(root, filepath.FromSlash(name)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		changed := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+		changed := filepath.Join(overlays, strings.ReplaceAll(name, "/", "_"))
 		if err := os.WriteFile(changed, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		replace[original] = changed
 	}
-	overlay := filepath.Join(dir, "overlay.json")
+	overlay := filepath.Join(overlays, "overlay.json")
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		t.Fatal(err)
@@ -59,9 +59,13 @@ func run(t *testing.T, b *bug) (string, error) {
 	if err := os.WriteFile(overlay, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	dir, pkg := root, b.pkg
+	if in, is := strings.CutPrefix(b.pkg, "e2e/"); is { // a module of its own
+		dir, pkg = filepath.Join(root, "e2e"), in
+	}
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast",
-		"-timeout=10m", "-run=^("+b.test+")$", "./"+b.pkg)
-	cmd.Dir = root
+		"-timeout=10m", "-run=^("+b.test+")$", "./"+pkg)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "EMITD_TEST_SEEDS=1..400", "EMITD_TEST_JOURNAL_SEEDS=400")
 	out, err := cmd.CombinedOutput()
 	return string(out), err

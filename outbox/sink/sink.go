@@ -7,9 +7,10 @@
 //  1. A row is reported as taken only after the receiver has confirmed, in the terms of its protocol,
 //     that it has stored the row durably.
 //  2. Rows of one key are sent in the order of the delivery. A row is sent only after the one before it
-//     was confirmed, or in the same call if the receiver takes a call as a whole. When a row of a key is
-//     not taken, no later row of the key is sent in that delivery; those are reported with
-//     [outbox.ErrSkipped]. Rows of other keys, and rows without a key, are not held up.
+//     was confirmed, or in a way in which the receiver cannot take it unless it has taken that one: both
+//     in one batch that is stored as a whole, or on the condition that the other is the newest. When a
+//     row of a key is not taken, no later row of the key is taken in that delivery; those are reported
+//     with [outbox.ErrSkipped]. Rows of other keys, and rows without a key, are not held up.
 //  3. Every attempt of a message carries the same ID, in the receiver's own field for it if there is one.
 //     So receivers can drop repetitions.
 //  4. Deliver returns when its context ends, even if the receiver does not answer. Rows in flight are
@@ -44,6 +45,7 @@ import (
 	"sync"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/progress"
 )
 
 // Plan says how the rows of a delivery are spread over calls. With the zero value each call has one row,
@@ -58,6 +60,9 @@ type Plan struct {
 	// have several rows of one key, and send returns nil or one error. A call that fails with ErrPermanent
 	// is repeated row by row, so that only the bad rows fail.
 	Atomic bool
+	// Ordered says that the receiver takes the rows of a call in order, and takes no row behind one of the same
+	// key that it has not taken. Then a call may have several rows of one key.
+	Ordered bool
 	// Target returns the destination of a row. Rows of different targets never share a call. Default: one
 	// target.
 	Target func(i int) string
@@ -84,6 +89,7 @@ func Run(ctx context.Context, rows []outbox.Row, p Plan, send Send) []error {
 		return nil
 	}
 	r := newRun(ctx, rows, p, send)
+	r.ctx = progress.WithReport(ctx, r.taken)
 	r.mu.Lock()
 	r.startLocked()
 	r.mu.Unlock()
@@ -92,6 +98,13 @@ func Run(ctx context.Context, rows []outbox.Row, p Plan, send Send) []error {
 	case <-ctx.Done():
 	}
 	return r.result()
+}
+
+// taken records that the receiver has taken a row whose call goes on.
+func (r *run) taken(i int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recordLocked(i, nil)
 }
 
 // rowQueue is a queue of rows that are sent one after the other.
@@ -186,7 +199,7 @@ func (r *run) nextLocked() (rows []int, lanes []*rowQueue) {
 			continue
 		}
 		l.rows = l.rows[1:]
-		for r.plan.Atomic && !c.full && len(l.rows) > 0 && c.add(l.rows[0]) {
+		for (r.plan.Atomic || r.plan.Ordered) && !c.full && len(l.rows) > 0 && c.add(l.rows[0]) {
 			l.rows = l.rows[1:]
 		}
 		lanes = append(lanes, l)
@@ -238,6 +251,7 @@ func (r *run) callDoneLocked(rows []int, lanes []*rowQueue, errs []error) {
 		err := at(errs, n)
 		r.recordLocked(i, err)
 		if err == nil {
+			progress.Report(r.ctx)
 			continue
 		}
 		if failed == nil {

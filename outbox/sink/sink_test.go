@@ -75,6 +75,9 @@ func suite(plan sink.Plan) sinktest.Suite {
 				if p.Atomic {
 					return r.whole(ctx, d, rows)
 				}
+				if p.Ordered {
+					return r.inOrder(ctx, d, rows)
+				}
 				errs := make([]error, len(rows))
 				for n, i := range rows {
 					errs[n] = r.take(ctx, d.Rows[i])
@@ -83,6 +86,22 @@ func suite(plan sink.Plan) sinktest.Suite {
 			})
 		})}
 	}}
+}
+
+// inOrder takes no row behind one of its key that it has not taken.
+func (r *receiver) inOrder(ctx context.Context, d outbox.Delivery, rows []int) []error {
+	errs := make([]error, len(rows))
+	failed := map[string]bool{}
+	for n, i := range rows {
+		key := d.Rows[i].Key
+		if failed[key] {
+			errs[n] = outbox.ErrSkipped
+			continue
+		}
+		errs[n] = r.take(ctx, d.Rows[i])
+		failed[key] = errs[n] != nil && key != ""
+	}
+	return errs
 }
 
 // whole takes all rows or none.
@@ -106,14 +125,16 @@ func (r *receiver) whole(ctx context.Context, d outbox.Delivery, rows []int) []e
 func TestPlansKeepThePromises(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]sink.Plan{
-		"one after the other": {},
-		"one a call":          {Parallel: 8},
-		"calls of ten":        {Parallel: 3, Rows: 10},
-		"calls of few bytes":  {Parallel: 3, Rows: 10, Bytes: 30},
-		"whole calls":         {Parallel: 3, Rows: 10, Atomic: true},
-		"one whole call":      {Rows: 1000, Atomic: true},
-		"two targets":         {Parallel: 3, Rows: 10, Target: func(i int) string { return fmt.Sprint(i % 2) }},
-		"two targets, whole":  {Parallel: 3, Rows: 10, Atomic: true, Target: func(i int) string { return fmt.Sprint(i / 3 % 2) }},
+		"one after the other":   {},
+		"one a call":            {Parallel: 8},
+		"calls of ten":          {Parallel: 3, Rows: 10},
+		"calls of few bytes":    {Parallel: 3, Rows: 10, Bytes: 30},
+		"whole calls":           {Parallel: 3, Rows: 10, Atomic: true},
+		"one whole call":        {Rows: 1000, Atomic: true},
+		"calls in order":        {Parallel: 3, Rows: 100, Ordered: true},
+		"two targets, in order": {Parallel: 3, Rows: 10, Ordered: true, Target: func(i int) string { return fmt.Sprint(i / 3 % 2) }},
+		"two targets":           {Parallel: 3, Rows: 10, Target: func(i int) string { return fmt.Sprint(i % 2) }},
+		"two targets, whole":    {Parallel: 3, Rows: 10, Atomic: true, Target: func(i int) string { return fmt.Sprint(i / 3 % 2) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

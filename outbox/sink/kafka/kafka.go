@@ -10,9 +10,11 @@
 // # Idempotent mode, the default
 //
 // A record counts as taken when all in-sync replicas have it. The client numbers its records, so the
-// broker drops the client's own repetitions. At most one record of a key is in flight, so a batch that
-// fails never lets a later record of a key overtake an earlier one. If the broker refuses a batch for
-// good, it is repeated record by record, and only the record at fault is given up.
+// broker drops the client's own repetitions. The records of a key in a delivery are in one batch, which
+// the broker takes or refuses as a whole; what does not fit waits until that batch was taken. So a batch
+// that fails never lets a later record of a key overtake an earlier one. If the broker refuses a batch
+// for good, it is repeated record by record, and only the record at fault is given up. A batch whose
+// answer was lost comes again as a whole.
 //
 // A relay that is paused while it produces, and is replaced meanwhile, can still produce when it resumes.
 // Consumers drop repetitions by the header emitd-id, and may drop lower generations of a shard.
@@ -50,8 +52,6 @@
 //
 // # What an error means
 //
-// # What an error means
-//
 //	record too large or invalid, topic's name invalid  permanent
 //	no such topic                                      permanent; of Config.Topic: the sink is down
 //	no broker answers, login refused                   the sink is down
@@ -67,6 +67,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -94,12 +95,13 @@ type Config struct {
 	TransactionTimeout time.Duration `yaml:"transaction_timeout"`
 	// Timeout bounds producing one record, including repetitions; default 30 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Linger is how long a batch waits for more records; default none.
+	// Linger is how long a batch of a transaction waits for more records; default none. Without transactions
+	// it has no effect.
 	Linger time.Duration `yaml:"linger"`
 	// MaxBytes bounds a batch, and so a record; default 1,000,012 as in Kafka's clients. It must not exceed
 	// max.message.bytes of the topic.
 	MaxBytes int `yaml:"max_bytes"`
-	// Parallel is how many keys of a delivery may have a record in flight; default 1,000.
+	// Parallel is how many records a call may have; default 1,000. With 1 each record is a call of its own.
 	Parallel int `yaml:"parallel"`
 	// Compression is none (default), gzip, snappy, lz4 or zstd.
 	Compression string `yaml:"compression"`
@@ -124,15 +126,14 @@ type Sink struct {
 	cfg    Config
 	opts   []kgo.Opt
 	codec  kgo.CompressionCodec
-	client *kgo.Client  // produces outside transactions, and sends other requests
+	client *kgo.Client  // sends requests other than those of producers
 	watch  *brokerWatch // checks through client whether brokers answer
 
-	singles struct { // for records that must be alone in their batch; nil with transactions
-		turn   chan struct{}
-		client *kgo.Client
-	}
+	batchBytes int // bound of the records of one batch
 
 	mu        sync.Mutex
+	idle      []*batcher               // without records
+	batchers  map[*batcher]struct{}    // all
 	producers map[string]*producer     // by transactional id
 	idLocks   map[string]chan struct{} // by transactional ID: held while a producer is initialised
 	closed    bool
@@ -145,7 +146,7 @@ var (
 
 // New checks the configuration. It does not connect.
 func New(_ context.Context, cfg Config) (*Sink, error) {
-	s := &Sink{cfg: cfg, producers: map[string]*producer{}, idLocks: map[string]chan struct{}{}}
+	s := &Sink{cfg: cfg, producers: map[string]*producer{}, batchers: map[*batcher]struct{}{}, idLocks: map[string]chan struct{}{}}
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
@@ -154,22 +155,15 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 		return nil, fmt.Errorf("kafka: %w", s.redacted(err))
 	}
 	s.opts = append(s.opts, d.options()...)
-	// When a delivery ends, its records are given up, even those in flight. Otherwise they would fill the
-	// client's buffer and hold up all topics. The client then continues with a higher producer epoch, so
-	// brokers refuse a given-up record that arrives late.
-	cancellable := kgo.AllowIdempotentProduceCancellation()
-	if s.client, err = s.newClient(cancellable); err != nil {
+	if s.client, err = s.newClient(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	s.watch = &brokerWatch{client: s.client, redact: s.redacted, silence: d.silence}
-	if s.cfg.Transactional {
-		return s, nil
+	s.batchBytes = s.cfg.MaxBytes
+	if set, ok := s.client.OptValue(kgo.ProducerBatchMaxBytes).(int32); ok { // Config.Options may have changed it
+		s.batchBytes = int(set)
 	}
-	s.singles.turn = make(chan struct{}, 1)
-	if s.singles.client, err = s.newClient(cancellable); err != nil {
-		s.client.Close()
-		return nil, fmt.Errorf("kafka: %w", err)
-	}
+	s.batchBytes = max(s.batchBytes-batchHead, 1)
 	return s, nil
 }
 
@@ -264,16 +258,16 @@ func (a SASL) mechanism() (sasl.Mechanism, error) {
 func (s *Sink) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	producers := s.producers
+	producers, batchers := s.producers, maps.Clone(s.batchers)
 	s.producers = map[string]*producer{}
 	s.mu.Unlock()
 	for _, p := range producers {
 		p.close()
 	}
-	s.client.Close()
-	if s.singles.client != nil {
-		s.singles.client.Close()
+	for b := range batchers {
+		b.client.Close()
 	}
+	s.client.Close()
 	return nil
 }
 
@@ -287,42 +281,18 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	}
 	ctx, stop := s.watch.during(ctx)
 	defer stop()
-	return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
-		err := s.produce(ctx, s.client, s.record(d, d.Rows[i]))
-		if oneOf(err, refused) {
-			return s.produceAlone(ctx, s.record(d, d.Rows[i]))
-		}
-		return err
+	records := make([]*kgo.Record, len(d.Rows))
+	for i, row := range d.Rows {
+		records[i] = s.record(d, row)
+	}
+	plan := sink.Plan{
+		Parallel: callsAtOnce, Rows: s.cfg.Parallel, Bytes: s.batchBytes, Ordered: true,
+		Size:   func(i int) int { return maxSize(records[i]) },
+		Target: func(i int) string { return records[i].Topic }, // a key has one partition in each topic
+	}
+	return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
+		return s.produceTogether(ctx, records, rows)
 	})
-}
-
-// produce produces a record and waits for the result.
-func (s *Sink) produce(ctx context.Context, c *kgo.Client, r *kgo.Record) error {
-	for {
-		done := make(chan error, 1)
-		c.Produce(ctx, r, func(_ *kgo.Record, err error) { done <- err })
-		select {
-		case err := <-done:
-			if givenUp(err) && ctx.Err() == nil {
-				continue // the client gave it up together with a record of another delivery that was ahead of it
-			}
-			return s.classify(ctx, r.Topic, err)
-		case <-ctx.Done(): // the client gives the record up when it next examines it
-			return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
-		}
-	}
-}
-
-// produceAlone produces a record that shares its batch with no other, because a broker refuses whole
-// batches.
-func (s *Sink) produceAlone(ctx context.Context, r *kgo.Record) error {
-	select {
-	case s.singles.turn <- struct{}{}:
-		defer func() { <-s.singles.turn }()
-	case <-ctx.Done():
-		return fmt.Errorf("produce to %.80q: not confirmed: %w", r.Topic, context.Cause(ctx))
-	}
-	return s.produce(ctx, s.singles.client, r)
 }
 
 // topic returns the topic of a row's record.

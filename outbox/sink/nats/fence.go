@@ -161,6 +161,13 @@ func (s *Sink) forget(m marker) {
 	}
 }
 
+// forgetMarker makes the next publish read the marker on a subject again.
+func (s *Sink) forgetMarker(subject string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.markers, subject)
+}
+
 // markerSubject returns the subject of a shard's marker. Characters that a subject cannot contain become
 // = and two digits.
 func (s *Sink) markerSubject(subscription string, shard int) string {

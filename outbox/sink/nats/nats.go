@@ -8,8 +8,15 @@
 // package sink (emitd-key, emitd-generation, …) and the message's own, except names that begin with
 // nats-, which are commands to the server.
 //
-// A message counts as taken when the stream has acknowledged it. At most one message of a key is in
-// flight, but all keys of a delivery at once.
+// A message counts as taken when the stream has acknowledged it. All messages of a delivery are in flight
+// at once, as a chain: each is published on the condition that the newest message of the stream is the
+// one before it (Nats-Expected-Last-Msg-Id). If the stream does not take a message, or never gets it, it
+// refuses all behind it. Those of other keys are then published in another chain.
+//
+// A chain needs a stream to which only this sink publishes. Another publisher breaks it, and so does a
+// stream with replicas whose fence is used. Then at most one message of a key is in flight, but all keys
+// of a delivery at once, and chains are tried again after a pause of 100 ms to 10 s. The same holds if
+// the user may not ask which stream binds a subject, unless Config.Stream names it.
 //
 // # The fence
 //
@@ -21,8 +28,8 @@
 // marker's subject). So after a takeover nothing of the earlier relay is stored, whenever it resumes.
 //
 // The fence has a price. The stream must bind the marker subjects too, and consumers should not bind
-// them, or must skip them. Messages of one shard go one after the other, because a stream with replicas
-// checks one condition on a subject at a time. A marker that the stream's limits removed is written
+// them, or must skip them. In a stream with replicas, messages of one shard go one after the other,
+// because it checks one condition on a subject at a time. A marker that the stream's limits removed is written
 // again.
 //
 // # What an error means
@@ -49,6 +56,7 @@ import (
 
 	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/progress"
 	"github.com/emitd/emitd/outbox/sink"
 )
 
@@ -68,7 +76,8 @@ type Config struct {
 	FenceSubject string `yaml:"fence_subject"`
 	// Timeout bounds the wait for one acknowledgement; default 5 s.
 	Timeout time.Duration `yaml:"timeout"`
-	// Parallel is how many messages of a delivery may be in flight; default 1,000.
+	// Parallel is how many messages of a delivery may be in flight; default 1,000. With 1 each waits for the
+	// one before it.
 	Parallel int `yaml:"parallel"`
 	// Name is the connection's name as the server shows it; default emitd.
 	Name string `yaml:"name"`
@@ -87,10 +96,14 @@ type Sink struct {
 	cfg  Config
 	conn *nats.Conn
 	js   jetstream.JetStream
+	turn chan struct{} // held while a chain is sent
 
 	mu      sync.Mutex
 	markers map[string]marker // by subject
 	denied  map[string]string // subjects that the server does not allow this user to publish to
+	// The streams of subjects, and the chains of streams.
+	subjects map[string]boundTo
+	chains   map[string]chains
 }
 
 var (
@@ -101,7 +114,10 @@ var (
 // New checks the configuration and starts to connect. A server that cannot be reached is not an error:
 // the sink is down until the connection succeeds.
 func New(_ context.Context, cfg Config) (*Sink, error) {
-	s := &Sink{cfg: cfg, markers: map[string]marker{}, denied: map[string]string{}}
+	s := &Sink{
+		cfg: cfg, turn: make(chan struct{}, 1), markers: map[string]marker{}, denied: map[string]string{},
+		subjects: map[string]boundTo{}, chains: map[string]chains{},
+	}
 	opts, err := s.options()
 	if err != nil {
 		return nil, fmt.Errorf("nats: %w", err)
@@ -112,7 +128,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 		}
 		return nil, fmt.Errorf("nats: connect: %s", s.redact(err))
 	}
-	js := []jetstream.JetStreamOpt{jetstream.WithPublishAsyncMaxPending(4 * s.cfg.Parallel)}
+	js := []jetstream.JetStreamOpt{jetstream.WithPublishAsyncMaxPending(16 * s.cfg.Parallel)}
 	if cfg.Domain != "" {
 		s.js, err = jetstream.NewWithDomain(s.conn, cfg.Domain, js...)
 	} else {
@@ -199,21 +215,54 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 			return []error{err}
 		}
 	}
+	streams := map[string]string{}
+	for _, row := range d.Rows {
+		if _, known := streams[row.Topic]; !known {
+			streams[row.Topic] = s.streamOf(ctx, row.Topic)
+		}
+	}
+	plan := sink.Plan{
+		Parallel: callsAtOnce, Rows: s.cfg.Parallel, Ordered: true,
+		Target: func(i int) string { return streams[d.Rows[i].Topic] },
+	}
+	return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
+		if stream := streams[d.Rows[rows[0]].Topic]; stream != "" && s.cfg.Parallel > 1 {
+			return s.publishChained(ctx, d, rows, stream)
+		}
+		return s.publishSerially(ctx, d, rows)
+	})
+}
+
+// callsAtOnce is how many calls of one delivery may be made at once.
+const callsAtOnce = 4
+
+// publishSerially publishes rows, at most one of a key at a time. It returns nil, or an error for each.
+func (s *Sink) publishSerially(ctx context.Context, all outbox.Delivery, rows []int) []error {
+	d := all
+	d.Rows = make([]outbox.Row, len(rows))
+	for n, i := range rows {
+		d.Rows[n] = all.Rows[i]
+	}
+	publish := func(inner context.Context, n int) error {
+		err := s.publish(inner, d, d.Rows[n])
+		if err == nil {
+			progress.Taken(ctx, rows[n])
+		}
+		return err
+	}
 	plan := sink.Plan{Parallel: s.cfg.Parallel}
 	if s.cfg.Fence {
-		plan.OrderKey = func(i int) string { return s.markerSubject(d.Subscription, d.Rows[i].Shard) }
+		plan.OrderKey = func(n int) string { return s.markerSubject(d.Subscription, d.Rows[n].Shard) }
 	}
-	errs := sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
-		return []error{s.publish(ctx, d, d.Rows[rows[0]])}
-	})
+	errs := sink.Run(ctx, d.Rows, plan, func(ctx context.Context, r []int) []error { return []error{publish(ctx, r[0])} })
 	if !s.cfg.Fence || len(errs) == 0 {
 		return errs
 	}
-	return s.otherKeys(ctx, d, errs)
+	return s.otherKeys(ctx, d, errs, publish)
 }
 
 // otherKeys publishes rows that were held up only because another key of their shard failed.
-func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) []error {
+func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error, publish func(ctx context.Context, n int) error) []error {
 	for ctx.Err() == nil {
 		failed := map[string]bool{}
 		var again []int
@@ -238,7 +287,7 @@ func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error) [
 		}
 		part := sink.Run(ctx, rows, sink.Plan{
 			Parallel: s.cfg.Parallel, OrderKey: func(n int) string { return s.markerSubject(d.Subscription, rows[n].Shard) },
-		}, func(ctx context.Context, r []int) []error { return []error{s.publish(ctx, d, rows[r[0]])} })
+		}, func(ctx context.Context, r []int) []error { return []error{publish(ctx, again[r[0]])} })
 		for n, i := range again {
 			errs[i] = nil
 			if len(part) > 0 {

@@ -1,6 +1,8 @@
 // Package sinktest is the conformance suite of sinks: it tests the promises of package sink against a
 // receiver that can be made to fail.
 //
+// EMITD_TEST_STORM is the number of messages of each storm of failures; default 3,000.
+//
 // A sink's test makes a [Harness], which is a fresh receiver with a sink in front of it, and calls [Run].
 // Faults that the receiver cannot produce are listed in [Suite.Unsupported], with the reason in a comment.
 // The rest of the suite always runs.
@@ -79,6 +81,8 @@ func (s Suite) Run(t *testing.T) {
 		{"an error that may pass blocks its key alone", Falter, s.faltered},
 		{"a key goes on where it failed", Falter, s.resumed},
 		{"a receiver that hangs", Hang, s.hung},
+		{"failures in the middle of keys", Falter, func(t *testing.T, h *Harness) { s.storm(t, h, Falter) }},
+		{"refusals in the middle of keys", Refuse, func(t *testing.T, h *Harness) { s.storm(t, h, Refuse) }},
 		{"nobody listens", Down, down},
 	} {
 		if slices.Contains(s.Unsupported, c.fault) {

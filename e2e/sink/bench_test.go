@@ -1,0 +1,251 @@
+package sink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/postgres"
+)
+
+// benchMessages is how many messages each way delivers per round. EMITD_BENCH_MESSAGES changes it.
+func benchMessages(b *testing.B) int {
+	text := os.Getenv("EMITD_BENCH_MESSAGES")
+	if text == "" {
+		return 20_000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		b.Fatalf("EMITD_BENCH_MESSAGES is %q, want a number of messages", text)
+	}
+	return n
+}
+
+// plainRow is a row of the plain poller's table.
+type plainRow struct {
+	ID      int64
+	Dedup   uuid.UUID
+	Key     string
+	Payload []byte
+}
+
+// receiver is where a benchmark delivers, by emitd and by a plain poller with the same client library.
+type benchReceiver struct {
+	name string
+	// start starts the receiver and returns its address.
+	start func(b *testing.B) (addr string)
+	// sink and send reach the receiver through addr. send hands over all rows at once and waits until the
+	// receiver has confirmed them.
+	sink func(b *testing.B, addr string) outbox.Sink
+	send func(b *testing.B, addr string) func(ctx context.Context, rows []plainRow) error
+}
+
+// BenchmarkEndToEnd delivers what waits in Postgres to a real receiver: by a relay of emitd, and by a
+// poller with FOR UPDATE SKIP LOCKED that sends a page of 1,000 messages without waiting in between. Both
+// use the same client library and the same proxy, and take turns within each round.
+func BenchmarkEndToEnd(b *testing.B) {
+	for _, r := range benchReceivers() {
+		b.Run(r.name, func(b *testing.B) {
+			w := newBenchWorld(b)
+			addr := r.start(b)
+			for _, delay := range []time.Duration{0, 2 * time.Millisecond} {
+				for _, keys := range []int{1, 500} {
+					b.Run(fmt.Sprintf("rtt=%v/keys=%d", delay, keys), func(b *testing.B) {
+						near := newDelay(b, addr, delay/2)
+						s, send := r.sink(b, near), r.send(b, near)
+						n := benchMessages(b)
+						var ours, theirs time.Duration
+						for b.Loop() {
+							ours += w.relay(b, s, n, keys)
+							theirs += w.poll(b, send, n, keys)
+						}
+						total := float64(n * b.N)
+						b.ReportMetric(total/ours.Seconds(), "messages/s")
+						b.ReportMetric(total/theirs.Seconds(), "poller-messages/s")
+						b.ReportMetric(theirs.Seconds()/ours.Seconds(), "times")
+						b.ReportMetric(0, "ns/op")
+					})
+				}
+			}
+		})
+	}
+}
+
+// benchWorld is a Postgres with an outbox and with the table of a plain poller.
+type benchWorld struct {
+	pool  *pgxpool.Pool
+	log   *postgres.Log
+	pub   *postgres.Publisher
+	epoch int64
+}
+
+func newBenchWorld(b *testing.B) *benchWorld {
+	b.Helper()
+	s, err := pgtest.Start(pgtest.Config{Settings: map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB"}})
+	must(b, err)
+	b.Cleanup(func() { must(b, s.Close()) })
+	w := &benchWorld{}
+	w.log, err = postgres.Open(b.Context(), postgres.Config{URL: s.URL("postgres"), AutoMigrate: true})
+	must(b, err)
+	b.Cleanup(w.log.Close)
+	w.pool, err = pgxpool.New(b.Context(), s.URL("postgres"))
+	must(b, err)
+	b.Cleanup(w.pool.Close)
+	w.pub, err = postgres.New(w.pool, postgres.Config{})
+	must(b, err)
+	b.Cleanup(func() { _ = w.pub.Close(context.Background()) })
+	_, err = w.pool.Exec(b.Context(), `create table plain (id bigint generated always as identity primary key, dedup uuid not null, key text not null, payload bytea not null)`)
+	must(b, err)
+	return w
+}
+
+// benchPayload is that of a small event.
+var benchPayload = make([]byte, 200)
+
+// relay publishes n messages and returns how long a relay takes to deliver them.
+func (w *benchWorld) relay(b *testing.B, s outbox.Sink, n, keys int) time.Duration {
+	b.Helper()
+	for i := 0; i < n; {
+		var batch []outbox.Message
+		for ; i < n && len(batch) < 5000; i++ {
+			batch = append(batch, outbox.Message{Topic: "orders", Key: fmt.Sprint("key-", i%keys), Payload: benchPayload})
+		}
+		must(b, w.pub.InTx(b.Context(), w.pool, func(tx *postgres.Tx) error { return w.pub.Publish(b.Context(), tx, batch...) }))
+	}
+	w.epoch++
+	var left atomic.Int64
+	left.Store(int64(n))
+	done := make(chan struct{})
+	r, err := outbox.NewRelay(outbox.Config{Name: "bench", Log: w.log, Logger: slog.New(slog.DiscardHandler), Sink: outbox.SinkFunc(func(ctx context.Context, d outbox.Delivery) []error {
+		errs := s.Deliver(ctx, d)
+		taken := int64(len(d.Rows))
+		for _, err := range errs {
+			if err != nil {
+				b.Logf("not delivered: %v", err)
+				taken--
+			}
+		}
+		if left.Add(-taken) == 0 {
+			close(done)
+		}
+		return errs
+	})})
+	must(b, err)
+	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: outbox.ID("bench")}, Generation: w.epoch}, 1, "n", nil)
+	ended := make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- errors.Join(r.Run(context.Background(), a), r.Close(context.Background())) }()
+	<-done
+	took := time.Since(began)
+	a.BeginDrain()
+	must(b, <-ended)
+	return took
+}
+
+// poll inserts n rows and returns how long a plain poller takes to deliver them.
+func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) error, n, keys int) time.Duration {
+	b.Helper()
+	_, err := w.pool.Exec(b.Context(), `insert into plain (dedup, key, payload) select gen_random_uuid(), 'key-' || i % $2::int, $3 from generate_series(1, $1::int) i`, n, keys, benchPayload)
+	must(b, err)
+	began := time.Now()
+	for left := n; left > 0; {
+		must(b, pgx.BeginFunc(b.Context(), w.pool, func(tx pgx.Tx) error {
+			found, err := tx.Query(b.Context(), `select id, dedup, key, payload from plain order by id limit 1000 for update skip locked`)
+			if err != nil {
+				return err
+			}
+			rows, err := pgx.CollectRows(found, pgx.RowToStructByPos[plainRow])
+			if err != nil {
+				return err
+			}
+			if err := send(b.Context(), rows); err != nil {
+				return err
+			}
+			ids := make([]int64, len(rows))
+			for i, row := range rows {
+				ids[i] = row.ID
+			}
+			left -= len(rows)
+			_, err = tx.Exec(b.Context(), `delete from plain where id = any($1)`, ids)
+			return err
+		}))
+	}
+	return time.Since(began)
+}
+
+// newDelay forwards connections to target and delays the bytes of each direction. It returns its address.
+func newDelay(b testing.TB, target string, delay time.Duration) string {
+	b.Helper()
+	if delay == 0 {
+		return target
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(b, err)
+	b.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", target)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			go delayed(far, near, delay)
+			go delayed(near, far, delay)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// delayed copies bytes, each of them later by the delay.
+func delayed(to, from net.Conn, delay time.Duration) {
+	type chunk struct {
+		due  time.Time
+		data []byte
+	}
+	chunks := make(chan chunk, 1<<12)
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		defer to.Close()
+		for c := range chunks {
+			if wait := time.Until(c.due); wait > 0 {
+				time.Sleep(wait)
+			}
+			if _, err := to.Write(c.data); err != nil {
+				from.Close()
+			}
+		}
+	})
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		if n > 0 {
+			chunks <- chunk{time.Now().Add(delay), append([]byte(nil), buffer[:n]...)}
+		}
+		if err != nil {
+			break
+		}
+	}
+	close(chunks)
+	writing.Wait()
+	_, _ = io.Copy(io.Discard, from)
+}
