@@ -31,7 +31,7 @@ import (
 )
 
 func benchReceivers() []benchReceiver {
-	return []benchReceiver{benchNATS(), benchKafka(), benchRabbitMQ(), benchPostgres(), benchWebhook(webhook.Binary), benchWebhook(webhook.Batch)}
+	return []benchReceiver{benchNATS(), benchKafka(), benchRabbitMQ(false), benchRabbitMQ(true), benchPostgres(), benchWebhook(webhook.Binary), benchWebhook(webhook.Batch)}
 }
 
 func benchNATS() benchReceiver {
@@ -106,17 +106,21 @@ func benchKafka() benchReceiver {
 	}
 }
 
-func benchRabbitMQ() benchReceiver {
+func benchRabbitMQ(pipeline bool) benchReceiver {
+	name := "rabbitmq"
+	if pipeline {
+		name += "-pipeline"
+	}
 	var v *vhost
 	through := func(addr string) string { return strings.Replace(v.url, v.target, addr, 1) }
 	return benchReceiver{
-		name: "rabbitmq",
+		name: name,
 		start: func(b *testing.B) string {
 			v = newVhost(b)
 			return v.target
 		},
 		sink: func(b *testing.B, addr string) outbox.Sink {
-			return v.open(b, rabbitmq.Config{URL: sinkpkg.Secret(through(addr))})
+			return v.open(b, rabbitmq.Config{URL: sinkpkg.Secret(through(addr)), Pipeline: pipeline})
 		},
 		send: func(b *testing.B, addr string) func(context.Context, []plainRow) error {
 			conn, err := amqp.Dial(through(addr))

@@ -254,6 +254,53 @@ func TestRabbitMQ(t *testing.T) {
 	}}.Run(t)
 }
 
+// TestRabbitMQPipeline runs the suite with several messages of a key in flight. Only where one of them is refused
+// alone may those behind it come too early; they come again behind it.
+func TestRabbitMQPipeline(t *testing.T) {
+	t.Parallel()
+	sinktest.Suite{Unsupported: []sinktest.Fault{sinktest.Refuse, sinktest.Falter}, New: func(t *testing.T) *sinktest.Harness {
+		v := newVhost(t)
+		w := newWire(t, v.target)
+		s := v.open(t, rabbitmq.Config{URL: v.through(w), Pipeline: true})
+		return &sinktest.Harness{Sink: s, Received: v.received, Secrets: []string{"guest"}, Fail: func(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
+			if f == sinktest.Down {
+				w.cut()
+			} else {
+				w.hold(ids != nil)
+			}
+		}}
+	}}.Run(t)
+
+	v := newVhost(t)
+	v.queue(t, "full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+	must(t, v.channel.PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{}))
+	a := &altered{Sink: v.open(t, rabbitmq.Config{Pipeline: true})}
+	rows := sinktest.Rows("orders", 40, 4)
+	a.to("full", []uuid.UUID{rows[12].ID})
+	errs := deliver(t, a, "0-63", 5, rows)
+	var rest []outbox.Row
+	for i, err := range errs {
+		behind := rows[i].Key == rows[12].Key && i > 12
+		if skipped := errors.Is(err, outbox.ErrSkipped); behind != skipped || (err == nil) == (behind || i == 12) {
+			t.Errorf("row %d: %v", i, err)
+		}
+		if err != nil {
+			rest = append(rest, rows[i])
+		}
+	}
+	a.set(nil, nil)
+	all(t, deliver(t, a, "0-63", 5, rest), nil)
+	last := map[string]int{}
+	for place, m := range v.received(t) {
+		last[m.ID] = place
+	}
+	for i := 1; i < len(rest); i++ {
+		if last[rest[i].ID.String()] < last[rest[i-1].ID.String()] {
+			t.Errorf("the last arrivals of %s are not in order", rest[i].Key)
+		}
+	}
+}
+
 func TestRabbitMQMessage(t *testing.T) {
 	t.Parallel()
 	v := newVhost(t)

@@ -193,12 +193,17 @@ func (l *link) publish(ctx context.Context, exchange, key string, mandatory bool
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
+	return l.confirmed(ctx, confirmation, mandatory, m.MessageId)
+}
+
+// confirmed waits for the broker's confirmation of a message.
+func (l *link) confirmed(ctx context.Context, confirmation *amqp.DeferredConfirmation, mandatory bool, id string) (returned string, err error) {
 	select {
 	case <-confirmation.Done():
 	case <-l.ended:
 		return "", *l.why.Load()
 	case <-ctx.Done():
-		go l.forget(confirmation, m.MessageId)
+		go l.forget(confirmation, id)
 		return "", context.Cause(ctx)
 	}
 	if !confirmation.Acked() {
@@ -210,7 +215,7 @@ func (l *link) publish(ctx context.Context, exchange, key string, mandatory bool
 	if !mandatory {
 		return "", nil
 	}
-	return l.returned(ctx, m.MessageId)
+	return l.returned(ctx, id)
 }
 
 // forget removes the record of a returned message that no caller waits for any more.

@@ -13,6 +13,12 @@
 // returned, and fails as permanent with the broker's reason, unless Config.Unroutable is set. At most one
 // message of a key is in flight, but all keys of a delivery at once.
 //
+// With Config.Pipeline all messages of a delivery are in flight at once, which makes one busy key many times
+// as fast. AMQP has no condition by which the broker would stop behind a message that it refused. So the
+// messages of its key that were in flight may arrive before it, and once more after it. Where no message is
+// ever refused alone (no queue with a limit that rejects, all messages of a key with the same route), the
+// order is kept: a connection or channel that breaks stops everything behind the message that it lost.
+//
 // The next delivery after a lost connection connects again. Messages that were in flight are not
 // confirmed, and are delivered again: consumers drop repetitions by message-id.
 //
@@ -61,6 +67,9 @@ type Config struct {
 	Heartbeat time.Duration `yaml:"heartbeat"`
 	// Parallel is how many messages of a delivery may be in flight; default 1,000.
 	Parallel int `yaml:"parallel"`
+	// Pipeline lets several messages of a key be in flight. Then a message that the broker refuses may be
+	// overtaken by those of its key that were in flight behind it. They are published again after it.
+	Pipeline bool `yaml:"pipeline"`
 	// Name is the connection's name as the broker shows it; default emitd.
 	Name string `yaml:"name"`
 	// TLS is used for amqps.
@@ -139,6 +148,10 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if err != nil {
 		return []error{err}
 	}
+	if s.cfg.Pipeline {
+		plan := sink.Plan{Rows: s.cfg.Parallel, Ordered: true}
+		return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error { return s.pipeline(ctx, l, d, rows) })
+	}
 	return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
 		return s.publish(ctx, l, d, d.Rows[i])
 	})
@@ -146,22 +159,41 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 
 // publish publishes a row and waits for the broker's confirmation.
 func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outbox.Row) error {
-	key := s.routingKey(row)
-	if len(key) > 255 {
-		return sink.Permanent("publish: the routing key has %d bytes, the limit is 255", len(key))
-	}
-	what := fmt.Sprintf("publish to %q with routing key %.80q", s.cfg.Exchange, key)
-	if why := l.blocked(); why != "" {
-		return sink.Down(what, errors.New("the broker blocks publishers: "+why))
+	key, err := s.check(l, row)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the broker", After: s.cfg.Timeout})
 	defer cancel()
 	returned, err := l.publish(ctx, s.cfg.Exchange, key, !s.cfg.Unroutable, message(d, row))
-	switch {
-	case err == nil && returned != "":
-		return sink.Missing("%s: no queue is bound to receive it: %s", what, returned)
-	case err == nil:
+	return s.outcome(ctx, l, key, returned, err)
+}
+
+// check returns the routing key of a row, or why it cannot be published now.
+func (s *Sink) check(l *link, row outbox.Row) (key string, err error) {
+	key = s.routingKey(row)
+	if len(key) > 255 {
+		return "", sink.Permanent("publish: the routing key has %d bytes, the limit is 255", len(key))
+	}
+	if why := l.blocked(); why != "" {
+		return "", sink.Down(s.what(key), errors.New("the broker blocks publishers: "+why))
+	}
+	return key, nil
+}
+
+func (s *Sink) what(key string) string {
+	return fmt.Sprintf("publish to %q with routing key %.80q", s.cfg.Exchange, key)
+}
+
+// outcome returns the error of a message that was published.
+func (s *Sink) outcome(ctx context.Context, l *link, key, returned string, err error) error {
+	if err == nil && returned == "" {
 		return nil
+	}
+	what := s.what(key)
+	switch {
+	case err == nil:
+		return sink.Missing("%s: no queue is bound to receive it: %s", what, returned)
 	case ctx.Err() != nil && l.blocked() != "":
 		return sink.Down(what, errors.New("the broker blocks publishers: "+l.blocked()))
 	case ctx.Err() != nil:
