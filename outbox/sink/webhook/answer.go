@@ -25,18 +25,19 @@ const (
 // maxRetryAfter bounds what a receiver may ask for.
 const maxRetryAfter = 24 * time.Hour
 
-// send sends the request and classifies the answer.
-func (s *Sink) send(ctx context.Context, req *http.Request) error {
+// send sends the request and classifies the answer. It also reports whether the receiver is overloaded.
+func (s *Sink) send(ctx context.Context, req *http.Request) (overloaded bool, err error) {
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return s.unanswered(ctx, req, err)
+		return false, s.unanswered(ctx, req, err)
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead)) // the status decides
 	if resp.StatusCode/100 == 2 {
-		return nil
+		return false, nil
 	}
-	return s.classify(resp, body)
+	overloaded = resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
+	return overloaded, s.classify(resp, body)
 }
 
 // unanswered returns the error for a request without an answer.

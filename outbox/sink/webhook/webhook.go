@@ -57,6 +57,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,9 @@ type Config struct {
 	// Timeout bounds one request and its answer; default 10 s. A receiver that needs longer gets its
 	// messages again and again: it should answer 202 first and work afterwards.
 	Timeout time.Duration `yaml:"timeout"`
-	// Parallel is how many requests may be in flight, over all deliveries; default 16.
+	// Parallel is how many requests may be in flight, over all deliveries. By default the sink finds out: it
+	// begins with 16, allows up to 256 while answers do not take longer for it, and fewer, down to 4, when they
+	// do or the receiver answers 429 or 503.
 	Parallel int `yaml:"parallel"`
 	// BatchRows and BatchBytes bound a request in mode Batch; default 100 and 1 MiB.
 	BatchRows  int `yaml:"batch_rows"`
@@ -114,7 +117,7 @@ type Sink struct {
 	cfg    Config
 	keys   [][]byte // of the secrets
 	client *http.Client
-	slots  chan struct{} // one for each request in flight
+	slots  *limiter
 	now    func() time.Time
 }
 
@@ -131,7 +134,7 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
 	s.client = &http.Client{Transport: transport, CheckRedirect: sameHost}
-	s.slots = make(chan struct{}, s.cfg.Parallel)
+	s.slots = newLimiter(s.cfg.Parallel)
 	return s, nil
 }
 
@@ -170,7 +173,7 @@ func (s *Sink) configure() error {
 	for _, n := range []struct {
 		field *int
 		value int
-	}{{&c.Parallel, 16}, {&c.BatchRows, 100}, {&c.BatchBytes, 1 << 20}} {
+	}{{&c.BatchRows, 100}, {&c.BatchBytes, 1 << 20}} {
 		if *n.field == 0 {
 			*n.field = n.value
 		}
@@ -186,7 +189,8 @@ func (s *Sink) transport() (*http.Transport, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // what net/http documents
 	t.TLSClientConfig = cfg
 	t.ForceAttemptHTTP2 = true
-	t.MaxIdleConnsPerHost = s.cfg.Parallel
+	t.MaxIdleConnsPerHost = s.mostAtOnce()
+	t.MaxIdleConns = 0    // no other bound
 	t.MaxConnsPerHost = 0 // slots bound the requests; HTTP/2 shares a connection
 	t.MaxResponseHeaderBytes = 64 << 10
 	return t, nil
@@ -211,12 +215,12 @@ func (s *Sink) Close() error {
 // Deliver posts the rows. Rows of one key are posted one after the other, other rows at the same time.
 func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if s.cfg.Mode != Batch {
-		return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
+		return sink.Each(ctx, d.Rows, s.mostAtOnce(), func(ctx context.Context, i int) error {
 			return s.single(ctx, d, d.Rows[i])
 		})
 	}
 	plan := sink.Plan{
-		Parallel: s.cfg.Parallel, Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Atomic: true,
+		Parallel: s.mostAtOnce(), Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Atomic: true,
 		Size: func(i int) int { return size(d.Rows[i]) },
 	}
 	if s.byTopic() {
@@ -226,6 +230,9 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 		return []error{s.batch(ctx, d, rows)}
 	})
 }
+
+// mostAtOnce is how many requests may ever be in flight.
+func (s *Sink) mostAtOnce() int { return cmp.Or(s.cfg.Parallel, mostParallel) }
 
 // byTopic reports whether the URL depends on the message's topic.
 func (s *Sink) byTopic() bool { return strings.Contains(s.cfg.URL, "{topic}") }
@@ -279,12 +286,11 @@ type request struct {
 
 // post waits for a slot and posts.
 func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
+	if !s.slots.enter(ctx) {
 		return fmt.Errorf("post: not attempted: %w", context.Cause(ctx))
 	}
+	began, overloaded := time.Now(), false
+	defer func() { s.slots.leave(time.Since(began), overloaded) }()
 	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the receiver", After: s.cfg.Timeout})
 	defer cancel()
 	target := strings.ReplaceAll(s.cfg.URL, "{topic}", url.PathEscape(r.topic))
@@ -303,5 +309,6 @@ func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
 		req.Header.Set(name, string(value))
 	}
 	s.sign(req.Header, r.id, r.body)
-	return s.send(ctx, req)
+	overloaded, err = s.send(ctx, req)
+	return err
 }
