@@ -43,7 +43,12 @@ type batcher struct {
 }
 
 // OnProduceRecordPartitioned is called by the client when a record has its place in a batch.
-func (b *batcher) OnProduceRecordPartitioned(*kgo.Record, int32) { b.placed <- struct{}{} }
+func (b *batcher) OnProduceRecordPartitioned(*kgo.Record, int32) {
+	select {
+	case b.placed <- struct{}{}:
+	default: // the client holds a lock here and must not be stopped
+	}
+}
 
 // batcher takes a batcher without records, or makes one.
 func (s *Sink) batcher() (*batcher, error) {
