@@ -57,10 +57,23 @@ var suites = []suite{
 			{"the same, keys in order of commit", "pg-cpu-ns/message", "BenchmarkInsert/ordered/tx=1", "BenchmarkInsert/plain/tx=1", "reported"},
 			{"insert, 100 a transaction: processor time of Postgres, against a plain table", "pg-cpu-ns/message", "BenchmarkInsert/outbox/tx=100", "BenchmarkInsert/plain/tx=100", "≤ 1.4"},
 			{"the same, keys in order of commit", "pg-cpu-ns/message", "BenchmarkInsert/ordered/tx=100", "BenchmarkInsert/plain/tx=100", "reported"},
-			{"drained, against the statements of Emit", "times", "BenchmarkAgainstEmit", "", "≥ 20"},
+			{"drained to nowhere: log and position, against the statements of Emit", "times", "BenchmarkAgainstEmit", "", "≥ 20"},
 		},
 	},
 	{name: "outbox-sqlite", pkg: "./outbox/sqlite", bench: "Relay|Latency|Publish|Idle", time: "3s"},
+	{
+		name: "sinks", pkg: "./e2e/sink", bench: "EndToEnd", time: "2x",
+		ratios: []ratio{
+			{"NATS, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/nats/rtt=2ms/keys=1", "", "reported"},
+			{"NATS, 500 keys, 2 ms, against the poller", "times", "BenchmarkEndToEnd/nats/rtt=2ms/keys=500", "", "reported"},
+			{"Kafka, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/kafka/rtt=2ms/keys=1", "", "reported"},
+			{"Kafka, 500 keys, 2 ms, against the poller", "times", "BenchmarkEndToEnd/kafka/rtt=2ms/keys=500", "", "reported"},
+			{"RabbitMQ, pipeline, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/rabbitmq-pipeline/rtt=2ms/keys=1", "", "reported"},
+			{"RabbitMQ, pipeline, 500 keys, 2 ms, against the poller", "times", "BenchmarkEndToEnd/rabbitmq-pipeline/rtt=2ms/keys=500", "", "reported"},
+			{"Postgres, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/postgres/rtt=2ms/keys=1", "", "reported"},
+			{"webhook in batches, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/webhook-batch/rtt=2ms/keys=1", "", "reported"},
+		},
+	},
 	{name: "sqs", pkg: "./outbox/sink/sqs", bench: "Drain", time: "3s"},
 }
 
@@ -108,8 +121,12 @@ var line = regexp.MustCompile(`^(Benchmark\S+?)(-\d+)?\s+\d+\s+(.*)$`)
 
 // run runs the suite and returns its table.
 func (s suite) run() (string, error) {
-	cmd := exec.Command("go", "test", "-run", "^$", "-bench", s.bench, "-benchtime", s.time, "-benchmem", "-timeout", "60m", s.pkg)
-	cmd.Dir = ".." // the module above this one
+	dir, pkg := "..", s.pkg // the module above this one
+	if own, is := strings.CutPrefix(s.pkg, "./e2e/"); is {
+		dir, pkg = ".", "./"+own
+	}
+	cmd := exec.Command("go", "test", "-run", "^$", "-bench", s.bench, "-benchtime", s.time, "-benchmem", "-timeout", "60m", pkg)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), s.env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 func benchMessages(b *testing.B) int {
 	text := os.Getenv("EMITD_BENCH_MESSAGES")
 	if text == "" {
-		return 20_000
+		return 5000
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
@@ -45,7 +45,7 @@ type plainRow struct {
 	Payload []byte
 }
 
-// receiver is where a benchmark delivers, by emitd and by a plain poller with the same client library.
+// benchReceiver is where a benchmark delivers, by emitd and by a plain poller with the same client library.
 type benchReceiver struct {
 	name string
 	// start starts the receiver and returns its address.
