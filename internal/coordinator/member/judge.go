@@ -190,6 +190,7 @@ func (m *Member) evaluateUnit(now lease.Instant, r *daemon.Record, holder *node.
 	case m.holderGone(now, r.Holder.Incarnation, holder):
 		expire.Dead = &storage.NodeVersion{Incarnation: r.Holder.Incarnation}
 		expire.Reason, expire.Forced = "holder's row was removed", true
+		l.maybeUneven = true // the membership changed when the row went; the loads change only now
 		if holder != nil {
 			expire.Dead.Seq = holder.Seq
 			expire.Reason = "holder is dead"

@@ -27,7 +27,7 @@ func (c *checks) evenLoads(w *world, snap *daemon.Snapshot, members []*process) 
 		}
 		weight := u.work.Spec.WithDefaults().Weight
 		for _, to := range members {
-			if to == from || !w.mayRun(to, u.work) || failedOn(r, to) {
+			if to == from || !w.mayRun(to, u.work) || failedOn(r, to) || looksSick(snap, to) {
 				continue
 			}
 			// (held[to] + weight) / capacity(to) < held[from] / capacity(from)
@@ -45,6 +45,20 @@ func (p *process) capacity() int { return max(p.host.advert.Traits.Capacity, 1) 
 // failedOn reports whether the unit has failed on the process.
 func failedOn(r *daemon.Record, p *process) bool {
 	return slices.ContainsFunc(r.Embargoes, func(e daemon.Embargo) bool { return e.Incarnation == p.who.Incarnation })
+}
+
+// looksSick reports whether several daemons have failed on nodes of that name, so that the plan may give it no more than it
+// has (package plan, ledger). Here a start that was not acknowledged in time is such a failure.
+func looksSick(snap *daemon.Snapshot, p *process) bool {
+	failed := map[daemon.ID]bool{}
+	for i := range snap.Units {
+		for _, e := range snap.Units[i].Embargoes {
+			if e.Node == p.who.Name {
+				failed[snap.Units[i].Unit.Daemon] = true
+			}
+		}
+	}
+	return len(failed) >= 3
 }
 
 // restless reports whether units may change their nodes by themselves at any time, so that loads change too.
