@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/coordinator/coordinatortest"
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -18,7 +19,7 @@ func TestCommandThatWaitsAtAnElection(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
 		c.Elect()
 		c.Kill(0)
-		if _, err := c.Store().Submit(context.Background(), storage.Command{ID: "x", Kind: storage.CommandResign}); err != nil {
+		if _, err := c.Store().Submit(context.Background(), storage.Command{ID: "x", Kind: daemon.CommandResign}); err != nil {
 			t.Fatal(err)
 		}
 		c.Add()
@@ -44,7 +45,7 @@ func TestCommandForAnotherTermIsAnswered(t *testing.T) {
 		c.Elect()
 		term, _, _ := c.Node(0).Leadership()
 		c.Kill(0)
-		command := storage.Command{ID: "x", Kind: storage.CommandResign, Term: term.Number}
+		command := storage.Command{ID: "x", Kind: daemon.CommandResign, Term: term.Number}
 		if _, err := c.Store().Submit(context.Background(), command); err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +65,7 @@ func TestCommandMovesLeadership(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
 		before := c.Elect()
 		seen := follow(t, c.Node(before))
-		command := storage.Command{ID: "x", Kind: storage.CommandResign, Actor: "alice"}
+		command := storage.Command{ID: "x", Kind: daemon.CommandResign, Actor: "alice"}
 		for range 5 {
 			if _, err := c.Store().Submit(t.Context(), command); err != nil {
 				t.Fatal(err)
@@ -113,7 +114,7 @@ func TestUnknownCommandIsLeftAlone(t *testing.T) {
 			t.Error("a command of an unknown kind moved leadership")
 		}
 		leaves.want(t, "answered")
-		if _, err := c.Store().Submit(t.Context(), storage.Command{ID: "now", Kind: storage.CommandResign}); err != nil {
+		if _, err := c.Store().Submit(t.Context(), storage.Command{ID: "now", Kind: daemon.CommandResign}); err != nil {
 			t.Fatal(err)
 		}
 		c.WaitUntil("the other leads", func() bool { return c.Leader() == 1-i })

@@ -42,8 +42,7 @@ const (
 	LedgerSick        EventKind = "ledger.sick"        // so many daemons failed on a node that it gets units last
 	LedgerCleared     EventKind = "ledger.cleared"     // the daemon or node is treated as any other again
 
-	FenceWaiting   EventKind = "fence.waiting"
-	OperatorResign EventKind = "operator.resign"
+	FenceWaiting EventKind = "fence.waiting"
 )
 
 // Event is an entry in the cluster's numbered history. The transaction that makes a change also

@@ -161,6 +161,8 @@ type Snapshot struct {
 	Units   []Record           `json:"units"` // sorted by unit; shared, never written to
 	Adverts map[string]*Advert `json:"-"`     // by Member.Advert; shared, never written to
 	Head    int64              `json:"head"`  // newest event
+	// Commands are the open commands, oldest first.
+	Commands []Command `json:"commands,omitempty"`
 }
 
 // Advert returns what the member advertises; never nil.

@@ -81,7 +81,7 @@ type Store interface {
 	// applied; the others happen.
 	Commit(ctx context.Context, commit Commit) ([]Outcome, error)
 
-	// Snapshot reads the whole cluster consistently.
+	// Snapshot reads the whole cluster consistently, open commands included.
 	Snapshot(ctx context.Context) (*daemon.Snapshot, error)
 
 	// Events reads the history after a sequence number, oldest first, at most limit events.
@@ -92,7 +92,8 @@ type Store interface {
 	// higher generation there is a daemon.StaleError.
 	StampFence(ctx context.Context, fence daemon.Fence) error
 
-	// Submit stores an operator's command and returns it as stored. The command's ID makes the call idempotent.
+	// Submit stores an operator's command and returns it as stored. The command's ID makes the call idempotent. A new
+	// command that expects another term than the present one is stored as done, with a conflict.
 	Submit(ctx context.Context, command Command) (*Command, error)
 }
 
@@ -291,7 +292,7 @@ type Reply struct {
 	EventsMissing bool
 	// Members is the whole list, tombstones included, if it was requested.
 	Members []node.Member
-	// Commands are the operators' commands that wait to be carried out, oldest first.
+	// Commands are the open commands on which nodes act (daemon.CommandKind.ForNodes), oldest first.
 	Commands []Command
 	// MinChangeTime is the least time that one change took recently, in a store that makes the changes of all nodes
 	// one after the other. It is 0 in any other store.
@@ -370,7 +371,8 @@ type Commit struct {
 	Nodes             []NodeChange
 	// Events are decisions of the leader that change no row. Their Kind, Node, Daemon, Reason and Detail count; the store
 	// numbers and stamps them, and adds the term. They come before the events of the changes.
-	Events []daemon.Event
+	Events   []daemon.Event
+	Commands []CommandResult // written first: they are the cause of changes
 }
 
 // MaxChanges is the most changes that one commit may have.
@@ -427,23 +429,16 @@ type EventPage struct {
 	Oldest int64 // oldest event not deleted yet; 0 = none
 }
 
-// Command is an operator's request, stored as a row.
-type Command struct {
-	ID       string          `json:"id"`
-	Kind     string          `json:"kind"` // CommandResign
-	Actor    string          `json:"actor,omitempty"`
-	Reason   string          `json:"reason,omitempty"`
-	Term     int64           `json:"term,omitempty"` // expected; refused if another term leads by then
-	Cooldown time.Duration   `json:"cooldown,omitempty"`
-	Args     json.RawMessage `json:"args,omitempty"`
+// Command is an operator's request; see [daemon.Command].
+type Command = daemon.Command
 
-	CreatedAt time.Time `json:"created_at"`
-	DoneAt    time.Time `json:"done_at,omitzero"`
-	Result    string    `json:"result,omitempty"` // "done", "conflict: …"
+// CommandResult is what a leader writes about an open command. A command that is done, or already has this result, is
+// left as it is. Otherwise the step writes an event.
+type CommandResult struct {
+	ID     string
+	Result string
+	Done   bool // the command is open no longer
 }
-
-// CommandResign asks the leader of a term to resign.
-const CommandResign = "leader.resign"
 
 // Capabilities declare where a backend is weaker than the contract. The zero value declares a store without
 // restrictions.

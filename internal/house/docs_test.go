@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/emitd/emitd/daemon"
 )
 
 // pages returns the text of each public page by its path in the repository.
@@ -126,6 +128,10 @@ const eventsPage = "docs/reference/events.md"
 func TestEventsAreDocumented(t *testing.T) {
 	t.Parallel()
 	kinds := constants(t, "daemon/event.go", "EventKind")
+	for _, command := range constants(t, "daemon/command.go", "CommandKind") {
+		kinds = append(kinds, string(daemon.CommandKind(command).Event()))
+	}
+	slices.Sort(kinds)
 	reasons := slices.Concat(
 		constants(t, "node/node.go", "LossReason"),
 		constants(t, "internal/coordinator/plan/why.go", "Rule"),

@@ -17,6 +17,7 @@ func (s *state) commit(c storage.Commit, now time.Time) ([]storage.Outcome, erro
 	if !s.term.Held() || s.term.Ref() != c.Term {
 		return nil, storage.ErrTermLost
 	}
+	s.commands.Answer(s, c.Commands, now)
 	out := rules.Commit(s, c, now)
 	for i, o := range out {
 		if o.Applied && c.Changes[i].Step != "" {

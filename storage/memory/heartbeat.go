@@ -132,6 +132,6 @@ func (s *state) reply(beat storage.Heartbeat, verdict storage.ElectionResult, no
 	if beat.WantMembers {
 		r.Members = s.members()
 	}
-	r.Commands = s.commands.Waiting()
+	r.Commands = rules.ForNodes(s.commands.Open())
 	return r
 }

@@ -11,10 +11,11 @@ import (
 func (s *state) snapshot(now time.Time) *daemon.Snapshot {
 	return &daemon.Snapshot{
 		Now: now, Cluster: s.cluster, Term: s.term, Lease: s.lease,
-		Nodes:   s.members(),
-		Units:   s.units.all(),
-		Adverts: s.adverts,
-		Head:    s.head,
+		Nodes:    s.members(),
+		Units:    s.units.all(),
+		Adverts:  s.adverts,
+		Head:     s.head,
+		Commands: s.commands.Open(),
 	}
 }
 

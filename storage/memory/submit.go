@@ -10,7 +10,8 @@ import (
 func (s *state) submit(c storage.Command, now time.Time) *storage.Command {
 	filed, fresh := s.commands.Add(s, c, s.term, now)
 	if fresh && s.term.Held() {
-		s.wakeNode(s.term.Leader.Incarnation) // for a heartbeat: only heartbeats read commands, passes do not
+		// Heartbeats read the commands on which nodes act, and each heartbeat of a leader asks for a pass.
+		s.wakeNode(s.term.Leader.Incarnation)
 	}
 	return &filed
 }

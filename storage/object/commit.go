@@ -135,6 +135,7 @@ func (c *cluster) commit(commit storage.Commit, dead []storage.NodeVersion, now 
 	if !c.Term.Held() || c.Term.Ref() != commit.Term {
 		return nil, storage.ErrTermLost
 	}
+	c.Commands.Answer(c, commit.Commands, now)
 	out := rules.Commit(c, commit, now)
 	for _, g := range dead {
 		if row := c.row(g.Incarnation); row != nil && row.Doubt != nil && *row.Doubt == g.Seq {

@@ -185,7 +185,7 @@ func TestIdleHeartbeat(t *testing.T) {
 	store := mem.New(mem.Config{Latency: func(c mem.Call) time.Duration { m.see(c); return 0 }})
 	leader, p := start(t, store, 0).lead(), start(t, store, 1)
 	for i := range 2*object.PerSegment + 1 {
-		if _, err := leader.s.Submit(t.Context(), storage.Command{ID: fmt.Sprint(i), Kind: storage.CommandResign, Term: 1}); err != nil {
+		if _, err := leader.s.Submit(t.Context(), storage.Command{ID: fmt.Sprint(i), Kind: daemon.CommandResign, Term: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

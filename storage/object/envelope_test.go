@@ -211,7 +211,7 @@ func FuzzOpen(f *testing.F) {
 			c := v.clone()
 			c.list()
 			c.HeldBy("inc")
-			c.Commands.Waiting()
+			c.Commands.Open()
 			c.dropEvents(1)
 			c.advance()
 			again, err := seal(kindCluster, c)

@@ -61,7 +61,7 @@ func TestSpill(t *testing.T) {
 		writers.Go(func() {
 			s := open(t, store, object.Config{})
 			for j := range 3 * object.PerSegment / 4 {
-				if _, err := s.Submit(t.Context(), storage.Command{ID: fmt.Sprint(i, j), Kind: storage.CommandResign, Term: 1}); err != nil {
+				if _, err := s.Submit(t.Context(), storage.Command{ID: fmt.Sprint(i, j), Kind: daemon.CommandResign, Term: 1}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -123,7 +123,7 @@ func TestSpillInterrupted(t *testing.T) {
 			mu.Lock()
 			armed = true
 			mu.Unlock()
-			_, err := leader.s.Submit(t.Context(), storage.Command{ID: "c", Kind: storage.CommandResign, Term: 1})
+			_, err := leader.s.Submit(t.Context(), storage.Command{ID: "c", Kind: daemon.CommandResign, Term: 1})
 			if denied := tt.op == mem.Replace; errors.Is(err, blob.ErrDenied) != denied || err != nil && !denied {
 				t.Fatal(err)
 			}
@@ -164,7 +164,7 @@ func TestSpillOfALargeStep(t *testing.T) {
 	leader.s = open(t, bucket, object.Config{})
 	leader.look()
 	bucket.on(once(mem.Replace, object.ClusterKey, func() {
-		if _, err := p.s.Submit(t.Context(), storage.Command{ID: "first", Kind: storage.CommandResign, Term: 1}); err != nil {
+		if _, err := p.s.Submit(t.Context(), storage.Command{ID: "first", Kind: daemon.CommandResign, Term: 1}); err != nil {
 			t.Error(err)
 		}
 	}), nil)
@@ -174,7 +174,7 @@ func TestSpillOfALargeStep(t *testing.T) {
 	leader.news(p, 10)
 	operators, units := 0, map[daemon.Unit]bool{}
 	for _, e := range leader.history() {
-		if e.Kind == daemon.OperatorResign {
+		if e.Kind == daemon.CommandResign.Event() {
 			operators++
 		}
 		if e.Kind == daemon.AssignmentAssigned {

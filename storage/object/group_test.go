@@ -55,7 +55,7 @@ func TestStepsShareAWrite(t *testing.T) {
 				return err
 			},
 			func(ctx context.Context) error {
-				_, err := p.s.Submit(ctx, storage.Command{ID: "x", Kind: storage.CommandResign, Term: 1})
+				_, err := p.s.Submit(ctx, storage.Command{ID: "x", Kind: daemon.CommandResign, Term: 1})
 				return err
 			},
 		} {

@@ -216,7 +216,7 @@ func (s *Store) reply(ctx context.Context, c *cluster, b storage.Heartbeat, verd
 		Seq: b.Seq, Now: s.now(), StoreID: s.identity(c), StoreSince: c.IdentityChangedAt, Verdict: verdict,
 		Term: c.Term, Lease: c.Lease,
 		Units: c.HeldBy(b.Node.Incarnation),
-		Head:  c.Head, Commands: c.Commands.Waiting(), MinChangeTime: s.bucket.changeTime(),
+		Head:  c.Head, Commands: rules.ForNodes(c.Commands.Open()), MinChangeTime: s.bucket.changeTime(),
 	}
 	var errs []error
 	if b.EventsAfter >= 0 {

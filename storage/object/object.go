@@ -162,6 +162,7 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	snap := &daemon.Snapshot{
 		Now: s.now(), StoreID: s.identity(c), Cluster: c.Name, Term: c.Term, Lease: c.Lease,
 		Nodes: c.list(), Units: make([]daemon.Record, len(c.Units)), Adverts: c.Adverts, Head: c.Head,
+		Commands: c.Commands.Open(),
 	}
 	for i, r := range c.Units {
 		snap.Units[i] = *r

@@ -42,7 +42,7 @@ func child(root string) error {
 	}
 	for i := 0; ; i++ {
 		id := fmt.Sprintf("%d-%d", os.Getpid(), i)
-		if _, err := s.Submit(context.Background(), storage.Command{ID: id, Kind: storage.CommandResign, Term: 1}); err != nil {
+		if _, err := s.Submit(context.Background(), storage.Command{ID: id, Kind: daemon.CommandResign, Term: 1}); err != nil {
 			return err
 		}
 		fmt.Println(id)
@@ -94,7 +94,7 @@ func TestKilled(t *testing.T) {
 	found := map[string]int{}
 	for i, e := range page.Events {
 		var detail struct{ Command string }
-		if err := json.Unmarshal(e.Detail, &detail); err != nil || e.Seq != int64(i+1) || e.Kind != daemon.OperatorResign {
+		if err := json.Unmarshal(e.Detail, &detail); err != nil || e.Seq != int64(i+1) || e.Kind != daemon.CommandResign.Event() {
 			t.Fatalf("event %d is %+v: %v", i+1, e, err)
 		}
 		found[detail.Command]++

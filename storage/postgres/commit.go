@@ -62,7 +62,17 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 	err := s.call(ctx, "commit", writing, func(m *message) {
 		m.count(func(n int64) { held = n == 1 }, "commit_lock", term...)
 		lockRows(m, c, changes)
+		results, ids := resultInputs(c.Commands)
+		if len(ids) > 0 {
+			m.do("commands_lock", array(ids))
+		}
 		m.ask(isSame(&same), "same", cleanText(c.StoreID), read)
+		if len(results) > 0 {
+			for part := range splitByKey(results, func(in resultInput) string { return in.ID }) {
+				m.do("commit_commands", append(slices.Clone(term), encode(part))...)
+			}
+			m.recount()
+		}
 		if len(c.Events) > 0 {
 			m.do("commit_events", append(slices.Clone(term), encode(eventInputs(c.Events)))...)
 		}

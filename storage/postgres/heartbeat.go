@@ -281,7 +281,7 @@ func (b *beat) answer() *storage.Reply {
 	}
 	slices.SortFunc(r.Units, func(a, b daemon.Record) int { return a.Unit.Compare(b.Unit) })
 	slices.SortFunc(r.Events, func(a, b daemon.Event) int { return cmp.Compare(a.Seq, b.Seq) })
-	r.Commands = sortedCommands(b.waiting)
+	r.Commands = slices.DeleteFunc(sortedCommands(b.waiting), func(c storage.Command) bool { return !c.Kind.ForNodes() })
 	for len(r.Events) > 0 && r.Events[len(r.Events)-1].Seq > r.Head {
 		r.Events = r.Events[:len(r.Events)-1]
 	}

@@ -56,7 +56,7 @@ func (c *composite) event() (e daemon.Event) {
 
 func (c *composite) command() (w command) {
 	w.ID, w.number = c.text(), c.int()
-	w.Kind, w.Actor, w.Reason = c.text(), c.text(), c.text()
+	w.Kind, w.Actor, w.Reason = daemon.CommandKind(c.text()), c.text(), c.text()
 	w.Term, w.Cooldown, w.Args = c.int(), time.Duration(c.int()), c.raw()
 	w.CreatedAt, w.DoneAt, w.Result = c.time(), c.time(), c.text()
 	return w

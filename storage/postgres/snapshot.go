@@ -29,10 +29,12 @@ func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.S
 	var st state
 	var head int64
 	var units func() (*knownUnits, bool)
+	var open []command
 	err = s.call(ctx, "snapshot", reading, func(m *message) {
 		m.ask(members(&snap.Nodes, &head), "members")
 		units = s.readUnits(m, &st, known)
 		m.ask(st.scanSingle, "single")
+		m.ask(commands(&open), "waiting")
 	})
 	if err == nil {
 		known, whole = units()
@@ -42,6 +44,7 @@ func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.S
 	}
 	if err == nil {
 		snap.Now, snap.Cluster, snap.Term, snap.Lease, snap.Head = st.now, st.cluster, st.term, st.lease, st.head
+		snap.Commands = sortedCommands(open)
 		snap.StoreID, err = s.system(ctx, &st)
 	}
 	if err == nil {

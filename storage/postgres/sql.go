@@ -64,15 +64,17 @@ func (n names) functions() template.FuncMap {
 		"comparable": func(oldest, history string) string {
 			return fmt.Sprintf("(%s = %s and pg_snapshot_xmax(pg_current_snapshot())::text::bigint - %s::bigint between 0 and 1000000000)", history, serverHistory, oldest)
 		},
-		"eligible":   func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
-		"include":    n.include,
-		"lifecycle":  lifecycle,
-		"tell":       n.insertEvents,
-		"wake":       n.wake,
-		"leads":      n.leads,
-		"fenced":     n.fenced,
-		"generation": n.generation,
-		"embargo":    n.embargo,
+		"eligible":     func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
+		"include":      n.include,
+		"lifecycle":    lifecycle,
+		"tell":         n.insertEvents,
+		"wake":         n.wake,
+		"leads":        n.leads,
+		"fenced":       n.fenced,
+		"generation":   n.generation,
+		"embargo":      n.embargo,
+		"commandevent": func() string { return commandEvent },
+		"fornodes":     func() string { return kindsForNodes },
 		"returned": func(embargo, incarnation, generation string) string {
 			return fmt.Sprintf("(%[1]s->>'incarnation' = %[2]s and coalesce((%[1]s->>'run')::bigint, 0) between 1 and %[3]s)", embargo, incarnation, generation)
 		},
@@ -127,6 +129,14 @@ func (n names) wake() string {
 	) as hint
 )`, pgschema.Literal(n.channel()))
 }
+
+// commandEvent lists the columns of an event about a row of command.
+const commandEvent = `'operator.' || regexp_replace(kind, '^.*[.]', '') as kind, '' as node, '' as node_id, '' as incarnation, '' as daemon,
+		null::int as index, term, 0 as term_ordinal, 0 as generation, reason,
+		json_strip_nulls(json_build_object('command', nullif(id, ''), 'actor', nullif(actor, ''), 'result', nullif(result, ''), 'args', args)) as detail`
+
+// kindsForNodes lists the kinds of command on which nodes act: see daemon.CommandKind.ForNodes.
+const kindsForNodes = "'" + string(daemon.CommandResign) + "', '" + string(daemon.CommandDrain) + "'"
 
 // sameStore is true if same.sql has found, in this transaction, that the store is the one that the
 // caller has read.

@@ -19,7 +19,7 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 	id := cleanText(c.ID)
 	err := s.call(ctx, "submit", writing, func(m *message) {
 		m.do("submit_lock", id)
-		m.do("submit", id, cleanText(c.Kind), cleanText(c.Actor), cleanText(c.Reason), c.Term, int64(c.Cooldown), args)
+		m.do("submit", id, cleanText(string(c.Kind)), cleanText(c.Actor), cleanText(c.Reason), c.Term, int64(c.Cooldown), args)
 		m.ask(commands(&filed), "command", id)
 		m.recount()
 	})
@@ -32,7 +32,7 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 	return &filed[0].Command, nil
 }
 
-// recount records how many commands wait. It locks the counter's row first. A count from before the
+// recount records how many open commands nodes act on. It locks the counter's row first. A count from before the
 // lock would miss a command that is submitted meanwhile, and heartbeats would never ask for it.
 func (m *message) recount() {
 	m.do("counter_lock")
@@ -47,4 +47,20 @@ func sortedCommands(found []command) []storage.Command {
 		out = append(out, c.Command)
 	}
 	return out
+}
+
+// resultInput is one element of the input of commit_commands.sql.
+type resultInput struct {
+	Ord    int    `json:"ord"`
+	ID     string `json:"id"`
+	Result string `json:"result"`
+	Done   bool   `json:"done"`
+}
+
+func resultInputs(results []storage.CommandResult) (in []resultInput, ids []string) {
+	for i, r := range results {
+		in = append(in, resultInput{i, cleanText(r.ID), cleanText(r.Result), r.Done})
+		ids = append(ids, cleanText(r.ID))
+	}
+	return in, ids
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/postgres"
@@ -48,7 +49,7 @@ func TestManyWatchOneConnection(t *testing.T) {
 		}
 	}
 	join(t, store, "a").lead()
-	_, err := store.Submit(ctx, storage.Command{ID: uuid.NewString(), Kind: storage.CommandResign})
+	_, err := store.Submit(ctx, storage.Command{ID: uuid.NewString(), Kind: daemon.CommandResign})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -171,7 +171,7 @@ func childSubmits(path string, args []string) error {
 	}
 	for i := 0; ; i++ {
 		id := args[0] + "-" + strconv.Itoa(i)
-		if _, err := s.Submit(ctx, storage.Command{ID: id, Kind: storage.CommandResign}); err != nil {
+		if _, err := s.Submit(ctx, storage.Command{ID: id, Kind: daemon.CommandResign}); err != nil {
 			return err
 		}
 		fmt.Println(id)

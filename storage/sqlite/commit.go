@@ -33,6 +33,13 @@ func (st *step) commit(c storage.Commit) ([]storage.Outcome, error) {
 	if !st.term.Held() || st.term.Ref() != c.Term {
 		return nil, storage.ErrTermLost
 	}
+	for _, result := range c.Commands {
+		if old := st.command(result.ID); old != nil {
+			if answered, changed := rules.Answered(st, *old, result, st.now); changed {
+				st.putResult(answered)
+			}
+		}
+	}
 	out := rules.Commit(st, c, st.now)
 	for i, o := range out {
 		st.woken = st.woken || o.Applied && c.Changes[i].Step != ""

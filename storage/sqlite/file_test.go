@@ -11,6 +11,7 @@ import (
 
 	modernc "modernc.org/sqlite"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -214,7 +215,7 @@ func TestReadersDoNotMistakeCommitsForALoss(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 300 {
-			if _, err := s.Submit(context.Background(), storage.Command{ID: someone("").Name + string(someone("").ID), Kind: storage.CommandResign}); err != nil {
+			if _, err := s.Submit(context.Background(), storage.Command{ID: someone("").Name + string(someone("").ID), Kind: daemon.CommandResign}); err != nil {
 				t.Error(err)
 				return
 			}

@@ -191,7 +191,7 @@ func (st *step) reply(beat storage.Heartbeat, verdict storage.ElectionResult) *s
 		Term: st.term, Lease: st.lease,
 		Units:    st.HeldBy(beat.Node.Incarnation),
 		Head:     st.meta.head,
-		Commands: st.waiting(),
+		Commands: rules.ForNodes(st.openCommands()),
 	}
 	if beat.EventsAfter >= 0 {
 		r.Events, r.EventsMissing = st.memberEventsAfter(beat.EventsAfter)

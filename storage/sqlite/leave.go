@@ -49,7 +49,11 @@ func (st *step) fulfil(l storage.Leave) {
 		return
 	}
 	if c := st.command(l.Command); c != nil && c.DoneAt.IsZero() {
-		done := rules.Done(*c, l, st.term, st.now)
-		st.exec(`UPDATE ~command SET done_at = ?, result = ? WHERE id = ?`, nanos(done.DoneAt), done.Result, done.ID)
+		st.putResult(rules.Done(*c, l, st.term, st.now))
 	}
+}
+
+// putResult writes a command's result, and when it was done.
+func (st *step) putResult(c storage.Command) {
+	st.exec(`UPDATE ~command SET done_at = ?, result = ? WHERE id = ?`, nanos(c.DoneAt), c.Result, c.ID)
 }

@@ -85,7 +85,7 @@ func TestKilledProcessLosesNothingItWasTold(t *testing.T) {
 			got, err := s.Submit(ctx, storage.Command{ID: fmt.Sprint(prefix, "-", i), Kind: "again"})
 			cancel()
 			ok(t, err)
-			if got.Kind != storage.CommandResign {
+			if got.Kind != daemon.CommandResign {
 				t.Fatalf("command %s-%d was acknowledged and is lost", prefix, i)
 			}
 		}

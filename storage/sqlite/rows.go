@@ -242,8 +242,8 @@ func (q *query) command(id string) *storage.Command {
 	return c
 }
 
-// waiting lists the commands that no node has carried out, oldest first.
-func (q *query) waiting() (out []storage.Command) {
+// openCommands lists the commands that are not done, oldest first.
+func (q *query) openCommands() (out []storage.Command) {
 	q.each(`SELECT `+commandColumns+` FROM ~command WHERE done_at = 0 ORDER BY num`, nil, func(scan func(...any) bool) {
 		var c storage.Command
 		if scan(commandDest(&c)...) {

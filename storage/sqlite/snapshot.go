@@ -16,10 +16,11 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	err := s.readCall(ctx, "snapshot", func(v *view) {
 		*snap = daemon.Snapshot{
 			Now: v.now, StoreID: s.storeID(v.c, v.meta), Cluster: v.meta.cluster, Term: v.term, Lease: v.lease,
-			Nodes:   v.members(),
-			Units:   v.units(`SELECT ` + unitColumns + ` FROM ~unit ORDER BY daemon, idx`),
-			Adverts: s.parseAdverts(v),
-			Head:    v.meta.head,
+			Nodes:    v.members(),
+			Units:    v.units(`SELECT ` + unitColumns + ` FROM ~unit ORDER BY daemon, idx`),
+			Adverts:  s.parseAdverts(v),
+			Head:     v.meta.head,
+			Commands: v.openCommands(),
 		}
 	})
 	if err != nil {

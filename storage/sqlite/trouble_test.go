@@ -30,7 +30,7 @@ func TestDiskFull(t *testing.T) {
 	term, _ := runs(t, s, someone("a"))
 	onWriter(t, s, "PRAGMA max_page_count = 1") // SQLite raises it to the number of pages in use
 	before := look(t, s)
-	command := storage.Command{ID: "big", Kind: storage.CommandResign, Reason: strings.Repeat("x", 1<<20)}
+	command := storage.Command{ID: "big", Kind: daemon.CommandResign, Reason: strings.Repeat("x", 1<<20)}
 	for range 2 {
 		_, err := s.Submit(ctx, command)
 		refused(t, err, storage.ErrUnavailable)

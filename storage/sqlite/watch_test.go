@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -76,7 +77,7 @@ func runsCommand(t testing.TB, s *Store) {
 	if !snap.Term.Held() {
 		runs(t, s, someone("leader"))
 	}
-	_, err := s.Submit(context.Background(), storage.Command{ID: string(someone("").ID), Kind: storage.CommandResign})
+	_, err := s.Submit(context.Background(), storage.Command{ID: string(someone("").ID), Kind: daemon.CommandResign})
 	ok(t, err)
 }
 

@@ -16,14 +16,16 @@ var commandStories = []story{
 	{"a command for another term is answered at once", 0, refusesOtherTerm},
 	{"a fulfilled command waits no more", 0, fulfils},
 	{"a command whose term has passed is answered with a conflict", 0, fulfilsTooLate},
-	{"commands of other kinds wait as they are", 0, filesOther},
+	{"a standing command is open until it is lifted, and makes one event for each result", 0, stands},
+	{"a leader that lost its term answers no command", 0, answersUnderItsTerm},
+	{"heartbeats bring only the commands on which nodes act", 0, filesOther},
 }
 
 func files(w *world) {
 	l, peers := w.cluster(1)
 	before := w.look()
 	want := storage.Command{
-		ID: uuid(4, 1), Kind: storage.CommandResign, Actor: hostile[0], Reason: hostile[1],
+		ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: hostile[0], Reason: hostile[1],
 		Term: l.term.Number, Cooldown: 90 * time.Second, Args: json.RawMessage(`{"a":[1,2]}`),
 	}
 	got, err := w.Store.Submit(w.ctx, want)
@@ -34,15 +36,15 @@ func files(w *world) {
 	for _, p := range []*peer{l.peer, peers[0]} {
 		w.equal("commands that wait", p.beat().Commands, []storage.Command{want})
 	}
-	second, err := w.Second.Submit(w.ctx, storage.Command{ID: uuid(4, 2), Kind: storage.CommandResign})
+	second, err := w.Second.Submit(w.ctx, storage.Command{ID: uuid(4, 2), Kind: daemon.CommandResign})
 	w.ok(err)
 	w.equal("commands, oldest first", l.beat().Commands, []storage.Command{want, *second})
 
 	e := w.history(before.Head)
 	w.equal("events", len(e), 2)
 	w.equal("event", e[0], daemon.Event{
-		Seq: before.Head + 1, At: e[0].At, Kind: daemon.OperatorResign, Term: l.term.Number, Reason: hostile[1],
-		Detail: mustJSON(map[string]string{"command": want.ID, "actor": hostile[0]}),
+		Seq: before.Head + 1, At: e[0].At, Kind: daemon.CommandResign.Event(), Term: l.term.Number, Reason: hostile[1],
+		Detail: mustJSON(map[string]any{"command": want.ID, "actor": hostile[0], "args": want.Args}),
 	})
 }
 
@@ -56,15 +58,15 @@ func mustJSON(v any) json.RawMessage {
 
 func filesOnce(w *world) {
 	l, _ := w.cluster(0)
-	first, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign, Actor: "alice"})
+	first, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: "alice"})
 	w.ok(err)
 	w.unchanged(func() {
-		again, err := w.Second.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign, Actor: "bob", Term: 1, Reason: "other"})
+		again, err := w.Second.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: "bob", Term: 1, Reason: "other"})
 		w.ok(err)
 		w.equal("command", *again, *first)
 	})
 	l.leave(storage.Leave{Resign: l.term.Number, Command: first.ID})
-	again, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign})
+	again, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign})
 	w.ok(err)
 	w.equal("result", again.Result, "done")
 	w.equal("done", again.DoneAt.IsZero(), false)
@@ -75,7 +77,7 @@ func refusesOtherTerm(w *world) {
 	l, _ := w.cluster(0)
 	head := w.look().Head
 	for i, n := range []int64{l.term.Number - 1, l.term.Number + 1} {
-		c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, i), Kind: storage.CommandResign, Term: n})
+		c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, i), Kind: daemon.CommandResign, Term: n})
 		w.ok(err)
 		w.holds(strings.HasPrefix(c.Result, "conflict: "), "result is %q", c.Result)
 		w.holds(c.DoneAt.Equal(c.CreatedAt), "done at %v, created at %v", c.DoneAt, c.CreatedAt)
@@ -88,7 +90,7 @@ func refusesOtherTerm(w *world) {
 func fulfils(w *world) {
 	l, peers := w.cluster(1)
 	for i := range 2 {
-		_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, i), Kind: storage.CommandResign})
+		_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, i), Kind: daemon.CommandResign})
 		w.ok(err)
 	}
 	before := w.look().Now
@@ -96,26 +98,26 @@ func fulfils(w *world) {
 	waiting := peers[0].beat().Commands
 	w.equal("commands that wait", len(waiting), 1)
 	w.equal("the one that waits", waiting[0].ID, uuid(4, 1))
-	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 0), Kind: storage.CommandResign})
+	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 0), Kind: daemon.CommandResign})
 	w.ok(err)
 	w.equal("result", c.Result, "done")
 	w.within("done_at", c.DoneAt, before, w.look().Now)
 	l.leave(storage.Leave{Command: uuid(4, 0)})
 	l.leave(storage.Leave{Command: uuid(4, 77)})
-	again, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 0), Kind: storage.CommandResign})
+	again, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 0), Kind: daemon.CommandResign})
 	w.ok(err)
 	w.equal("command", again, c)
 }
 
 func fulfilsTooLate(w *world) {
 	l, peers := w.cluster(1)
-	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign, Term: l.term.Number})
+	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Term: l.term.Number})
 	w.ok(err)
 	w.equal("waits", c.DoneAt.IsZero(), true)
 	next := peers[0].replaceLeader(l.term)
 	// The new leader answers a command for a term that is over, and goes on leading.
 	peers[0].leave(storage.Leave{Command: c.ID})
-	c, err = w.Store.Submit(w.ctx, storage.Command{ID: c.ID, Kind: storage.CommandResign})
+	c, err = w.Store.Submit(w.ctx, storage.Command{ID: c.ID, Kind: daemon.CommandResign})
 	w.ok(err)
 	w.holds(strings.HasPrefix(c.Result, "conflict: "), "result is %q", c.Result)
 	w.equal("term", w.look().Term, next)
@@ -123,11 +125,76 @@ func fulfilsTooLate(w *world) {
 }
 
 func filesOther(w *world) {
-	p := w.join("node-a")
+	l, _ := w.cluster(0)
 	head := w.look().Head
-	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: "node.cordon", Term: 5, Args: json.RawMessage(`{"node":"x"}`)})
+	args := daemon.CommandArgs{Node: "x"}.Encode()
+	cordon, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandCordon, Actor: "alice", Args: args})
 	w.ok(err)
-	w.equal("done", c.DoneAt.IsZero(), true)
-	w.equal("commands that wait", p.beat().Commands, []storage.Command{*c})
-	w.equal("head", w.look().Head, head)
+	later, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 2), Kind: "some.later-kind", Actor: "alice"})
+	w.ok(err)
+	w.equal("commands of a heartbeat", len(l.beat().Commands), 0)
+	drain, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 3), Kind: daemon.CommandDrain, Args: args})
+	w.ok(err)
+	w.equal("commands of a heartbeat", l.beat().Commands, []storage.Command{*drain})
+	w.equal("open commands", w.look().Commands, []storage.Command{*cordon, *later, *drain})
+	var kinds []daemon.EventKind
+	for _, e := range w.history(head) {
+		kinds = append(kinds, e.Kind)
+	}
+	w.equal("events", kinds, []daemon.EventKind{"operator.cordon", "operator.later-kind", "operator.drain"})
+}
+
+// stands: the row of a cordon follows what the leader writes, until another command ends it.
+func stands(w *world) {
+	l, _ := w.cluster(0)
+	args := daemon.CommandArgs{Node: hostile[0], To: hostile[1]}.Encode()
+	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandDrain, Actor: hostile[0], Reason: hostile[1], Args: args})
+	w.ok(err)
+	head := w.look().Head
+	answer := func(results ...storage.CommandResult) {
+		_, err := l.via.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Commands: results})
+		w.ok(err)
+	}
+	inForce := storage.CommandResult{ID: c.ID, Result: daemon.ResultInForce}
+	answer(inForce)
+	answer(inForce, storage.CommandResult{ID: uuid(4, 77), Result: daemon.ResultDone, Done: true})
+	c.Result = daemon.ResultInForce
+	w.equal("open commands", w.look().Commands, []storage.Command{*c})
+	w.equal("commands of a heartbeat", l.beat().Commands, []storage.Command{*c})
+	before := w.look().Now
+	lifted := storage.CommandResult{ID: c.ID, Result: daemon.ResultLifted + ": by " + hostile[2], Done: true}
+	answer(lifted)
+	answer(storage.CommandResult{ID: c.ID, Result: daemon.ResultDone, Done: true})
+	w.equal("open commands", len(w.look().Commands), 0)
+	w.equal("commands of a heartbeat", len(l.beat().Commands), 0)
+	again, err := w.Second.Submit(w.ctx, storage.Command{ID: c.ID, Kind: daemon.CommandDrain})
+	w.ok(err)
+	w.equal("result", again.Result, lifted.Result)
+	w.within("done_at", again.DoneAt, before, w.look().Now)
+	e := w.history(head)
+	w.equal("events", len(e), 2)
+	for i, result := range []string{inForce.Result, lifted.Result} {
+		var detail struct {
+			Command, Actor, Result string
+			Args                   daemon.CommandArgs
+		}
+		w.ok(json.Unmarshal(e[i].Detail, &detail))
+		w.equal("kind", e[i].Kind, daemon.CommandDrain.Event())
+		w.equal("reason", e[i].Reason, hostile[1])
+		w.equal("detail", []string{detail.Command, detail.Actor, detail.Result, detail.Args.Node}, []string{c.ID, hostile[0], result, hostile[0]})
+	}
+}
+
+func answersUnderItsTerm(w *world) {
+	l, peers := w.cluster(1)
+	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandPause})
+	w.ok(err)
+	peers[0].replaceLeader(l.term)
+	w.unchanged(func() {
+		_, err := l.via.Commit(w.ctx, storage.Commit{
+			Term: l.term.Ref(), Commands: []storage.CommandResult{{ID: c.ID, Result: daemon.ResultDone, Done: true}},
+		})
+		w.refused(err, storage.ErrTermLost)
+	})
+	w.equal("open commands", w.look().Commands, []storage.Command{*c})
 }

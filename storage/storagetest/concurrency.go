@@ -315,7 +315,7 @@ func submitsOnce(w *world) {
 	head := w.look().Head
 	actors := make([]string, 8)
 	w.together(8, func(i int) {
-		c, err := w.handle(i).Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign, Actor: fmt.Sprint(i)})
+		c, err := w.handle(i).Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: fmt.Sprint(i)})
 		if err != nil {
 			w.Errorf("submit: %v", err)
 			return
@@ -515,7 +515,7 @@ func flap(w *world, l leader, p *peer, index int) error {
 		if err != nil {
 			return err
 		}
-		if _, err := p.via.Submit(w.ctx, storage.Command{ID: uuid(5+index, i), Kind: storage.CommandResign, Term: 1}); err != nil {
+		if _, err := p.via.Submit(w.ctx, storage.Command{ID: uuid(5+index, i), Kind: daemon.CommandResign, Term: 1}); err != nil {
 			return err
 		}
 	}

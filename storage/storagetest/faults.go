@@ -168,7 +168,7 @@ func losesFarewell(w *world) {
 
 func losesCommand(w *world) {
 	w.join("node-a")
-	c := storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign, Actor: "alice"}
+	c := storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: "alice"}
 	w.lose(func() error {
 		_, err := w.Store.Submit(w.ctx, c)
 		return err

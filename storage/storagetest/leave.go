@@ -194,7 +194,7 @@ func leavesAgain(w *world) {
 
 func leavesOnCommand(w *world) {
 	l, _ := w.cluster(0)
-	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: storage.CommandResign, Actor: "alice", Term: l.term.Number})
+	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: "alice", Term: l.term.Number})
 	w.ok(err)
 	head := w.look().Head
 	l.leave(storage.Leave{Resign: l.term.Number, Reason: node.Resigned, Command: c.ID, Actor: "alice"})

@@ -30,6 +30,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"judge":  m.changesNode,
 		"stamp":  m.stampsFence,
 		"submit": m.submits,
+		"answer": m.answers,
 		"page":   m.readsPage,
 	}
 	if m.exact {
@@ -331,7 +332,7 @@ func (m *model) stampsFence(rt *rapid.T) {
 // submits submits one of three commands.
 func (m *model) submits(rt *rapid.T) {
 	id, number := uuid(4, rapid.IntRange(0, 2).Draw(rt, "id")), among(rt, "number", -2, 0, 1)
-	kind, actor := among(rt, "kind", storage.CommandResign, "other"), among(rt, "actor", "alice", "")
+	kind, actor := among(rt, "kind", daemon.CommandResign, daemon.CommandDrain, "other"), among(rt, "actor", "alice", "")
 	m.do(rt, fmt.Sprintf("command %s (%s, term %+d)", id, kind, number), func(s *side) string {
 		c := storage.Command{ID: id, Kind: kind, Actor: actor, Reason: "why"}
 		if number > -2 {
@@ -342,6 +343,23 @@ func (m *model) submits(rt *rapid.T) {
 			return s.text.err(err)
 		}
 		return s.text.command(*got)
+	})
+}
+
+// answers commits results of two of the three commands.
+func (m *model) answers(rt *rapid.T) {
+	var results []storage.CommandResult
+	for i := range among(rt, "results", 1, 2) {
+		results = append(results, storage.CommandResult{
+			ID:     uuid(4, i+among(rt, "first", 0, 1)),
+			Result: among(rt, "result", daemon.ResultInForce, daemon.ResultRefused+": why"), Done: among(rt, "done", false, true),
+		})
+	}
+	by := among(rt, "term", 0, 0, 0, 1)
+	m.do(rt, fmt.Sprintf("the leader of term %+d answers %+v", by, results), func(s *side) string {
+		c := storage.Commit{Term: s.snap.Term.Ref(), Commands: results}
+		c.Term.Number += int64(by)
+		return s.commit(c)
 	})
 }
 

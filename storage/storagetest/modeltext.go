@@ -130,7 +130,7 @@ func (w *writer) records(rs []daemon.Record) string {
 func (w *writer) event(e daemon.Event) string {
 	generation := w.number("generation of "+e.Unit.String(), e.Generation)
 	term := w.only(e.Term) // of a command: may be a term that never was
-	if e.Kind != daemon.OperatorResign {
+	if !strings.HasPrefix(string(e.Kind), "operator.") {
 		term = w.number("term", e.Term)
 	}
 	return fmt.Sprintf("event %d %s at %s node %s %s %s unit %s %s term %s %d generation %s reason %q detail %s",
@@ -183,6 +183,9 @@ func (w *writer) snapshot(s *daemon.Snapshot) string {
 	out := fmt.Sprintf("now %s head %d\n%s\n", w.time(s.Now), s.Head, w.term(s.Term, s.Lease))
 	for _, m := range s.Nodes {
 		out += w.member(m, string(s.Advert(m).Encode())) + "\n"
+	}
+	for _, c := range s.Commands {
+		out += w.command(c) + "\n"
 	}
 	return out + w.records(s.Units) + "\n"
 }

@@ -127,7 +127,7 @@ func wakesForCommand(w *world) {
 	for range 2 {
 		w.hinted(hints, l.beats, func() {
 			n++
-			_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, n), Kind: storage.CommandResign})
+			_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, n), Kind: daemon.CommandResign})
 			w.ok(err)
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -40,6 +41,9 @@ type election struct {
 	resigning resigning
 	// block keeps this node from campaigning after it resigned.
 	block block
+	// yields makes this node let others campaign first: an operator drains it, or hands the present term over to
+	// another node.
+	yields bool
 }
 
 // resigning covers the time from LeadershipLost to the resignation: wait for leader-only work, then resign.
@@ -86,6 +90,8 @@ func (m *Member) mayCampaign(now lease.Instant) bool {
 	case m.formerLeaderMayAct(now):
 		return false
 	case e.block.term != 0 && now < e.block.until && e.seen.Number <= e.block.term:
+		return false
+	case now < m.yieldsUntil():
 		return false
 	}
 	return true
@@ -140,6 +146,36 @@ func (m *Member) termRequest(now lease.Instant) storage.TermRequest {
 		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
 	}
 	return c
+}
+
+// yieldsUntil returns until when this node lets others campaign first. It is bounded: if nobody else takes the term, this
+// node does.
+func (m *Member) yieldsUntil() lease.Instant {
+	e := &m.election
+	if !e.yields {
+		return 0
+	}
+	longest := m.timings.longest
+	until := e.observedAt.Since.Add(2*longest.HeartbeatInterval + longest.QueryTimeout)
+	if e.seen.Held() {
+		until = until.Add(m.judging(e.seen.Leader.Incarnation).LeaseDuration)
+	}
+	return until
+}
+
+// observeCommands decides from the open commands whether this node lets others campaign first.
+func (m *Member) observeCommands(r *storage.Reply) {
+	me := m.cfg.Node.Name
+	m.election.yields = slices.ContainsFunc(r.Commands, func(c storage.Command) bool {
+		args, err := c.Arguments()
+		switch {
+		case err != nil:
+			return false
+		case c.Kind == daemon.CommandDrain:
+			return args.Node == me
+		}
+		return c.Kind == daemon.CommandResign && args.To != "" && args.To != me && c.Term == r.Term.Number
+	})
 }
 
 // onTerm handles the term in the reply to the heartbeat sent at sent.
@@ -228,6 +264,9 @@ func (m *Member) scheduleCampaign(now lease.Instant) {
 	}
 	if e.block.term != 0 && now < e.block.until {
 		e.campaignAt = max(e.campaignAt, e.block.until)
+	}
+	if now < m.yieldsUntil() {
+		e.campaignAt = max(e.campaignAt, m.yieldsUntil().Add(spread))
 	}
 }
 
@@ -352,8 +391,9 @@ func (m *Member) onCommands(now lease.Instant, commands []storage.Command) {
 		return
 	}
 	for _, c := range commands {
+		args, err := c.Arguments()
 		switch {
-		case c.Kind != storage.CommandResign:
+		case c.Kind != daemon.CommandResign || err != nil || args.To != "": // passes carry it out
 		case c.Term == 0 || c.Term == m.election.held.Number:
 			m.resign(now, node.Resigned, c.Cooldown, c.ID, c.Actor)
 			return

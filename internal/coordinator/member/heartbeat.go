@@ -281,6 +281,7 @@ func (m *Member) onReply(now, sent lease.Instant, r *storage.Reply) {
 	}
 	m.observeStore(now, sent, r)
 	m.noteHighest(r.Term.Number, 0)
+	m.observeCommands(r)
 	led := m.leading()
 	m.onTerm(now, sent, r)
 	m.onListed(now, sent, r.Units)

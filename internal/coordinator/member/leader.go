@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -45,7 +46,9 @@ type leader struct {
 	backlog    backlog
 	events     []daemon.Event // decisions that change no row; each is repeated until a commit succeeds
 	brake      brake
-	passAgain  bool // something was skipped, or a unit was only declared: do another pass at once
+	answers    []storage.CommandResult
+	handOver   *plan.HandOver // resign when the pass is done; nil = no command asks for it
+	passAgain  bool           // something was skipped, or a unit was only declared: do another pass at once
 	size       batch
 
 	passSeq uint64
@@ -156,6 +159,7 @@ func (l *leader) end() {
 	l.failed, l.withoutPass, l.idleFingerprint, l.snap, l.passAgain = 0, 0, fingerprint{}, nil, false
 	l.unplaced, l.unplacedReported = nil, map[daemon.Unit]string{}
 	l.brake, l.events, l.verdicts = brake{}, nil, nil
+	l.answers, l.handOver = nil, nil
 }
 
 // requestPass asks for a pass, as soon as the current one has ended.
@@ -333,6 +337,7 @@ func (m *Member) planInput() plan.Input {
 	l, s := &m.leader, m.leader.snap
 	in := plan.Input{
 		Now: s.Now, RetireAfter: m.timings.longest.RetireAfter(), SettleWindow: m.t.SettleWindow, Units: s.Units,
+		Term: s.Term, Commands: s.Commands,
 	}
 	in.Nodes = make([]plan.Node, len(s.Nodes))
 	for i := range s.Nodes {
@@ -373,6 +378,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		return
 	}
 	m.countBacklog(p.Plan.Decisions)
+	expired := len(l.changes) > 0
 	for i := range p.Plan.Decisions {
 		l.changes = append(l.changes, m.change(&p.Plan.Decisions[i]))
 		l.passAgain = l.passAgain || p.Plan.Decisions[i].Step == ""
@@ -383,6 +389,16 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		m.requestPassAt(now.Add(again.Sub(l.snap.Now) + dueSlack))
 	}
 	m.noteVerdicts(p.Plan.Verdicts)
+	l.answers, l.handOver = l.answers[:0:0], p.Plan.HandOver
+	for _, a := range p.Plan.Answers {
+		if a.Result == daemon.ResultDrained && expired {
+			l.passAgain = true // the commit may skip what frees the node's last unit: look again
+			continue
+		}
+		// What was lifted may have kept units from a node. A move does not count: a round would only undo it.
+		l.maybeUneven = l.maybeUneven || strings.HasPrefix(a.Result, daemon.ResultLifted)
+		l.answers = append(l.answers, storage.CommandResult(a))
+	}
 	m.noticeUnplaced(&p.Plan)
 	m.noticeDisagreements(&p.Plan)
 	if l.nothingDecided() {
@@ -441,7 +457,9 @@ func (m *Member) noticeDisagreements(p *plan.Plan) {
 }
 
 // nothingDecided reports whether the pass has nothing to commit.
-func (l *leader) nothingDecided() bool { return len(l.changes)+len(l.nodes)+len(l.events) == 0 }
+func (l *leader) nothingDecided() bool {
+	return len(l.changes)+len(l.nodes)+len(l.events)+len(l.answers) == 0
+}
 
 // commitNext commits the next batch of the pass's changes, or ends the pass.
 func (m *Member) commitNext(now lease.Instant) {
@@ -453,9 +471,9 @@ func (m *Member) commitNext(now lease.Instant) {
 	n := l.size.of(len(l.changes))
 	commit := &storage.Commit{
 		Term: m.election.held.Ref(), StoreID: l.snap.StoreID, HighestGeneration: m.highestGeneration,
-		Changes: l.changes[:n:n], Nodes: l.nodes, Events: l.events,
+		Changes: l.changes[:n:n], Nodes: l.nodes, Events: l.events, Commands: l.answers,
 	}
-	l.changes, l.nodes = l.changes[n:], nil
+	l.changes, l.nodes, l.answers = l.changes[n:], nil, nil
 	l.phase = passCommitting
 	m.send(now, callCommit, Call{Commit: commit})
 }
@@ -500,6 +518,9 @@ func (m *Member) passDone(now lease.Instant) {
 	l.passSeq++
 	l.snap = nil
 	l.wanted = l.wanted || l.passAgain
+	if h := l.handOver; h != nil {
+		m.resign(now, node.Resigned, 0, "", h.Actor)
+	}
 }
 
 // passPause lies between two passes, so that a burst of wake-ups or rows that change all the time do not keep the

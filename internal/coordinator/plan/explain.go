@@ -183,17 +183,24 @@ func (p *planner) table(fill func(*candidate) Row) []Row {
 
 // excluded returns in words why a node is no candidate for a unit; "" if it is one.
 func (p *planner) excluded(s *candidate, spec *daemon.Spec, row *daemon.Record) string {
-	switch why := p.placement.filter(s.Node, spec); why {
+	return p.exclusion(p.placement.filter(s.Node, spec), s.Node, spec, row)
+}
+
+// exclusion puts into words why a node is no candidate for a unit, given what it was filtered by; "" if it is one.
+func (p *planner) exclusion(why Filter, n *Node, spec *daemon.Spec, row *daemon.Record) string {
+	switch why {
 	case "":
 	case FilterKind:
 		return "does not run " + string(spec.Kind)
 	case FilterLabels:
-		return string(FilterLabels) + " " + lacking(s.Member.Labels, spec.Requires) + having(s.Member.Labels, spec.Requires)
+		return string(FilterLabels) + " " + lacking(n.Member.Labels, spec.Requires) + having(n.Member.Labels, spec.Requires)
+	case FilterCordoned:
+		return string(why) + p.orders.cordonedBy(n.Member.Name)
 	default:
 		return string(why)
 	}
 	for _, e := range row.Embargoes {
-		if e.Incarnation == s.Member.Incarnation && p.active(e) {
+		if e.Incarnation == n.Member.Incarnation && p.active(e) {
 			return embargoed(e)
 		}
 	}

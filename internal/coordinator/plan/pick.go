@@ -45,13 +45,19 @@ func (p *planner) place(j *daemonPlacement, d *Decision, row *daemon.Record) {
 		j.setTaken(s)
 	}
 	place := hash(d.Unit.String())
-	best := j.pick(place)
+	best, requested := p.orders.preferred(j, d.Unit, barred)
+	if best == nil {
+		best = j.pick(place)
+	}
 	d.Reason = Why{Rule: NoEligibleNode}
 	if best == nil {
 		d.embargoedUntil = j.embargoedUntil(row, barred, p.active)
 	} else {
 		j.setTaken(best)
 		d.To, d.Reason = best.Member.Identity, j.choice(best, j.pick(place))
+		if requested != "" {
+			d.Reason = Why{Rule: requested, Chosen: best.Member.Name}
+		}
 		d.Reason.Previous = left(row)
 	}
 	d.Reason.Filtered = withBarred(j.filtered, barred)

@@ -23,6 +23,7 @@ type placement struct {
 	adverts  map[*daemon.Advert]int
 	kindBits map[daemon.Kind][]byte
 	scratch  []byte
+	orders   *orders
 }
 
 // candidate is a present node while units are placed.
@@ -46,6 +47,7 @@ func newFloor(p *planner, wanted []*daemon.Spec) *placement {
 		fits:     map[string]*eligible{},
 		adverts:  map[*daemon.Advert]int{},
 		kindBits: map[daemon.Kind][]byte{},
+		orders:   p.orders,
 	}
 	for i := range p.in.Nodes {
 		n := &p.in.Nodes[i]
@@ -103,12 +105,19 @@ func (f *placement) holder(row *daemon.Record) *candidate {
 // filter returns why a node is no candidate for any unit of a daemon; "" if it is one.
 func (f *placement) filter(n *Node, spec *daemon.Spec) Filter {
 	number := f.adverts[n.Advert]
+	return f.orders.filter(n, spec, f.kindBits[spec.Kind][number/8]&(1<<(number%8)) != 0)
+}
+
+// filter is placement.filter for a node of which is known whether it runs the kind.
+func (o *orders) filter(n *Node, spec *daemon.Spec, runs bool) Filter {
 	switch {
 	case n.State != node.Live:
 		return Filter(n.State)
+	case o.cordoned(n.Member.Name):
+		return FilterCordoned
 	case n.Member.NoDaemons:
 		return FilterNoDaemons
-	case f.kindBits[spec.Kind][number/8]&(1<<(number%8)) == 0:
+	case !runs:
 		return FilterKind
 	}
 	for name, value := range spec.Requires {

@@ -107,6 +107,9 @@ type Input struct {
 	MaxMoves int
 	Nodes    []Node          // in any order
 	Units    []daemon.Record // in any order
+	// Term is the present term. Commands are the operators' open commands, oldest first.
+	Term     node.Term
+	Commands []daemon.Command
 }
 
 // DefaultMaxMoves is how many units a round moves if nothing else is configured.
@@ -152,6 +155,12 @@ type Plan struct {
 	// DueAt is when the same input may give another plan, because something waits for the membership to settle;
 	// zero if nothing does.
 	DueAt time.Time
+	// Answers are what to write about open commands, in no particular order and at most one for each.
+	Answers []Answer
+	// HandOver asks the leader to resign; nil if no command does.
+	HandOver *HandOver
+
+	standing []daemon.Command
 }
 
 // Decision is one change that the leader should make.

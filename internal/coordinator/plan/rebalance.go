@@ -95,7 +95,7 @@ func newBalance(p *planner) *balance {
 	}
 	b.floor = newFloor(p, nil)
 	for _, s := range b.floor.order {
-		if s.State == node.Live && !s.Member.NoDaemons && !s.sick {
+		if s.State == node.Live && !s.Member.NoDaemons && !s.sick && !p.orders.cordoned(s.Member.Name) {
 			b.takers = append(b.takers, s)
 		}
 	}
@@ -137,7 +137,7 @@ func (b *balance) collect() {
 		ranks := map[*candidate]int{}
 		for _, row := range g.rows {
 			s := b.floor.holder(row)
-			if s == nil || row.State != daemon.Active || row.Failures > 0 {
+			if s == nil || row.State != daemon.Active || row.Failures > 0 || b.p.orders.keeps(row) {
 				continue
 			}
 			ranks[s]++

@@ -30,6 +30,7 @@ type planner struct {
 	rows      []*daemon.Record
 	unknown   []Unknown
 
+	orders    *orders
 	placement *placement    // set once there are units to place
 	watch     *tableCapture // set by Explain
 }
@@ -63,9 +64,14 @@ func (g *group) weight() int64 {
 // decideAll goes through all daemons, known from specs or rows, and decides everything but placement.
 func decideAll(in Input) *planner {
 	p := &planner{in: in, union: newUnion(in.Nodes), membership: readMembership(&in), ledger: readLedger(&in)}
+	p.readOrders()
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
-		if rule, ok := n.leaving(); ok && n.present() {
+		rule, ok := n.leaving()
+		if !ok && p.orders.drained(n.Member.Name) != nil {
+			rule, ok = DrainRequested, true
+		}
+		if ok && n.present() {
 			if p.leaving == nil {
 				p.leaving = map[node.Incarnation]Rule{}
 			}
@@ -160,6 +166,10 @@ func (p *planner) decideRow(g *group, row *daemon.Record) {
 		p.revoke(g, row, Why{Rule: p.leaving[row.Holder.Incarnation], Note: row.Holder.Name})
 	case row.Retired && wanted:
 		p.write(g, row, false, Why{Rule: DeclaredAgain})
+	case row.State != daemon.Revoking:
+		if why, ok := p.orders.leaves(row); ok {
+			p.revoke(g, row, why)
+		}
 	}
 }
 
@@ -170,6 +180,7 @@ func (p *planner) decideFreeRow(g *group, row *daemon.Record, wanted bool) {
 	switch {
 	case wanted && row.Retired:
 		p.write(g, row, false, Why{Rule: DeclaredAgain})
+	case wanted && p.orders.paused(row.Unit) != nil:
 	case wanted && p.waits(row):
 	case wanted:
 		if why, ok := p.quarantines(row.Unit); ok {
@@ -231,6 +242,7 @@ func (p *planner) finish() Plan {
 	out := Plan{
 		Unknown: p.unknown, Specs: Specs{p.union.inForce}, Disagreements: p.union.disagreements,
 		Balanced: p.balanced, DueAt: p.due, Verdicts: p.ledger.verdicts(),
+		Answers: p.orders.answers, HandOver: p.orders.handOver, standing: p.orders.inForce(),
 	}
 	made := p.decisions[:0]
 	for i := range p.decisions {

@@ -38,6 +38,7 @@ const (
 	LabelsMissing   Obstacle = "labels"         // nodes run its kind, but none has the labels it requires
 	KindMissing     Obstacle = "kind"           // no node that takes daemons runs its kind
 	NoDaemons       Obstacle = "no_daemons"     // no node takes daemons
+	Cordoned        Obstacle = "cordoned"       // the nodes that could take it are cordoned
 	NodeUnavailable Obstacle = "node_state"     // all nodes are late, draining or deaf
 	NoNode          Obstacle = "no_node"        // there is no node
 	Unadvertised    Obstacle = "not_advertised" // no node advertises its daemon
@@ -46,7 +47,7 @@ const (
 
 // Obstacles returns all obstacles.
 func Obstacles() []Obstacle {
-	return []Obstacle{Embargoed, LabelsMissing, KindMissing, NoDaemons, NodeUnavailable, NoNode, Unadvertised, InQuarantine}
+	return []Obstacle{Embargoed, LabelsMissing, KindMissing, NoDaemons, Cordoned, NodeUnavailable, NoNode, Unadvertised, InQuarantine}
 }
 
 // Obstacle returns the smallest obstacle of all nodes.
@@ -62,13 +63,15 @@ func (u *Unplaced) Obstacle() Obstacle {
 		o, r := NodeUnavailable, 1
 		switch {
 		case f == FilterEmbargoed:
-			o, r = Embargoed, 5
+			o, r = Embargoed, 6
 		case strings.HasPrefix(string(f), string(FilterLabels)):
 			o, r = LabelsMissing, 4
 		case f == FilterKind:
 			o, r = KindMissing, 3
 		case f == FilterNoDaemons:
 			o, r = NoDaemons, 2
+		case f == FilterCordoned:
+			o, r = Cordoned, 5
 		}
 		if r > rank {
 			nearest, rank = o, r

@@ -37,6 +37,15 @@ const (
 	Rebalancing      Rule = "rebalancing" // the unit moves so that loads become even
 )
 
+// The rules by which operators' commands decide.
+const (
+	DrainRequested   Rule = "drain requested"
+	PauseRequested   Rule = "pause requested"
+	MoveRequested    Rule = "move requested"
+	RestartRequested Rule = "restart requested"
+	Pinned           Rule = "pinned"
+)
+
 // Filter is why a node is no candidate: the first filter that applies.
 type Filter string
 
@@ -46,6 +55,7 @@ const (
 	FilterLate      Filter = Filter(node.Late)
 	FilterDraining  Filter = Filter(node.Draining)
 	FilterDeaf      Filter = Filter(node.Deaf)
+	FilterCordoned  Filter = "cordoned"   // an operator has cordoned or drained the node
 	FilterNoDaemons Filter = "no daemons" // the node takes no daemons at all
 	FilterKind      Filter = "kind"       // the node does not run this kind
 	FilterLabels    Filter = "lacks"      // required labels are missing: the filter names them, "lacks zone=mars"

@@ -34,6 +34,8 @@ type checks struct {
 	deafBy  map[node.Incarnation]*call // by node: the call that declared it deaf
 
 	// asOf is the term before the call that is being applied; applying is that call.
+	operations operations
+
 	asOf     model
 	applying *call
 	forged   bool // the simulator itself writes
@@ -74,7 +76,10 @@ type owner struct {
 	process    int
 }
 
-func (c *checks) init(*world) { c.deafBy = map[node.Incarnation]*call{} }
+func (c *checks) init(*world) {
+	c.deafBy = map[node.Incarnation]*call{}
+	c.operations.init()
+}
 
 // grow makes room for units that were declared since.
 func (c *checks) grow(n int) {
@@ -131,6 +136,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		return
 	}
 	c.deadlines(w, e, u)
+	c.operations.event(w, e)
 	switch e.Kind {
 	case daemon.LeaderLost:
 		if e.Reason == string(node.ProcessEnded) {

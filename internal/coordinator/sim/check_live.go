@@ -94,6 +94,7 @@ func (c *checks) wellBy(w *world, rule string) {
 		c.oneLeads(w, snap, rule)
 		c.unitsRun(w, snap, members, rule)
 		c.evenLoads(w, snap, members)
+		c.operations.allAnswered(w, snap)
 	}
 }
 
@@ -150,7 +151,8 @@ func (c *checks) unitsRun(w *world, snap *daemon.Snapshot, members []*process, r
 	}
 	for i, u := range w.units {
 		c.well[i] = false
-		if u.work.flaky() || w.deploying > 0 || !w.anyEligible(u, rows[i], members, snap.Now) {
+		// A standing command may keep a unit from running.
+		if u.work.flaky() || w.deploying > 0 || len(snap.Commands) > 0 || !w.anyEligible(u, rows[i], members, snap.Now) {
 			continue
 		}
 		if why := w.notRunning(u, rows[i]); why != "" {

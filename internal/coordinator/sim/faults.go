@@ -26,7 +26,7 @@ func (d *director) begin(w *world) {
 			d.kinds = append(d.kinds, k)
 		}
 	}
-	for _, k := range [...]Faults{Fork, Retime} {
+	for _, k := range [...]Faults{Fork, Retime, Operate} {
 		if w.cfg.Faults&k != 0 {
 			d.kinds = append(d.kinds, k)
 		}
@@ -105,6 +105,7 @@ func (d *director) repair() {
 	if w.alive() == 0 {
 		w.start(w.hosts[0])
 	}
+	w.liftAll()
 	w.calm = w.chance(0.1)
 	w.restartBound("repair")
 	w.after(w.bound()+w.upTo(w.t.NodeRegistrationTTL), d.episode)
@@ -160,7 +161,7 @@ func (d *director) fault(kind Faults) {
 	w.stats.Faults++
 	w.restartBound("fault")
 	v := d.victim()
-	if of := Outage | BadNetwork | ClockStep | Rollback | Fork | Retime; v == nil && of&kind == 0 {
+	if of := Outage | BadNetwork | ClockStep | Rollback | Fork | Retime | Operate; v == nil && of&kind == 0 {
 		d.end(0, func() {})
 		return
 	}
@@ -199,6 +200,8 @@ func (d *director) fault(kind Faults) {
 		d.primaries()
 	case Retime:
 		d.retime()
+	case Operate:
+		d.operate()
 	case RowGone:
 		w.removeRow(v)
 		d.end(0, func() {})
@@ -454,7 +457,7 @@ func (d *director) sharpKill() {
 
 // String returns the name of the kind, if f is a single kind.
 func (f Faults) String() string {
-	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents", "bursts", "fork", "retime"}
+	names := [...]string{"kill", "crash at call", "stop", "pause", "cut", "deaf", "outage", "bad network", "clock step", "rollback", "row gone", "slow host", "deploy", "twins", "standstill", "noise", "bad agents", "bursts", "fork", "retime", "operate"}
 	for i, name := range names {
 		if f == 1<<i {
 			return name

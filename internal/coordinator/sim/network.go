@@ -376,4 +376,5 @@ func (w *world) failover() {
 	}
 	w.note(line{what: "failover", proc: -1, unit: -1, a: int64((w.now - img.at) / time.Millisecond)})
 	w.check.failedOver(w)
+	w.check.operations.failedOver(w)
 }

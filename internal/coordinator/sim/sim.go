@@ -27,7 +27,7 @@
 //   - Agents start slowly, drain slowly or never, ignore their cancellation, fail, return early, or give their
 //     unit back.
 //
-// Three more faults have storms of their own: a standby is promoted while the former primary lives on, and some
+// Four more faults have storms of their own: operators submit commands at any moment; a standby is promoted while the former primary lives on, and some
 // machines use that one until it is fenced; a machine is given far more units than it can start at once; and rolling
 // restarts switch between two sets of timings, so that nodes with both are alive at the same time.
 //
@@ -106,6 +106,8 @@ const (
 	Bursts // many units, whose starts a machine makes one after another
 	Fork   // a standby is promoted while the former primary lives on, and some nodes still use that one
 	Retime // a rolling restart gives the nodes other timings; every other restart may do so too
+	// Operate has its own storm, too.
+	Operate // operators submit commands
 
 	None Faults = 0
 	All         = Bursts - 1
@@ -134,6 +136,7 @@ type Stats struct {
 	Returned             uint64 // abandoned runs that returned, for which the store was checked to know it
 	Forks                uint64 // how often two primaries accepted writes
 	Retimed              uint64 // processes that began with other timings than the one before on their machine
+	Commands             uint64 // of operators
 	Split                uint64 // elections and assignments by a former primary that lived on
 }
 

@@ -50,6 +50,21 @@ func TestStormMixed(t *testing.T) {
 	weather(t, ".mixed", mixed)
 }
 
+// TestStormOperated does the same while operators submit commands, alternating between the default and the fast profile.
+func TestStormOperated(t *testing.T) {
+	t.Parallel()
+	weather(t, ".operated", operated)
+}
+
+func operated(seed uint64) Config {
+	cfg := storm(3000 + seed)
+	cfg.Faults |= Operate
+	if seed%2 == 0 {
+		return fast(cfg)
+	}
+	return cfg
+}
+
 // mixed is a storm with its own seeds and with both profiles.
 func mixed(seed uint64) Config {
 	cfg := storm(2000 + seed)
@@ -288,7 +303,7 @@ func (t *tally) add(r *Result) {
 	s.Events, s.Steps, s.Calls, s.Faults = s.Events+x.Events, s.Steps+x.Steps, s.Calls+x.Calls, s.Faults+x.Faults
 	s.Elections, s.Assignments, s.Runs = s.Elections+x.Elections, s.Assignments+x.Assignments, s.Runs+x.Runs
 	s.Effects, s.Refused, s.Settled, s.Kills = s.Effects+x.Effects, s.Refused+x.Refused, s.Settled+x.Settled, s.Kills+x.Kills
-	s.Proven, s.Retimed = s.Proven+x.Proven, s.Retimed+x.Retimed
+	s.Proven, s.Retimed, s.Commands = s.Proven+x.Proven, s.Retimed+x.Retimed, s.Commands+x.Commands
 	s.Postponed, s.Returned, s.Forks, s.Split = s.Postponed+x.Postponed, s.Returned+x.Returned, s.Forks+x.Forks, s.Split+x.Split
 }
 

@@ -26,24 +26,26 @@ func (cs *Commands) Add(r Rows, c storage.Command, t node.Term, now time.Time) (
 	return c, true
 }
 
-// NewCommand returns a new command as it is stored. A request to resign another term than the present
-// one is answered at once.
+// NewCommand returns a new command as it is stored. A command that expects another term than the present one is
+// answered at once.
 func NewCommand(r Rows, c storage.Command, t node.Term, now time.Time) storage.Command {
 	c.CreatedAt, c.DoneAt, c.Result = now, time.Time{}, ""
-	if c.Kind == storage.CommandResign {
-		if c.Term != 0 && c.Term != t.Number {
-			c.DoneAt, c.Result = now, conflict(c.Term, t)
-		}
-		r.Emit(daemon.Event{
-			Kind: daemon.OperatorResign, Term: c.Term, Reason: c.Reason,
-			Detail: commandDetail(c.ID, c.Actor, c.Result),
-		}, now)
+	if c.Term != 0 && c.Term != t.Number {
+		c.DoneAt, c.Result = now, conflict(c.Term, t)
 	}
+	r.Emit(commandEvent(c), now)
 	return c
 }
 
-// Waiting lists the commands that no node has carried out, oldest first.
-func (cs Commands) Waiting() []storage.Command {
+// commandEvent makes an event about a command as it is now.
+func commandEvent(c storage.Command) daemon.Event {
+	return daemon.Event{
+		Kind: c.Kind.Event(), Term: c.Term, Reason: c.Reason, Detail: commandDetail(c.ID, c.Actor, c.Result, c.Args),
+	}
+}
+
+// Open lists the commands that are not done, oldest first.
+func (cs Commands) Open() []storage.Command {
 	var out []storage.Command
 	for _, c := range cs {
 		if c.DoneAt.IsZero() {
@@ -51,6 +53,43 @@ func (cs Commands) Waiting() []storage.Command {
 		}
 	}
 	return out
+}
+
+// ForNodes selects the commands on which nodes act.
+func ForNodes(open []storage.Command) []storage.Command {
+	var out []storage.Command
+	for _, c := range open {
+		if c.Kind.ForNodes() {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Answer writes a leader's results into open commands.
+func (cs Commands) Answer(r Rows, results []storage.CommandResult, now time.Time) {
+	for _, result := range results {
+		for i, old := range cs {
+			if old.ID == result.ID {
+				if c, changed := Answered(r, *old, result, now); changed {
+					cs[i] = &c
+				}
+			}
+		}
+	}
+}
+
+// Answered returns a command with a leader's result, and whether that changes it.
+func Answered(r Rows, c storage.Command, result storage.CommandResult, now time.Time) (storage.Command, bool) {
+	if !c.DoneAt.IsZero() || !result.Done && c.Result == result.Result {
+		return c, false
+	}
+	c.Result = result.Result
+	if result.Done {
+		c.DoneAt = now
+	}
+	r.Emit(commandEvent(c), now)
+	return c, true
 }
 
 // MarkDone marks a command as done that a node has carried out by its leave.
@@ -66,7 +105,7 @@ func (cs Commands) MarkDone(l storage.Leave, t node.Term, now time.Time) {
 // Done returns a waiting command as done by the node that carried it out. The result is a conflict
 // if the command expected another term than the one that was resigned.
 func Done(c storage.Command, l storage.Leave, t node.Term, now time.Time) storage.Command {
-	c.DoneAt, c.Result = now, "done"
+	c.DoneAt, c.Result = now, daemon.ResultDone
 	if c.Term != 0 && c.Term != l.Resign {
 		c.Result = conflict(c.Term, t)
 	}

@@ -84,17 +84,21 @@ func unitEvent(kind daemon.EventKind, r daemon.Record) daemon.Event {
 }
 
 // commandDetail is the detail of an event that a command caused; nil if no command did.
-func commandDetail(command, actor, result string) json.RawMessage {
+func commandDetail(command, actor, result string, args json.RawMessage) json.RawMessage {
 	if command == "" && actor == "" {
 		return nil
 	}
+	if !json.Valid(args) {
+		args = nil
+	}
 	text, err := json.Marshal(struct {
-		Command string `json:"command,omitempty"`
-		Actor   string `json:"actor,omitempty"`
-		Result  string `json:"result,omitempty"`
-	}{command, actor, result})
+		Command string          `json:"command,omitempty"`
+		Actor   string          `json:"actor,omitempty"`
+		Result  string          `json:"result,omitempty"`
+		Args    json.RawMessage `json:"args,omitempty"`
+	}{command, actor, result, args})
 	if err != nil {
-		panic("strings always marshal: " + err.Error())
+		panic("strings and stored JSON always marshal: " + err.Error())
 	}
 	return text
 }

@@ -66,7 +66,7 @@ func Resign(r Rows, term *node.Term, l storage.Leave, now time.Time) bool {
 	if l.Resign == 0 || !t.Held() || t.Number != l.Resign || t.Leader.ID != l.Node.ID || t.Leader.Incarnation != l.Node.Incarnation {
 		return false
 	}
-	Vacate(r, term, l.Reason, commandDetail(l.Command, l.Actor, ""), now)
+	Vacate(r, term, l.Reason, commandDetail(l.Command, l.Actor, "", nil), now)
 	return true
 }
 

@@ -79,6 +79,7 @@ func (a *app) history(ctx context.Context, c *cluster, since time.Duration) erro
 type resignation struct {
 	cooldown      time.Duration
 	reason, actor string
+	to            string // node that is to lead; "" = any
 	dryRun        bool
 	timeoutGiven  bool // --timeout was given
 }
@@ -98,6 +99,8 @@ func (a *app) resignCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.DurationVar(&r.cooldown, "cooldown", 0, "how long that node does not campaign again, unless another node has led")
+	fl.StringVar(&r.to, "to", "", "name of the node that is to lead; the others let it campaign first")
+	a.completeFlag(cmd, "to", nodeNames)
 	fl.StringVar(&r.reason, "reason", "", "reason, shown in the history")
 	fl.StringVar(&r.actor, "actor", "", "who asks, shown in the history; by default the user of this process")
 	fl.BoolVar(&r.dryRun, "dry-run", false, "only show what would happen")
@@ -115,6 +118,9 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 			return fault.New(fault.NoLeader, "the lease of %s has expired, so no node can resign", l.Node)
 		}
 		effect := fmt.Sprintf("%s resigns term %d; daemons keep running where they are", l.Node, l.TermOrdinal)
+		if r.to != "" {
+			effect += "; " + view.Line(r.to) + " is to lead"
+		}
 		if r.cooldown > 0 {
 			effect += fmt.Sprintf("; it campaigns again when another node has led, or after %s", r.cooldown)
 		}
@@ -136,8 +142,11 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
+		if r.to != "" {
+			return a.handOver(ctx, c, r)
+		}
 		return a.submit(ctx, c, storage.Command{
-			ID: id.String(), Kind: storage.CommandResign, Actor: cmp.Or(r.actor, actor()),
+			ID: id.String(), Kind: daemon.CommandResign, Actor: cmp.Or(r.actor, actor()),
 			Reason: r.reason, Term: l.Term, Cooldown: r.cooldown,
 		})
 	})

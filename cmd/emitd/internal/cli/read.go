@@ -104,7 +104,17 @@ func (a *app) nodeCommand() *cobra.Command {
 		},
 	}
 	ls.Flags().BoolVar(&all, "all", false, "also show nodes that have left")
-	return group("node", "Show nodes", a.outputFlag(ls))
+	return group("node", "Show nodes, and take them out of service", a.outputFlag(ls),
+		a.operateCommand(daemon.CommandCordon, "Give a node no further units, until uncordon",
+			"Give a node no further units. What runs there stays. The cordon is kept by the node's name, so it outlives a\n"+
+				"restart of the node, and ends with emitd node uncordon."),
+		a.operateCommand(daemon.CommandUncordon, "End the cordon or drain of a node", ""),
+		a.operateCommand(daemon.CommandDrain, "Move everything away from a node, before maintenance",
+			"Move everything away from a node. It gets no further units, each of its units is handed over to another node,\n"+
+				"and if it leads, another node takes over. Units that no other node can take stop: see --dry-run. The node's\n"+
+				"process goes on, and may be stopped. The drain is kept by the node's name, until emitd node uncordon."),
+		a.operateCommand(daemon.CommandForget, "End every cordon, drain and pin of a node that is gone", ""),
+	)
 }
 
 func (a *app) daemonCommand() *cobra.Command {
@@ -130,7 +140,18 @@ func (a *app) daemonCommand() *cobra.Command {
 	explain.Flags().StringVar(&on, "node", "", "only this node")
 	a.complete(explain, 0, unitNames)
 	a.completeFlag(explain, "node", nodeNames)
-	return group("daemon", "Show daemons", a.outputFlag(ls), a.outputFlag(explain))
+	return group("daemon", "Show daemons, and act on their units", a.outputFlag(ls), a.outputFlag(explain),
+		a.operateCommand(daemon.CommandPause, "Stop a unit, or all units of a daemon, until resume", ""),
+		a.operateCommand(daemon.CommandResume, "End a pause", ""),
+		a.operateCommand(daemon.CommandRestart, "End a unit's run in order, and start it again", ""),
+		a.operateCommand(daemon.CommandMove, "Hand a unit over to another node, once",
+			"Hand a unit over to another node. The command returns when the unit is active there. Later changes of the\n"+
+				"cluster may move it again: emitd daemon pin keeps it there."),
+		a.operateCommand(daemon.CommandPin, "Keep a unit on a node, until unpin",
+			"Keep a unit on a node. Whenever that node can take the unit, it runs there. While it cannot (it is dead,\n"+
+				"cordoned or failed to run it), the unit runs elsewhere."),
+		a.operateCommand(daemon.CommandUnpin, "End a pin; the unit stays where it is", ""),
+	)
 }
 
 // noArgs refuses arguments.

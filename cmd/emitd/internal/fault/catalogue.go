@@ -52,6 +52,9 @@ const (
 	OtherCluster    Code = "E2107"
 	NodesLive       Code = "E2108"
 	SlowStore       Code = "E2109"
+	CommandConflict Code = "E2110"
+	CommandRefused  Code = "E2111"
+	CommandWaits    Code = "E2112"
 	NoDaemon        Code = "E2201"
 	NoNode          Code = "E2202"
 	Degraded        Code = "E2301"
@@ -238,6 +241,21 @@ var catalogue = []Entry{
 		SlowStore, ExitConflict, "the store is too slow for the timings",
 		"A bucket applies the changes of all nodes one after the other. With one more node, and the time that one change takes, calls would time out while they wait, and units would move before they have started. This node has waited for node_registration_ttl + leader_stop_timeout + drain_timeout + stop_timeout + 2·query_timeout, the time after which a dead node no longer counts and a leaving one has left. It has written and run nothing; the other nodes continue. The message has the figures that would work.",
 		"give all nodes the timings that the message names, use coordinator.profile default, run fewer nodes, or use a database",
+	},
+	{
+		CommandConflict, ExitConflict, "the cluster is not as the command expects",
+		"Another term leads, or the unit has another generation, than the command names. Somebody or something was faster. Nothing was changed.",
+		"look again, then repeat the command: emitd status, emitd daemon ls -o wide",
+	},
+	{
+		CommandRefused, ExitConflict, "the command was refused",
+		"What the command asks for is not possible now; the message says why: the node is not live, is cordoned, lacks a label or does not run the daemon, the unit is paused or pinned, or another command is in force. Nothing was changed.",
+		"see emitd daemon explain UNIT and emitd status; end the other command first (uncordon, resume, unpin)",
+	},
+	{
+		CommandWaits, ExitFailed, "command not carried out yet",
+		"The command is stored, but it was not finished within --timeout. It stays in force: the next leader of a version that knows the command goes on with it.",
+		"see emitd status, and emitd events for the command's ID",
 	},
 	{
 		NoDaemon, ExitNotFound, "no such daemon",

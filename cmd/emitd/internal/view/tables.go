@@ -22,6 +22,9 @@ func (s Status) Table(w io.Writer, wide bool) error {
 	line := func(format string, args ...any) { b.WriteString(wrap(fmt.Sprintf(format, args...), limit) + "\n") }
 	line("CLUSTER %s    LEADER %s    STORE %s, event %d", Line(s.Cluster), s.leaderCell(), Line(s.Store.Kind), s.Store.Head)
 	line("NODES   %s       DAEMONS %s%s%s", s.countNodes(), s.countUnits(), s.Outbox.cell(), s.Queues.cell())
+	for _, o := range s.Orders {
+		line("~ %s %s", Line(o.Subject), Line(o.text(s.At.Time)))
+	}
 	for _, n := range s.Attention {
 		text := "! " + Line(n.Text)
 		if n.Action != "" {
@@ -71,7 +74,7 @@ func (s Status) countUnits() string {
 	for _, u := range s.Daemons {
 		n[u.State]++
 	}
-	return counts(n, []daemon.State{daemon.Active, Crashing, daemon.Assigning, daemon.Revoking, daemon.Unassigned, daemon.Deleted})
+	return counts(n, []daemon.State{daemon.Active, Crashing, daemon.Assigning, daemon.Revoking, Paused, daemon.Unassigned, daemon.Deleted})
 }
 
 func counts[S ~string](n map[S]int, order []S) string {
@@ -108,7 +111,7 @@ func (s Status) NodeTable(wide bool) *Table {
 			state += ", sick"
 		}
 		row := []string{
-			n.Name, state, leader, short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
+			n.Name, state + n.ordersCell(s.At.Time, wide), leader, short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
 			strconv.FormatFloat(n.Load, 'f', -1, 64), strconv.Itoa(n.Capacity), strconv.Itoa(n.Units),
 			n.Version, n.Labels["zone"], short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
 		}
@@ -118,6 +121,20 @@ func (s Status) NodeTable(wide bool) *Table {
 		t.Add(row...)
 	}
 	return t
+}
+
+// ordersCell writes what operators have ordered, to follow the state: ", cordoned". With wide it says since when, by whom
+// and why.
+func (n Node) ordersCell(now time.Time, wide bool) string {
+	out := ""
+	for _, o := range n.Orders {
+		text := o.text(now)
+		if !wide {
+			text, _, _ = strings.Cut(text, " ")
+		}
+		out += ", " + text
+	}
+	return out
 }
 
 func labels(m map[string]string) string {
@@ -173,6 +190,9 @@ func (e Explained) Table(w io.Writer, s Status) error {
 	b.WriteString("\n")
 	if u.Reason != "" {
 		fmt.Fprintf(&b, "because: %s\n", Line(u.Reason))
+	}
+	if len(u.Orders) > 0 {
+		fmt.Fprintf(&b, "ordered: %s\n", Line(texts(u.Orders, s.At.Time)))
 	}
 	if u.Error != "" {
 		fmt.Fprintf(&b, "failed %s, last: %s", times(u.Failures), Line(firstLine(u.Error)))

@@ -48,8 +48,9 @@ type Status struct {
 	Leader    *Leader   `json:"leader"` // null if there is no leader
 	Nodes     []Node    `json:"nodes"`
 	Daemons   []Unit    `json:"daemons"`
-	Outbox    *Outbox   `json:"outbox"` // null if there is none
-	Queues    *Queues   `json:"queues"` // null if no node serves queues, or they were not read
+	Outbox    *Outbox   `json:"outbox"`           // null if there is none
+	Queues    *Queues   `json:"queues"`           // null if no node serves queues, or they were not read
+	Orders    []Order   `json:"orders,omitempty"` // operators' standing commands, oldest first
 	Attention []Notice  `json:"attention"`
 }
 
@@ -94,6 +95,7 @@ type Node struct {
 	NoDaemons       bool              `json:"no_daemons"`
 	Kinds           []daemon.Kind     `json:"kinds"`
 	Reason          string            `json:"reason"` // why it ended, or why it is sick
+	Orders          []Order           `json:"orders,omitempty"`
 }
 
 // Unit is one instance of a daemon.
@@ -109,9 +111,10 @@ type Unit struct {
 	Failures   int          `json:"failures"` // in a row, on any nodes
 	Error      string       `json:"error"`    // the last failure
 	// FailingSince is when the first of these failures was reported, RetryAt when the run is started again.
-	FailingSince Time `json:"failing_since"`
-	RetryAt      Time `json:"retry_at"`
-	Forced       bool `json:"forced"` // the holder did not confirm its last end
+	FailingSince Time    `json:"failing_since"`
+	RetryAt      Time    `json:"retry_at"`
+	Forced       bool    `json:"forced"` // the holder did not confirm its last end
+	Orders       []Order `json:"orders,omitempty"`
 
 	record  daemon.Record
 	nowhere bool // no node can take it
@@ -184,6 +187,8 @@ func Of(s *daemon.Snapshot, r Reader) Status {
 		Store:  storeRead{Kind: r.Store, ID: s.StoreID, Head: s.Head},
 		Leader: v.leader(),
 	}
+	v.inForce = v.orders()
+	out.Orders = v.inForce
 	out.Daemons = v.units(out.Leader)
 	out.Nodes = v.nodes(out.Daemons)
 	out.Attention = v.attention(out)
@@ -199,12 +204,13 @@ func Explain(s *daemon.Snapshot, r Reader, u daemon.Unit) plan.Explanation {
 type viewer struct {
 	*daemon.Snapshot
 	Reader
-	plan plan.Plan
+	plan    plan.Plan
+	inForce []Order
 }
 
 // planInput returns the planner's input, with the nodes' states as far as a reader can know them.
 func (v *viewer) planInput() plan.Input {
-	in := plan.Input{Now: v.Now, SettleWindow: v.Timing.SettleWindow, Units: v.Units}
+	in := plan.Input{Now: v.Now, SettleWindow: v.Timing.SettleWindow, Units: v.Units, Term: v.Term, Commands: v.Commands}
 	for _, m := range v.Nodes {
 		in.Nodes = append(in.Nodes, plan.Node{Member: m, Advert: v.Advert(m), State: v.state(m)})
 	}
@@ -267,7 +273,7 @@ func (v *viewer) nodes(units []Unit) []Node {
 			LastHeartbeatAt: Time{m.LastHeartbeatAt}, RegisteredAt: Time{m.RegisteredAt},
 			Capacity: cmp.Or(m.Capacity, 1), Labels: m.Labels,
 			NeverLead: m.NeverLead, NoDaemons: m.NoDaemons,
-			Kinds: v.Advert(m).Kinds, Reason: cmp.Or(m.EndReason, v.sick(m)),
+			Kinds: v.Advert(m).Kinds, Reason: cmp.Or(m.EndReason, v.sick(m)), Orders: ofNode(v.inForce, m.Name),
 		}
 		if n.Labels == nil {
 			n.Labels = map[string]string{}
@@ -322,6 +328,10 @@ func (v *viewer) units(leader *Leader) []Unit {
 		}
 		if rec.Crashing() {
 			u.State = Crashing
+		}
+		u.Orders = ofUnit(v.inForce, rec.Unit)
+		if paused := u.paused(); paused && rec.State.IsFree() && !rec.Retired {
+			u.State, u.Reason, u.nowhere = Paused, texts(u.Orders, v.Now), false
 		}
 		out = append(out, u)
 	}

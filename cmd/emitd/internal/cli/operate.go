@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/coordinator/operator"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+)
+
+// order is an operator's command with the options of the command line.
+type order struct {
+	kind          daemon.CommandKind
+	reason, actor string
+	to            string
+	term          int64
+	generation    int64
+	dryRun, wait  bool
+	timeoutGiven  bool // --timeout was given
+}
+
+// operateCommand makes the subcommand for a kind of command about a node, or about a daemon or unit.
+func (a *app) operateCommand(kind daemon.CommandKind, short, long string) *cobra.Command {
+	o := order{kind: kind}
+	onNode := forNode(kind)
+	subject, what, names := "UNIT", "a unit, such as acme:reports/0", unitNames
+	switch {
+	case onNode:
+		subject, what, names = "NODE", "the name of a node", nodeNames
+	case kind == daemon.CommandPause || kind == daemon.CommandResume:
+		subject, what = "DAEMON[/INDEX]", "a daemon or unit, such as acme:reports or acme:reports/0"
+	}
+	cmd := &cobra.Command{
+		Use: kind.Verb() + " " + subject, Short: short, Long: long, Args: exactly(1, what),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.timeoutGiven = cmd.Flags().Changed("timeout")
+			return a.operate(cmd.Context(), o, args[0])
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&o.reason, "reason", "", "reason, shown in the history and wherever the command is in force")
+	fl.StringVar(&o.actor, "actor", "", "who asks, shown in the history; by default the user of this process")
+	fl.BoolVar(&o.dryRun, "dry-run", false, "only show what would move")
+	fl.Int64Var(&o.term, "term", 0, "refuse unless this term leads (the number, not the ordinal)")
+	switch kind {
+	case daemon.CommandMove, daemon.CommandPin:
+		fl.StringVar(&o.to, "to", "", "name of the node")
+		a.completeFlag(cmd, "to", nodeNames)
+	case daemon.CommandDrain:
+		fl.BoolVar(&o.wait, "wait", false, "return when every unit is active on another node, and another node leads")
+	}
+	if kind == daemon.CommandMove || kind == daemon.CommandRestart {
+		fl.Int64Var(&o.generation, "generation", 0, "refuse unless the unit has this generation")
+	}
+	a.complete(cmd, 0, names)
+	return a.outputFlag(cmd)
+}
+
+// forNode reports whether a kind of command is about a node.
+func forNode(kind daemon.CommandKind) bool {
+	switch kind {
+	case daemon.CommandCordon, daemon.CommandUncordon, daemon.CommandDrain, daemon.CommandForget:
+		return true
+	}
+	return false
+}
+
+func (a *app) operate(ctx context.Context, o order, subject string) error {
+	return a.withCluster(ctx, true, func(_ context.Context, c *cluster) error {
+		args, err := o.arguments(c, subject)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := a.patience(ctx, c, o)
+		defer cancel()
+		op := &operator.Client{Store: c.store, Actor: cmp.Or(o.actor, actor())}
+		command := daemon.Command{Kind: o.kind, Reason: o.reason, Term: o.term, Args: args.Encode()}
+		if o.dryRun {
+			moves, err := op.Preview(ctx, command)
+			if err != nil {
+				return commandFault(err)
+			}
+			return a.printMoves(moves)
+		}
+		done, err := op.Do(ctx, command)
+		if err != nil {
+			return commandFault(err)
+		}
+		if o.wait {
+			err := op.Drained(ctx, done, func(held, starting int) {
+				a.message("%s: %d left, %d starting elsewhere", view.Line(subject), held, starting)
+			})
+			if err != nil {
+				return commandFault(err)
+			}
+			done.Result = daemon.ResultDrained
+		}
+		return a.printCommand(done, subject)
+	})
+}
+
+// patience bounds a command: by --timeout, or by what a change of the leader and a hand-over may take.
+func (a *app) patience(ctx context.Context, c *cluster, o order) (context.Context, context.CancelFunc) {
+	wait := a.timeout
+	if t := c.cfg.Timing(); !o.timeoutGiven {
+		wait = max(wait, t.Late()+t.LeaseDuration+t.ForceAfter(t.DrainTimeout)+t.AcknowledgeTimeout)
+		if o.wait {
+			wait *= 2
+		}
+	}
+	return context.WithTimeout(ctx, wait)
+}
+
+// arguments finds what the command is about. Unknown names are refused before anything is stored.
+func (o order) arguments(c *cluster, subject string) (daemon.CommandArgs, error) {
+	args := daemon.CommandArgs{To: o.to, Generation: o.generation}
+	if (o.kind == daemon.CommandMove || o.kind == daemon.CommandPin) && o.to == "" {
+		return args, fault.New(fault.Usage, "--to is missing: the name of the node").Hint("list them: emitd node ls")
+	}
+	known := func(name string) error {
+		for _, m := range c.snap.Nodes {
+			if m.Name == name {
+				return nil
+			}
+		}
+		return fault.New(fault.NoNode, "there is no node %q", name)
+	}
+	if o.to != "" {
+		if err := known(o.to); err != nil {
+			return args, err
+		}
+	}
+	if forNode(o.kind) {
+		args.Node = subject
+		return args, known(subject)
+	}
+	s := c.status()
+	units := find(s.Daemons, subject)
+	if len(units) == 0 {
+		return args, noDaemon(s, subject)
+	}
+	args.Daemon = units[0].Daemon
+	if units[0].Unit.String() == subject {
+		args.Index = &units[0].Unit.Index
+		return args, nil
+	}
+	if o.kind == daemon.CommandPause || o.kind == daemon.CommandResume {
+		return args, nil
+	}
+	if len(units) > 1 {
+		return args, fault.New(fault.Usage, "%s has %d units: name one of them, such as %s", subject, len(units), units[0].Unit)
+	}
+	args.Index = &units[0].Unit.Index
+	return args, nil
+}
+
+// commandFault says why a command was not carried out.
+func commandFault(err error) error {
+	var refused *operator.RefusedError
+	var pending *operator.PendingError
+	switch {
+	case errors.As(err, &refused) && refused.Command.Outcome() == daemon.ResultConflict:
+		return fault.New(fault.CommandConflict, "%s", refused.Command.Result).Because("nothing was changed.")
+	case errors.As(err, &refused):
+		return fault.New(fault.CommandRefused, "%s", refused.Command.Result).Because("nothing was changed.")
+	case errors.As(err, &pending) && pending.Err == nil:
+		return fault.New(fault.CommandWaits, "%s", pending.Error())
+	case errors.As(err, &pending):
+		return fault.New(fault.CommandUnknown, "it is not known whether command %s was carried out: %s", pending.Command.ID, backend.Fault(pending.Err).What)
+	}
+	return err
+}
+
+func (a *app) printCommand(c daemon.Command, subject string) error {
+	return a.print(data{whole: c, names: []string{c.ID}, table: func(w io.Writer, _ bool) error {
+		_, err := fmt.Fprintf(w, "%s %s: %s\n", c.Kind.Verb(), view.Line(subject), view.Line(c.Result))
+		return err
+	}})
+}
+
+// planned is what a command would move, for scripts.
+type planned struct {
+	Moves []operator.Move `json:"moves"`
+}
+
+func (a *app) printMoves(moves []operator.Move) error {
+	d := data{whole: planned{append([]operator.Move{}, moves...)}}
+	for _, m := range moves {
+		d.names = append(d.names, m.Unit.String())
+	}
+	d.table = func(w io.Writer, _ bool) error {
+		if len(moves) == 0 {
+			_, err := fmt.Fprintln(w, "no unit would move")
+			return err
+		}
+		t := &view.Table{Head: []string{"UNIT", "FROM", "TO", "WHY"}}
+		for _, m := range moves {
+			t.Add(m.Unit.String(), cmp.Or(m.From, "-"), cmp.Or(m.To, "nowhere"), m.Why)
+		}
+		return t.Write(w)
+	}
+	return a.print(d)
+}
+
+// handOver asks the leader to hand the term over to a node.
+func (a *app) handOver(ctx context.Context, c *cluster, r resignation) error {
+	known := slices.ContainsFunc(c.snap.Nodes, func(m node.Member) bool { return m.Name == r.to })
+	if !known {
+		return fault.New(fault.NoNode, "there is no node %q", r.to)
+	}
+	op := &operator.Client{Store: c.store, Actor: cmp.Or(r.actor, actor())}
+	done, err := op.Do(ctx, daemon.Command{
+		Kind: daemon.CommandResign, Reason: r.reason, Term: c.snap.Term.Number, Cooldown: r.cooldown,
+		Args: daemon.CommandArgs{To: r.to}.Encode(),
+	})
+	if err != nil {
+		return commandFault(err)
+	}
+	return a.printCommand(done, c.snap.Term.Leader.Name)
+}
