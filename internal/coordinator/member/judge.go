@@ -190,10 +190,11 @@ func (m *Member) evaluateUnit(now lease.Instant, r *daemon.Record, holder *node.
 	case m.holderGone(now, r.Holder.Incarnation, holder):
 		expire.Dead = &storage.NodeVersion{Incarnation: r.Holder.Incarnation}
 		expire.Reason, expire.Forced = "holder's row was removed", true
-		l.maybeUneven = true // the membership changed when the row went; the loads change only now
 		if holder != nil {
 			expire.Dead.Seq = holder.Seq
 			expire.Reason = "holder is dead"
+		} else {
+			l.maybeUneven = true // the membership changed when the row went; the loads change only now
 		}
 	case r.State == daemon.Assigning && m.provablyElapsed(now, r.AssignedAt, seen, r.AcknowledgeTimeout+more):
 		expire.Reason = fmt.Sprintf("not acknowledged within %v", r.AcknowledgeTimeout)
