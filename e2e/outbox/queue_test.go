@@ -95,6 +95,7 @@ func TestQueueSink(t *testing.T) {
 				if f == sinktest.Down {
 					c.Nodes()[0].Kill()
 				}
+				clear(a.bad) // each call replaces what fails
 				for _, id := range ids {
 					a.bad[id] = true
 				}
