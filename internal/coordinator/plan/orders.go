@@ -276,8 +276,8 @@ func (o *orders) resign(c *daemon.Command, to string) {
 	case to == "":
 	case c.Term == 0:
 		o.refuse(c, "it names no term")
-	case c.Term == t.Number && t.Leader.Name == to:
-		o.refuse(c, to+" leads already")
+	case t.Leader.Name == to:
+		o.end(c, daemon.ResultDone, to+" leads")
 	case c.Term == t.Number:
 		if why := o.leadObstacle(to); why != "" {
 			o.refuse(c, why)
@@ -285,8 +285,6 @@ func (o *orders) resign(c *daemon.Command, to string) {
 		}
 		o.underWay(c)
 		o.handOver = &HandOver{Actor: c.Actor}
-	case t.Leader.Name == to:
-		o.end(c, daemon.ResultDone, to+" leads")
 	default:
 		o.refuse(c, t.Leader.Name+" leads instead")
 	}

@@ -210,6 +210,7 @@ func TestOrders(t *testing.T) {
 			"c conflict: expected term 4, the term is 5; assign b/0 n3",
 		},
 		{"the term goes to a node", []daemon.Command{order(t, "r", daemon.CommandResign, " to n2", ofTerm(5))}, nil, "r in force …; assign b/0 n3; hand over"},
+		{"the node leads already", []daemon.Command{order(t, "r", daemon.CommandResign, " to n1", ofTerm(5))}, nil, "r done: n1 leads; assign b/0 n3"},
 		{"the term went to the node", []daemon.Command{order(t, "r", daemon.CommandResign, " to n1", ofTerm(4), inForce)}, nil, "r done: n1 leads; assign b/0 n3"},
 		{"the term went elsewhere", []daemon.Command{order(t, "r", daemon.CommandResign, " to n2", ofTerm(4), inForce)}, nil, "r refused: n1 leads instead; assign b/0 n3"},
 	} {
