@@ -19,11 +19,14 @@ const module = "github.com/emitd/emitd/"
 
 // layers are the layers of the module, lowest first, by the first element of a package's path. A package may import its
 // own layer and those below it. What lies in internal/LAYER belongs to that layer; what lies in internal otherwise is
-// below all of them.
-var layers = []string{"node", "daemon", "storage", "coordinator", "queue", "outbox", "cmd", "examples", "e2e"}
+// below all of them. coordinator/admin shows all other layers and is a layer of its own.
+var layers = []string{"node", "daemon", "storage", "coordinator", "queue", "outbox", "admin", "cmd", "examples", "e2e"}
 
 // layerOf returns the layer of a package, -1 for what is below all of them.
 func layerOf(pkg string) int {
+	if pkg == "coordinator/admin" {
+		return slices.Index(layers, "admin")
+	}
 	first, rest, _ := strings.Cut(pkg, "/")
 	if first == "internal" {
 		first, _, _ = strings.Cut(rest, "/")

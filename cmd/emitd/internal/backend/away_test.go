@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/sqlite"

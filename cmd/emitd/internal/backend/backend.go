@@ -32,7 +32,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/sqlite"
 )
@@ -208,9 +208,6 @@ func Fault(err error) *fault.Fault {
 		return &fault.Fault{Code: fault.Locked, What: what, Do: do, Err: err}
 	case errors.As(err, &file):
 		return fileFault(file, err)
-	}
-	if f := outboxFault(err); f != nil {
-		return f
 	}
 	if f := postgresFault(err); f != nil {
 		return f

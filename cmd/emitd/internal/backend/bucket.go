@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/instrument"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/dir"

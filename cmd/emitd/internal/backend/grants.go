@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 	outboxpg "github.com/emitd/emitd/outbox/postgres"
 	"github.com/emitd/emitd/storage/postgres"
 )

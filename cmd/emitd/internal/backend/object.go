@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/instrument"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/object"
 )

@@ -2,11 +2,10 @@ package backend
 
 import (
 	"context"
-	"errors"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink"
 )
@@ -120,15 +119,4 @@ func OutboxFault(err error) *fault.Fault {
 		return &fault.Fault{Code: fault.Unreachable, What: err.Error(), Err: err}
 	}
 	return fault.New(fault.StoreFailed, "%w", err)
-}
-
-// outboxFault recognises errors that only the outbox has; nil for others.
-func outboxFault(err error) *fault.Fault {
-	switch {
-	case errors.Is(err, outbox.ErrSchema):
-		return fault.New(fault.OutboxSchema, "%w", err)
-	case errors.Is(err, outbox.ErrNotFound):
-		return fault.New(fault.NoMessage, "%w", err)
-	}
-	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sqlite"

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // checkCommand asks one node how it is, for probes that run a command.

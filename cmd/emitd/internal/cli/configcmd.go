@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 )
 
 func (a *app) configCommand() *cobra.Command {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/outbox"
 	queuesink "github.com/emitd/emitd/outbox/sink/queue"
 	"github.com/emitd/emitd/outbox/sink/webhook"

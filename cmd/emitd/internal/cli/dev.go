@@ -18,13 +18,13 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/filelock"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/node"
 )
 

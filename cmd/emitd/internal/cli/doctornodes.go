@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/node"
 )
 

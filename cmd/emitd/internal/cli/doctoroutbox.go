@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/outbox"
 )
 

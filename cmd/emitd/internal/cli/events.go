@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 )
 
 // eventsFilter selects events.
@@ -163,7 +163,7 @@ func (p *eventPrinter) write(e view.Event) error {
 		if _, err := io.WriteString(p.a.Out, "---\n"); err != nil {
 			return err
 		}
-		return view.YAML(p.a.Out, e)
+		return writeYAML(p.a.Out, e)
 	}
 	return view.JSONLine(p.a.Out, e)
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/storage"
 )
 

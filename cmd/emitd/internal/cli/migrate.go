@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/view"
 )
 
 // migration is a version of the schema as it is shown.

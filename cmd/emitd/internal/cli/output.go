@@ -1,16 +1,18 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 )
 
 // data is the result of a read, for every format.
@@ -47,7 +49,7 @@ func (a *app) print(d data) error {
 	case view.JSONFormat:
 		return view.JSON(a.Out, d.whole)
 	case view.YAMLFormat:
-		return view.YAML(a.Out, d.whole)
+		return writeYAML(a.Out, d.whole)
 	case view.JSONLFormat:
 		if d.items == nil {
 			return view.JSONLine(a.Out, d.whole)
@@ -103,4 +105,18 @@ func list[T any](items []T, name func(T) string, table func(wide bool) *view.Tab
 		d.names = append(d.names, name(item))
 	}
 	return d
+}
+
+// writeYAML writes the YAML form of v's JSON.
+func writeYAML(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	out, err := yaml.JSONToYAML(text)
+	if err != nil {
+		return fmt.Errorf("write YAML: %w", err)
+	}
+	_, err = w.Write(out)
+	return err
 }

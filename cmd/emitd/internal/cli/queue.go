@@ -18,9 +18,9 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/broker"
@@ -194,29 +194,12 @@ func serving(c *cluster) (found []string, err error) {
 	return found, nil
 }
 
-// queueFaults maps a queue's refusals to fault codes.
-var queueFaults = map[queue.Tag]fault.Code{
-	queue.Unavailable: fault.QueueDown, queue.QueueNotOwner: fault.QueueDown, queue.UnknownOutcome: fault.QueueUnknown,
-	queue.QueueNotFound: fault.NoQueue, queue.JobNotFound: fault.NoJob, queue.StaleClaim: fault.StaleClaim,
-	queue.QueueFull: fault.QueueFull, queue.Unauthorized: fault.NotAllowed, queue.Damaged: fault.QueueDamaged,
-	queue.TooManyShards: fault.QueueShards,
-}
-
 // queueFault turns a broker's refusal into a fault. Other errors are returned unchanged.
 func queueFault(err error) error {
-	refused, ok := errors.AsType[*queue.Error](err)
-	if !ok {
-		return err
+	if refused, ok := errors.AsType[*queue.Error](err); ok {
+		return fault.FromQueue(refused)
 	}
-	code, ok := queueFaults[refused.Tag]
-	if !ok {
-		code = fault.BadJob
-	}
-	f := fault.New(code, "%s", refused.Message)
-	if refused.Hint != "" {
-		f = f.Hint("%s", refused.Hint)
-	}
-	return f
+	return err
 }
 
 // parseAny parses JSON into values that every output format can show.

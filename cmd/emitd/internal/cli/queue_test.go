@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"

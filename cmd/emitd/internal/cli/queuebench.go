@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 )

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/queue"
 )
 

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/broker"

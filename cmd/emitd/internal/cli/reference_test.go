@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/reference"
+	"github.com/emitd/emitd/internal/reference"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/cli.md")

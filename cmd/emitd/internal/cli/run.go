@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // Run runs the program with the process's own arguments and streams and returns its exit code. The first

@@ -8,9 +8,9 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 func (a *app) serveCommand() *cobra.Command {

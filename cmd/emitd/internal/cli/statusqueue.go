@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/view"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/client"

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon/exec"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 

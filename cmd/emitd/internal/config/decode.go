@@ -12,8 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // decoder fills a Config from one YAML document. It walks the syntax tree, so that every value keeps its

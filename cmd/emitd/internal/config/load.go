@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // DefaultFile is read if it exists and no other file was named.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/outbox"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/reference"
+	"github.com/emitd/emitd/internal/reference"
 )
 
 func TestReference(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/internal/address"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/outbox/sink"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 var update = flag.Bool("update", false, "write what came out into the stories")

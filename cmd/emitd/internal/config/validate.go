@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/exec"
+	"github.com/emitd/emitd/internal/admin/fault"
 
 	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/internal/pgerror"

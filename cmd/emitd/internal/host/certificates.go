@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // identity holds the certificates of this process and the authorities that it trusts. It is read again

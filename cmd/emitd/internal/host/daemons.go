@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/filelock"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/exec"
 	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // builtin reports whether an ID is that of a built-in daemon.

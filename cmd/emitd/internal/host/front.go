@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"

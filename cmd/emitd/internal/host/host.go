@@ -33,10 +33,10 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"

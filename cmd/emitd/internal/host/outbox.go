@@ -8,10 +8,10 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/queue"

@@ -17,8 +17,8 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink/webhook"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
 	"github.com/emitd/emitd/queue/broker"

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // reloads serves requests to read the configuration again, until done is closed.

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
 	"github.com/emitd/emitd/coordinator/admin"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/queue/wire/refusal"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/cli"
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/pgtest"
 )
 

@@ -23,7 +23,7 @@ import (
 
 	"github.com/lmittmann/tint"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/fault"
+	"github.com/emitd/emitd/internal/admin/fault"
 )
 
 // LogOptions configure the log's format.

@@ -214,11 +214,6 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "status.json", b.Bytes())
-	b.Reset()
-	if err := YAML(&b, Of(s, reader)); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "status.yaml", b.Bytes())
 }
 
 // TestFieldsAreAlwaysThere checks that every field is present even if it is empty, so that scripts need

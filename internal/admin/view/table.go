@@ -2,14 +2,11 @@ package view
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/goccy/go-yaml"
 )
 
 // Table holds rows for people. A cell is one line. Control characters in it are replaced, because names
@@ -106,18 +103,4 @@ func encode(w io.Writer, v any, indent string) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", indent)
 	return e.Encode(v)
-}
-
-// YAML writes the YAML form of v's JSON.
-func YAML(w io.Writer, v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	out, err := yaml.JSONToYAML(text)
-	if err != nil {
-		return fmt.Errorf("write YAML: %w", err)
-	}
-	_, err = w.Write(out)
-	return err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -15,8 +17,18 @@ func From(err error) *Fault {
 		schema *storage.SchemaError
 		slow   *coordinator.SlowStoreError
 		other  *storage.OtherClusterError
+		one    *Fault
+		refuse *queue.Error
 	)
 	switch {
+	case errors.As(err, &one):
+		return one
+	case errors.As(err, &refuse):
+		return FromQueue(refuse)
+	case errors.Is(err, outbox.ErrSchema):
+		return &Fault{Code: OutboxSchema, What: err.Error(), Err: err}
+	case errors.Is(err, outbox.ErrNotFound):
+		return &Fault{Code: NoMessage, What: err.Error(), Err: err}
 	case errors.As(err, &inUse):
 		return &Fault{Code: IDInUse, What: inUse.Error(), Err: err}
 	case errors.As(err, &slow):
@@ -44,4 +56,21 @@ func fromSchema(s *storage.SchemaError, err error) *Fault {
 		f.Code = NewSchema
 	}
 	return f
+}
+
+// ofQueue maps a queue's refusals to codes.
+var ofQueue = map[queue.Tag]Code{
+	queue.Unavailable: QueueDown, queue.QueueNotOwner: QueueDown, queue.UnknownOutcome: QueueUnknown,
+	queue.QueueNotFound: NoQueue, queue.JobNotFound: NoJob, queue.StaleClaim: StaleClaim,
+	queue.QueueFull: QueueFull, queue.Unauthorized: NotAllowed, queue.Damaged: QueueDamaged,
+	queue.TooManyShards: QueueShards,
+}
+
+// FromQueue turns a queue's refusal into a fault.
+func FromQueue(refused *queue.Error) *Fault {
+	code, ok := ofQueue[refused.Tag]
+	if !ok {
+		code = BadJob
+	}
+	return &Fault{Code: code, What: refused.Message, Do: refused.Hint, Err: refused}
 }

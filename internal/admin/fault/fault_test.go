@@ -13,15 +13,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/emitd/emitd/cmd/emitd/internal/reference"
 	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/internal/reference"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/errors.md")
 
-const page = "../../../../docs/reference/errors.md"
+const page = "../../../docs/reference/errors.md"
 
 func TestReference(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestEveryCodeIsInTheReference(t *testing.T) {
 	}
 	code := regexp.MustCompile(`"(E[1-5][0-9]{3})"`)
 	found := 0
-	err = filepath.WalkDir("../../../..", func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
