@@ -88,7 +88,6 @@ func backlog(b *testing.B, bucket blob.Bucket, jobs int) {
 	runtime.ReadMemStats(&m)
 	b.ReportMetric(float64(m.HeapAlloc)/(1<<20), "MiB-heap")
 	r.kill()
-	n, r = nil, nil
 	runtime.GC()
 	next := w.node("n2")
 	begun = time.Now()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -413,7 +414,7 @@ func TestSegmentsAreCleaned(t *testing.T) {
 	for range 4 {
 		n.checkpointed()
 	}
-	left := append(jobs[800:], small...)
+	left := slices.Concat(jobs[800:], small)
 	for deadline := time.Now().Add(time.Minute); segmentsOf(bucket) > 25; n.stats() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d segments are left", segmentsOf(bucket))

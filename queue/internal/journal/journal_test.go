@@ -246,10 +246,3 @@ func recordsIn(t *testing.T, l *journal.Log, slot uint64) (got []string) {
 	}
 	return got
 }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}

@@ -57,7 +57,7 @@ func (l *connections) Accept() (net.Conn, error) {
 func (l *connections) admit(c net.Conn) *connection {
 	l.mu.Lock()
 	var victim *connection
-	full := len(l.open) >= l.places.connections
+	full := len(l.open) >= l.connections
 	if full {
 		var longest int64
 		for o := range l.open {
@@ -70,7 +70,7 @@ func (l *connections) admit(c net.Conn) *connection {
 		}
 		if time.Since(l.warned) > time.Minute {
 			l.warned = time.Now()
-			l.log.Warn("all connections are in use (api.max_connections): each new one closes an idle one, or else one of the address with the most", "connections", l.places.connections)
+			l.log.Warn("all connections are in use (api.max_connections): each new one closes an idle one, or else one of the address with the most", "connections", l.connections)
 		}
 	}
 	var out *connection
