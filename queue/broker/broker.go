@@ -50,6 +50,11 @@ type Config struct {
 	// in a commit pays for 1/27 of a write, so commits of 27 records or more never wait for the budget, and
 	// throughput is not limited. 0: no limit.
 	WritesPerSecond float64
+	// MetricQueues is how many queues have series of their own in metrics: the troubled ones (damaged shards,
+	// dead letters, or a job that waits for more than five minutes), then those with the most jobs per second.
+	// The others are summed under the name "_OTHER". 0: 50. Counters and histograms
+	// keep a queue's series until the process ends, for at most twice as many queues.
+	MetricQueues int
 	// Window is how many commits of a shard may be under way; default 8.
 	Window int
 	// Logger receives warnings and errors; default slog.Default().
@@ -109,6 +114,8 @@ func New(cfg Config) (*Broker, error) {
 		return nil, errors.New("queue broker: Now is not given")
 	case cfg.MaxShards < 0:
 		return nil, fmt.Errorf("queue broker: MaxShards is %d, want 1 or more, or 0 (the default)", cfg.MaxShards)
+	case cfg.MetricQueues < 0:
+		return nil, fmt.Errorf("queue broker: MetricQueues is %d, want 1 or more, or 0 (the default)", cfg.MetricQueues)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -21,6 +22,8 @@ type instruments struct {
 	conflicts metric.Int64Counter
 	out, in   metric.Int64Counter
 
+	named *namedQueues
+
 	mu   sync.RWMutex
 	sets map[attributesKey]metric.MeasurementOption // see attributes
 }
@@ -28,13 +31,13 @@ type instruments struct {
 // attributesKey distinguishes the attributes of measurements.
 type attributesKey struct{ queue, name, kind, failed string }
 
-// maxAttributeSets is how many attribute sets are kept. Callers name queues that do not exist, so there is no
-// bound to what they may ask for.
+// maxAttributeSets is how many attribute sets are kept.
 const maxAttributeSets = 10_000
 
 // attributes returns those of a measurement. They are kept, because to sort and hash them at each call
 // would cost more than the measurement.
 func (i *instruments) attributes(k attributesKey) metric.MeasurementOption {
+	k.queue = i.named.counter(k.queue)
 	i.mu.RLock()
 	o := i.sets[k]
 	i.mu.RUnlock()
@@ -70,7 +73,7 @@ var seconds = metric.WithExplicitBucketBoundaries(0.001, 0.0025, 0.005, 0.01, 0.
 
 func newInstruments(b *Broker) (*instruments, error) {
 	m := otel.GetMeterProvider().Meter("github.com/emitd/emitd/queue")
-	var i instruments
+	i := instruments{named: newNamedQueues(cmp.Or(b.cfg.MetricQueues, defaultMetricQueues), b.serves)}
 	var errs [6]error
 	i.calls, errs[0] = m.Float64Histogram("messaging.client.operation.duration", metric.WithUnit("s"), seconds,
 		metric.WithDescription("Duration of calls to the queue broker."))
@@ -87,12 +90,12 @@ func newInstruments(b *Broker) (*instruments, error) {
 			return nil, fmt.Errorf("create the queue's instruments: %w", err)
 		}
 	}
-	return &i, observe(m, b)
+	return &i, i.observe(m, b)
 }
 
 // observe reports the state of the shards that this node serves, from snapshots. It never waits for
 // a shard.
-func observe(m metric.Meter, b *Broker) error {
+func (i *instruments) observe(m metric.Meter, b *Broker) error {
 	depth, err := m.Int64ObservableUpDownCounter("emitd.queue.depth", metric.WithUnit("{message}"), metric.WithDescription("Jobs by state."))
 	if err != nil {
 		return fmt.Errorf("create emitd.queue.depth: %w", err)
@@ -120,16 +123,16 @@ func observe(m metric.Meter, b *Broker) error {
 		return fmt.Errorf("create emitd.queue.write.budget: %w", err)
 	}
 	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		for name, st := range b.snapshots() {
+		for name, st := range i.named.series(time.Now(), b.measure()) {
 			q := attribute.String("queue", name)
 			for state, n := range map[string]int64{"ready": st.Waiting, "delayed": st.Delayed, "claimed": st.Active, "dead": st.Dead} {
 				o.ObserveInt64(depth, n, metric.WithAttributes(q, attribute.String("emitd.queue.state", state)))
 			}
 			o.ObserveFloat64(age, st.OldestAge.Seconds(), metric.WithAttributes(q))
 			o.ObserveInt64(size, st.IndexBytes+st.PayloadBytes+st.DedupBytes, metric.WithAttributes(q))
-		}
-		for name, n := range b.damagedCounts() {
-			o.ObserveInt64(damaged, int64(n), metric.WithAttributes(attribute.String("queue", name)))
+			if st.damaged > 0 {
+				o.ObserveInt64(damaged, int64(st.damaged), metric.WithAttributes(q))
+			}
 		}
 		return nil
 	}, depth, age, size, damaged)

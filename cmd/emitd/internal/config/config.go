@@ -131,6 +131,7 @@ type queueKeys struct {
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
 	DedupWindow       Duration `key:"dedup_window" help:"deduplication window: how long a submitted ID is recognised"`
 	MaxShards         int      `key:"max_shards" help:"most shards of all queues of the cluster together; a queue beyond it cannot be declared. All nodes need the same value"`
+	MetricQueues      int      `key:"metric_queues" help:"how many queues have series of their own in a node's metrics: the troubled ones first, then the busiest; the others are summed under _OTHER"`
 }
 
 // outboxKeys names the database of the transactional outbox and lists its subscriptions.
@@ -233,7 +234,7 @@ func Defaults(profile string) Config {
 		},
 		Queue: queueKeys{
 			MinGap: "auto", WriteBudget: "auto", Claims: "soft",
-			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute), MaxShards: broker.DefaultMaxShards,
+			VisibilityTimeout: Duration(30 * time.Second), DedupWindow: Duration(10 * time.Minute), MaxShards: broker.DefaultMaxShards, MetricQueues: 50,
 		},
 		Outbox:    outboxKeys{MaxConnections: 8, Retention: Duration(24 * time.Hour), DeadRetention: Duration(720 * time.Hour), OnLag: "keep"},
 		Telemetry: telemetryKeys{Log: logKeys{Level: "info", Format: "auto"}},

@@ -105,7 +105,7 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 		"coordinator.node_registration_ttl": "91s", "coordinator.settle_window": "0s", "coordinator.max_moves_per_round": "7", "coordinator.brake_percent": "60", "coordinator.leader_stop_timeout": "6s",
 		"daemons.acknowledge_timeout": "31s", "daemons.drain_timeout": "32s", "daemons.stop_timeout": "6s",
 		"daemons.disabled": "[emit:sweeper]", "daemons.exec": `[{id: "a:b", command: [x]}]`,
-		"queue.min_gap": "5ms", "queue.write_budget": "20", "queue.claims": "durable", "queue.visibility_timeout": "31s", "queue.dedup_window": "1m0s", "queue.max_shards": "2000",
+		"queue.min_gap": "5ms", "queue.write_budget": "20", "queue.claims": "durable", "queue.visibility_timeout": "31s", "queue.dedup_window": "1m0s", "queue.max_shards": "2000", "queue.metric_queues": "7",
 		"outbox.url": "sqlite:///y.db", "outbox.schema": "o", "outbox.prefix": "o_", "outbox.max_connections": "9", "outbox.retention": "1h0m0s", "outbox.dead_retention": "2h0m0s",
 		"outbox.max_retained": "1000", "outbox.on_lag": "forget", "outbox.subscriptions": "[{name: a, sink: stdout}]",
 		"api.tokens_file": "/t", "api.origins": "[https://a.example]", "api.tls.cert": "/c", "api.tls.key": "/k",

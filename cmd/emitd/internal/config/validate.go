@@ -402,6 +402,9 @@ func (v *validator) queue() {
 	if n := v.Queue.MaxShards; n < 1 {
 		v.complain(fault.BadValue, "queue.max_shards", "is %d, want 1 or more", n)
 	}
+	if n := v.Queue.MetricQueues; n < 1 {
+		v.complain(fault.BadValue, "queue.metric_queues", "is %d, want 1 or more", n)
+	}
 }
 
 func (v *validator) execs() {

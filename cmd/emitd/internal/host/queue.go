@@ -65,7 +65,7 @@ func (f *queueAPI) newQueues(ctx context.Context) (*queues, []queue.Settings, er
 	q := &queues{h: h, bucket: bucket, known: map[string]bool{}}
 	q.broker, err = broker.New(broker.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Advertised,
-		Now: h.storeTime, MinGap: h.Config.MinGap(), WritesPerSecond: h.Config.WritesPerSecond(), MaxShards: h.Config.Queue.MaxShards, Logger: h.log,
+		Now: h.storeTime, MinGap: h.Config.MinGap(), WritesPerSecond: h.Config.WritesPerSecond(), MaxShards: h.Config.Queue.MaxShards, MetricQueues: h.Config.Queue.MetricQueues, Logger: h.log,
 		Holder: func(name string, shard int) string {
 			ctx, cancel := context.WithTimeout(context.Background(), h.Config.Timing().QueryTimeout)
 			defer cancel()
