@@ -97,7 +97,6 @@ func TestRebalanceWaitsForSettledMembership(t *testing.T) {
 		{"a death", 2 * time.Second, live("n9", a).gone(3*time.Second, "no heartbeat for 6s")},
 		{"a death judged just now", 0, live("n9", a).being(node.Removed)},
 		{"a late node", 0, live("n9", a).being(node.Late)},
-		{"a deaf node", 0, live("n9", a).being(node.Deaf)},
 	} {
 		in := uneven(t, spec, 2, map[string]int{"n1": 4})
 		in.Nodes = append(in.Nodes, c.node)
@@ -123,6 +122,20 @@ func TestRebalanceWaitsForSettledMembership(t *testing.T) {
 	if p := Make(in); len(p.Decisions) != 2 {
 		t.Errorf("mixed versions for long: %v", told(p))
 	}
+}
+
+// A deaf node may stay so for ever. Its units leave first; then the loads of the other nodes become even.
+func TestRebalanceBesideADeafNode(t *testing.T) {
+	t.Parallel()
+	spec := daemon.Spec{ID: "a", Instances: 5}
+	in := uneven(t, spec, 2, map[string]int{"n1": 4, "n9": 1})
+	in.Nodes = append(in.Nodes, live("n9", advert(spec)).being(node.Deaf))
+	wantTold(t, Make(in), "a/4: revoke (node deaf n9)")
+	in.Units[4].State = daemon.Revoking
+	wantTold(t, Make(in))
+	in.Units = in.Units[:4]
+	in.Units = append(in.Units, row(t, "a/4", daemon.Active, "n2"))
+	wantTold(t, Make(in), "a/3: revoke (rebalancing from n1 (load 4.0) to n2 (2.0 with it))")
 }
 
 // What stays: units of daemons that do not want to move, that fail, that are not active, or that failed on the only

@@ -65,8 +65,8 @@ func readMembership(in *Input) membership {
 			if holders[n.Member.Incarnation] { // a node that stays without units is not leaving
 				left++
 			}
-		case node.Late, node.Deaf:
-			m.unsettled = n.Member.Name + " is " + string(n.State)
+		case node.Late: // soon live or dead. A deaf node may stay so for days; once its units have left, it changes no loads
+			m.unsettled = n.Member.Name + " is late"
 		}
 		mixed = mixed || known && n.Member.Version != version
 		version, known = n.Member.Version, true

@@ -122,6 +122,35 @@ func TestStoryHealOfNineNodes(t *testing.T) {
 	})
 }
 
+// A node that stays deaf has lost its units. It does not keep the loads of the others from becoming even.
+func TestStoryDeafNodeBesideAScaleOut(t *testing.T) {
+	t.Parallel()
+	manySeeds(t, 3, func(t *testing.T, seed uint64, timing lease.Timing) {
+		s := onStage(t, Config{Seed: seed, Nodes: 5, Timing: timing, Work: []Work{plain("acme:a", 24)}})
+		joining := s.hosts[4]
+		s.hosts = s.hosts[:4]
+		s.begin()
+		deaf := s.follower()
+		deaf.host.deaf = true
+		s.restartBound("deaf")
+		s.pass(s.bound() + time.Second)
+		s.hosts = append(s.hosts, joining)
+		s.start(joining)
+		s.restartBound("join")
+		j := s.watch()
+		s.pass(time.Minute)
+		for i, p := range s.where() {
+			if p == nil || p == deaf {
+				t.Errorf("%s does not run on a node that hears", s.units[i].Unit)
+			}
+		}
+		if n := len(joining.proc.runs); n != 6 || j.total() != 6 {
+			t.Errorf("the new node has %d units after %d moves, want 6 after 6", n, j.total())
+		}
+		s.pass(s.bound())
+	})
+}
+
 // Six nodes join three. Each unit moves at most once, and the loads are even.
 func TestStoryScaleOut(t *testing.T) {
 	t.Parallel()
