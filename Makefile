@@ -15,7 +15,7 @@ SHARING = ./coordinator ./coordinator/lock ./internal/coordinator/supervisor ./q
 # The drill that promises that no heartbeat is late runs beside nothing else.
 CROWD = '^TestDrillManyNodes$$'
 
-.PHONY: help deps test test-go check race cross drills storm matrix bench fmt lint build
+.PHONY: help deps test test-go check race cross drills storm matrix bench fmt lint build vuln
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ lint: ## run the linters
 
 drills: deps ## the counts of the promises on real processes; writes docs/measurements.md
 	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox ./hostile
+
+vuln: ## known vulnerabilities that the program can reach; asks vuln.go.dev
+	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
 SEEDS ?= 1..2000
 storm: ## many seeds of 24 virtual hours: make storm SEEDS=1..2000 (resumable)
