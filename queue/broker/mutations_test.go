@@ -341,8 +341,8 @@ func (b *signalling) signal() {
 	}
 }
 
-// untilMarked waits until every journal has a mark behind its last segment, and no object belongs
-// to an unfinished checkpoint or is about to be deleted.
+// untilMarked waits until every journal has a mark behind its last segment or a HEAD that covers it,
+// and no object belongs to an unfinished checkpoint or is about to be deleted.
 func (o *oracle) untilMarked(b *signalling) {
 	o.t.Helper()
 	for deadline := time.After(time.Minute); ; {
@@ -399,7 +399,9 @@ func (o *oracle) marked(b blob.Bucket, keys []string, prefix string) bool {
 		o.t.Fatal(err)
 	}
 	h, err := format.DecodeHeader(segment.Data)
-	return err == nil && h.Records == 0 && len(checkpoints) == 0
+	slot, _ := strconv.ParseUint(newest[strings.LastIndex(newest, "/")+1:], 10, 64)
+	covered := h.Records == 0 || head.AckedBelow > slot // a checkpoint that ended last has written HEAD
+	return err == nil && covered && len(checkpoints) == 0
 }
 
 // head reads the HEAD of a journal.
