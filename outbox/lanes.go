@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -109,6 +110,9 @@ func (s *session) deliverLanes(ctx context.Context, lanes [][]Row) (all []Outcom
 	parts := make([][]Row, min(s.r.cfg.Parallel, len(lanes)))
 	for i, lane := range lanes {
 		parts[i%len(parts)] = append(parts[i%len(parts)], lane...)
+	}
+	for _, rows := range parts { // the log order that a Delivery promises
+		slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.Seq, b.Seq) })
 	}
 	var wg sync.WaitGroup
 	var some atomic.Bool

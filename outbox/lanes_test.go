@@ -1,8 +1,10 @@
 package outbox_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,6 +105,42 @@ func TestLanesInVainLeaveRoom(t *testing.T) {
 			}
 		}
 		r.mu.Unlock()
+		s.stop()
+		<-s.done
+	})
+}
+
+// TestLanesComeInLogOrder checks that rows of several lanes come to the sink in log order, whenever they are due.
+func TestLanesComeInLogOrder(t *testing.T) {
+	bubble(t, func(s *stage) {
+		var mu sync.Mutex
+		refuse, several := true, 0
+		s.do = func(_ context.Context, d outbox.Delivery) []error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.IsSortedFunc(d.Rows, func(a, b outbox.Row) int { return cmp.Compare(a.Seq, b.Seq) }) {
+				t.Errorf("a delivery of %d rows is not in log order", len(d.Rows))
+			}
+			if refuse {
+				return []error{errBad}
+			}
+			if len(d.Rows) > 1 {
+				several++
+			}
+			return nil
+		}
+		s.bad(40)
+		s.start(1)
+		s.after(5 * time.Second) // each key is tried several times, after pauses with jitter
+		mu.Lock()
+		refuse = false
+		mu.Unlock()
+		s.after(time.Minute)
+		mu.Lock()
+		if several == 0 {
+			t.Error("no delivery had rows of several lanes")
+		}
+		mu.Unlock()
 		s.stop()
 		<-s.done
 	})

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/postgres"
+	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
 // benchMessages is how many messages each way delivers per round. EMITD_BENCH_MESSAGES changes it.
@@ -129,33 +129,101 @@ func (w *benchWorld) relay(b *testing.B, s outbox.Sink, n, keys int) time.Durati
 		must(b, w.pub.InTx(b.Context(), w.pool, func(tx *postgres.Tx) error { return w.pub.Publish(b.Context(), tx, batch...) }))
 	}
 	w.epoch++
-	var left atomic.Int64
-	left.Store(int64(n))
-	done := make(chan struct{})
-	r, err := outbox.NewRelay(outbox.Config{Name: "bench", Log: w.log, Logger: slog.New(slog.DiscardHandler), Sink: outbox.SinkFunc(func(ctx context.Context, d outbox.Delivery) []error {
-		errs := s.Deliver(ctx, d)
-		taken := int64(len(d.Rows))
-		for _, err := range errs {
-			if err != nil {
-				b.Logf("not delivered: %v", err)
-				taken--
-			}
-		}
-		if left.Add(-taken) == 0 {
-			close(done)
-		}
-		return errs
-	})})
+	c := newCounted(s, n)
+	r, err := outbox.NewRelay(outbox.Config{Name: "bench", Log: w.log, Logger: slog.New(slog.DiscardHandler), Sink: c.asSink()})
 	must(b, err)
 	a := daemon.NewAssignment(daemon.Fence{Unit: daemon.Unit{Daemon: outbox.ID("bench")}, Generation: w.epoch}, 1, "n", nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	ended := make(chan error, 1)
 	began := time.Now()
-	go func() { ended <- errors.Join(r.Run(context.Background(), a), r.Close(context.Background())) }()
-	<-done
+	go func() { ended <- errors.Join(r.Run(ctx, a), r.Close(context.Background())) }()
+	if err := c.wait(ended); err != nil {
+		b.Fatal(err)
+	}
 	took := time.Since(began)
 	a.BeginDrain()
 	must(b, <-ended)
 	return took
+}
+
+// standstill is how long nothing may be delivered before a benchmark fails.
+const standstill = time.Minute
+
+// counted is a sink that counts the messages that it has delivered.
+type counted struct {
+	outbox.Sink
+	want  int
+	moved chan struct{} // receives a value when a message was delivered that had not been
+	all   chan struct{} // closed when all were delivered
+
+	mu   sync.Mutex
+	seen map[int64]bool // the delivered messages, by Row.Seq
+	last error          // the newest error, nil if the newest call had none
+}
+
+func newCounted(s outbox.Sink, want int) *counted {
+	return &counted{Sink: s, want: want, moved: make(chan struct{}, 1), all: make(chan struct{}), seen: map[int64]bool{}}
+}
+
+// asSink returns the sink as the relay gets it: with a fence, if the receiver has one.
+func (c *counted) asSink() outbox.Sink {
+	if f, ok := c.Sink.(outbox.Fencer); ok {
+		return struct {
+			*counted
+			outbox.Fencer
+		}{c, f}
+	}
+	return c
+}
+
+func (c *counted) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	errs := c.Sink.Deliver(ctx, d)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := len(c.seen)
+	c.last = nil
+	for i, err := range sinktest.Spread(errs, len(d.Rows)) {
+		if err != nil {
+			c.last = err
+			continue
+		}
+		c.seen[d.Rows[i].Seq] = true
+	}
+	if len(c.seen) == before {
+		return errs
+	}
+	select {
+	case c.moved <- struct{}{}:
+	default:
+	}
+	if before < c.want && len(c.seen) == c.want {
+		close(c.all)
+	}
+	return errs
+}
+
+// wait waits until all messages were delivered. It fails if none is delivered for a while, or the relay ends.
+func (c *counted) wait(ended <-chan error) error {
+	still := time.NewTimer(standstill)
+	defer still.Stop()
+	for {
+		why := ""
+		select {
+		case <-c.all:
+			return nil
+		case <-c.moved:
+			still.Reset(standstill)
+			continue
+		case <-still.C:
+			why = fmt.Sprintf("nothing was delivered for %v", standstill)
+		case err := <-ended:
+			why = fmt.Sprintf("the relay has ended: %v", err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return fmt.Errorf("%s; %d of %d messages are delivered, and the newest error of the sink is: %v", why, len(c.seen), c.want, c.last)
+	}
 }
 
 // poll inserts n rows and returns how long a plain poller takes to deliver them.
@@ -165,8 +233,9 @@ func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) e
 	must(b, err)
 	began := time.Now()
 	for left := n; left > 0; {
-		must(b, pgx.BeginFunc(b.Context(), w.pool, func(tx pgx.Tx) error {
-			found, err := tx.Query(b.Context(), `select id, dedup, key, payload from plain order by id limit 1000 for update skip locked`)
+		ctx, cancel := context.WithTimeoutCause(b.Context(), standstill, fmt.Errorf("the poller waits for a page with %d messages to go, for %v", left, standstill))
+		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+			found, err := tx.Query(ctx, `select id, dedup, key, payload from plain order by id limit 1000 for update skip locked`)
 			if err != nil {
 				return err
 			}
@@ -174,7 +243,7 @@ func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) e
 			if err != nil {
 				return err
 			}
-			if err := send(b.Context(), rows); err != nil {
+			if err := send(ctx, rows); err != nil {
 				return err
 			}
 			ids := make([]int64, len(rows))
@@ -182,9 +251,13 @@ func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) e
 				ids[i] = row.ID
 			}
 			left -= len(rows)
-			_, err = tx.Exec(b.Context(), `delete from plain where id = any($1)`, ids)
+			_, err = tx.Exec(ctx, `delete from plain where id = any($1)`, ids)
 			return err
-		}))
+		})
+		if err != nil {
+			b.Fatal(errors.Join(err, context.Cause(ctx)))
+		}
+		cancel()
 	}
 	return time.Since(began)
 }

@@ -32,12 +32,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	slices.Sort(c.shards)
 	c.shards = slices.Compact(c.shards)
 
-	err := s.inTx(ctx, "write", func(ctx context.Context, tx pgx.Tx) error {
-		if err := s.hold(ctx, tx, c); err != nil {
-			return err
-		}
-		return s.together(ctx, tx, d)
-	})
+	err := s.write(ctx, c, func(ctx context.Context, tx pgx.Tx) error { return s.together(ctx, tx, d) })
 	if !ofRow(err) {
 		if err == nil {
 			s.prune(ctx)
@@ -47,11 +42,8 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	}
 	// At least one row is at fault: each gets a savepoint.
 	errs := make([]error, len(d.Rows))
-	err = s.inTx(ctx, "write", func(ctx context.Context, tx pgx.Tx) error {
+	err = s.write(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
 		clear(errs) // from an attempt that was rolled back
-		if err := s.hold(ctx, tx, c); err != nil {
-			return err
-		}
 		return s.apart(ctx, tx, d, errs)
 	})
 	if err != nil {
@@ -60,7 +52,28 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	return errs
 }
 
-// together writes all rows in one batch.
+// write runs f in a transaction that holds the fence. If the relay has not called Fence, the epoch is raised
+// first, in a transaction of its own: two deliveries that hold a fence row for share and then raise it would
+// deadlock.
+func (s *Sink) write(ctx context.Context, c fenceKey, f func(ctx context.Context, tx pgx.Tx) error) error {
+	held := func(ctx context.Context, tx pgx.Tx) error {
+		if err := s.hold(ctx, tx, c); err != nil {
+			return err
+		}
+		return f(ctx, tx)
+	}
+	err := s.inTx(ctx, "write", held)
+	if !errors.Is(err, errNotRaised) {
+		return err
+	}
+	if err := s.inTx(ctx, "raise the fence", func(ctx context.Context, tx pgx.Tx) error { return s.raise(ctx, tx, c) }); err != nil {
+		return err
+	}
+	return s.inTx(ctx, "write", held)
+}
+
+// together writes all rows in one batch, in log order. All subscriptions of a log have that order, so those
+// that write the same rows wait for each other and do not deadlock.
 func (s *Sink) together(ctx context.Context, tx pgx.Tx, d outbox.Delivery) error {
 	fresh, err := s.fresh(ctx, tx, d.Subscription, d.Rows)
 	if err != nil {
@@ -173,42 +186,6 @@ func (s *Sink) prune(ctx context.Context) {
 	}
 }
 
-// inTx runs f in a transaction of limited duration, and classifies its error.
-func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context, tx pgx.Tx) error) error {
-	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the database", After: s.cfg.Timeout})
-	defer cancel()
-	if err := s.prepare(ctx); err != nil {
-		return classify(ctx, "create the tables", err)
-	}
-	for attempt := 1; ; attempt++ {
-		err := s.once(ctx, what, f)
-		if attempt < 3 && conflict(err) && ctx.Err() == nil {
-			continue
-		}
-		return classify(ctx, what, err)
-	}
-}
-
-// conflict reports whether a transaction failed only because of concurrent transactions. It was rolled
-// back, and should be repeated at once.
-func conflict(err error) bool {
-	pg, _ := errors.AsType[*pgconn.PgError](err)
-	return pg != nil && (pg.Code == "40001" || pg.Code == "40P01")
-}
-
-// once runs f in one transaction.
-func (s *Sink) once(ctx context.Context, what string, f func(ctx context.Context, tx pgx.Tx) error) error {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return fmt.Errorf("%s: not attempted: %w", what, context.Cause(ctx))
-		}
-		return sink.Down("connect", plain(ctx, err))
-	}
-	defer conn.Release()
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
-}
-
 // prepare creates the tables once, if the configuration asks for it. It sends all statements in one
 // message, which is one transaction, so a relay that stops in the middle blocks nothing.
 func (s *Sink) prepare(ctx context.Context) error {
@@ -238,7 +215,7 @@ func ofRow(err error) bool {
 func classify(ctx context.Context, what string, err error) error {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case err == nil, errors.Is(err, outbox.ErrFenced), errors.Is(err, outbox.ErrSinkDown), ofRow(err):
+	case err == nil, errors.Is(err, outbox.ErrFenced), errors.Is(err, errNotRaised), errors.Is(err, outbox.ErrSinkDown), ofRow(err):
 		return err
 	case pg == nil && ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
@@ -257,7 +234,9 @@ func classify(ctx context.Context, what string, err error) error {
 		return rowError{sink.Permanent("%w", text)}
 	case class == "08", class == "28", class == "42", class == "53", class == "57", class == "3D", class == "3F", pg.Code == "25006":
 		return fmt.Errorf("%w: %w", outbox.ErrSinkDown, text)
-	case class == "40", pg.Code == "25P03": // still in conflict after repetitions; idle in the transaction for too long
+	case conflict(err): // for as long as inTx could repeat it
+		return fmt.Errorf("%w; other transactions get in the way each time, see which in the log of the database", text)
+	case class == "40", pg.Code == "25P03": // rolled back; idle in the transaction for too long
 		return text
 	default:
 		return rowError{text}

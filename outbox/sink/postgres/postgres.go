@@ -35,6 +35,11 @@
 //	table missing or other, rights, read-only (42…, 25006)       the sink is down
 //	no connection, login refused, no space (08…, 28…, 53…, 57…)  the sink is down
 //	a higher epoch                                               fenced
+//	a deadlock or serialization failure (40P01, 40001)           repeated at once; another attempt after Config.Timeout
+//
+// After a deadlock or serialization failure the sink's deliveries exclude each other for a minute, also
+// those of other processes and subscriptions that share Config.Schema. So a Statement or trigger that locks
+// its rows in no order costs a second once a minute, and no attempts.
 package postgres
 
 import (
@@ -91,9 +96,10 @@ type Sink struct {
 	pool     *pgxpool.Pool
 	ownsPool bool // the sink made the pool
 
-	mu     sync.Mutex
-	ready  bool      // tables were created, or need not be
-	pruned time.Time // when expired IDs were last removed
+	mu         sync.Mutex
+	ready      bool      // tables were created, or need not be
+	pruned     time.Time // when expired IDs were last removed
+	aloneUntil time.Time // until when it delivers alone, because of a conflict
 }
 
 var (
@@ -221,8 +227,11 @@ func (c fenceKey) compare(highest int64) error {
 	return nil
 }
 
-// hold locks the fence rows until the transaction ends, so that no higher epoch can be written. If the
-// relay has not called Fence, it raises the epoch here.
+// errNotRaised says that shards have a lower epoch than the delivery's, or none: nobody has called Fence.
+var errNotRaised = errors.New("the fence does not have the epoch of this delivery, although it was just raised; does something else change the table of fences?")
+
+// hold locks the fence rows until the transaction ends, so that no higher epoch can be written. It fails with
+// errNotRaised if they do not have the epoch yet.
 func (s *Sink) hold(ctx context.Context, tx pgx.Tx, c fenceKey) error {
 	var found int
 	var lowest, highest int64
@@ -232,8 +241,8 @@ func (s *Sink) hold(ctx context.Context, tx pgx.Tx, c fenceKey) error {
 	if err := c.compare(highest); err != nil {
 		return err
 	}
-	if found == len(c.shards) && lowest == c.epoch {
-		return nil
+	if found < len(c.shards) || lowest < c.epoch {
+		return errNotRaised
 	}
-	return s.raise(ctx, tx, c)
+	return nil
 }

@@ -1,10 +1,13 @@
 package postgres
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // statements holds the SQL texts of a configuration.
 type statements struct {
-	create, raise, hold, insert, note, prune string
+	create, turn, raise, hold, insert, note, prune string
 }
 
 // The templates; {schema} and {table} are names that match identifier. Functions are qualified, because
@@ -43,6 +46,14 @@ create index if not exists delivered_at on {schema}.delivered (at);
 	delivered_at timestamptz not null default pg_catalog.clock_timestamp()
 );
 `
+	// The lock excludes deliveries, which lock rows of the table, and no readers. The idle timeout is that of
+	// idleSQL.
+	turnSQL = `set local idle_in_transaction_session_timeout = '5s';
+set local lock_timeout = '{wait}ms';
+lock table {schema}.fence in exclusive mode;
+set local lock_timeout to default;
+`
+
 	// The rows are locked in the order of their shards, as in hold. So two relays with overlapping ranges
 	// wait for each other and do not deadlock.
 	raiseSQL = `with claim as (
@@ -76,9 +87,9 @@ on conflict do nothing returning id`
 )
 
 func (c Config) statements() statements {
-	fill := strings.NewReplacer("{schema}", c.Schema, "{table}", c.Table, "{idle}", idleSQL).Replace
+	fill := strings.NewReplacer("{schema}", c.Schema, "{table}", c.Table, "{idle}", idleSQL, "{wait}", strconv.FormatInt(turnWait.Milliseconds(), 10)).Replace
 	s := statements{
-		create: fill(createSQL), raise: fill(raiseSQL), hold: fill(holdSQL),
+		create: fill(createSQL), turn: fill(turnSQL), raise: fill(raiseSQL), hold: fill(holdSQL),
 		insert: fill(insertSQL), note: fill(noteSQL), prune: fill(pruneSQL),
 	}
 	if c.Statement == "" {
