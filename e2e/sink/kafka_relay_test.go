@@ -172,17 +172,14 @@ func relayOutlives(t *testing.T, transactional bool, how loss) {
 	sink := &outage{Sink: k.open(t, kafka.Config{Transactional: transactional, Options: n.through(time.Second)})}
 	o := newOffice(t)
 	const each = 5 // messages of a key in each phase
-	type failure struct {
-		key string
-		err error
-	}
+	type failure struct{ key, why string }
 	var failed [3][]failure // by the phase in which a message was published; complete when the relay has ended
 	a, ended := o.relay(t, 1, outbox.Config{
 		Sink: sink, DeliverTimeout: 2 * time.Second, PageTimeout: time.Second,
 		Retry: outbox.Retry{Backoff: 100 * time.Millisecond, MaxBackoff: time.Second, MaxAttempts: -1},
 		Hooks: outbox.Hooks{OnFailed: func(_ string, row outbox.Row, err error) {
 			n, _ := strconv.Atoi(string(row.Payload))
-			failed[n/each] = append(failed[n/each], failure{row.Key, err})
+			failed[n/each] = append(failed[n/each], failure{row.Key, err.Error()})
 		}},
 	})
 	keys := make([]string, 12)
@@ -241,7 +238,7 @@ func relayOutlives(t *testing.T, transactional bool, how loss) {
 	drained(t, a, ended)
 	for _, f := range failed[1] {
 		if !transactional && slices.Contains(live, f.key) {
-			t.Errorf("counted against %s, whose broker lived: %v", f.key, f.err)
+			t.Errorf("counted against %s, whose broker lived: %v", f.key, f.why)
 		}
 	}
 	if len(failed[0])+len(failed[2]) > 0 {

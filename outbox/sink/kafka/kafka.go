@@ -48,7 +48,9 @@
 //
 // A range has one transaction at a time. A transaction that waits for such a partition holds up the other
 // deliveries of the range. If their time ends first, they report that the sink is down, so no attempt of
-// their messages is counted. The same holds for deliveries that wait for a producer.
+// their messages is counted. The same holds for deliveries that wait for a producer. The initialisation of
+// a producer goes on for up to Config.Timeout when the delivery that began it has no time left, and later
+// ones wait for it; so a page timeout below 5 s does not keep a range from going on.
 //
 // # What an error means
 //
@@ -132,10 +134,10 @@ type Sink struct {
 	batchBytes int // bound of the records of one batch
 
 	mu        sync.Mutex
-	idle      []*batcher               // without records
-	batchers  map[*batcher]struct{}    // all
-	producers map[string]*producer     // by transactional id
-	idLocks   map[string]chan struct{} // by transactional ID: held while a producer is initialised
+	idle      []*batcher            // without records
+	batchers  map[*batcher]struct{} // all
+	producers map[string]*producer  // by transactional id
+	openings  map[string]*opening   // by transactional ID
 	closed    bool
 }
 
@@ -146,7 +148,7 @@ var (
 
 // New checks the configuration. It does not connect.
 func New(_ context.Context, cfg Config) (*Sink, error) {
-	s := &Sink{cfg: cfg, producers: map[string]*producer{}, batchers: map[*batcher]struct{}{}, idLocks: map[string]chan struct{}{}}
+	s := &Sink{cfg: cfg, producers: map[string]*producer{}, batchers: map[*batcher]struct{}{}, openings: map[string]*opening{}}
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
