@@ -40,8 +40,8 @@ func (s Suite) storm(t *testing.T, h *Harness, fault Fault) {
 	failures := 0
 	for page := range slices.Chunk(rows, stormPage) {
 		var bad []uuid.UUID
-		for range 1 + dice.IntN(4) {
-			bad = append(bad, page[dice.IntN(len(page))].ID)
+		for _, i := range dice.Perm(len(page))[:min(1+dice.IntN(4), len(page))] {
+			bad = append(bad, page[i].ID)
 		}
 		rest := page
 		for try := 0; len(rest) > 0; try++ {
