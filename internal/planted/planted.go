@@ -18,10 +18,11 @@
 //	-	return max(previous+1, term, highestReported+1)
 //	+	return previous + 1
 //
-// The third line names the package and the test, a pattern of go test. Each "@" begins one edit of a file: lines
-// with a blank in front stay, those with "-" go, those with "+" come. The lines that stay or go must occur exactly
-// once in the file; an ordinary test checks this, so that a bug cannot get lost when the code moves on. Lines that
-// begin with "#" are comments. A bug that needs two edits of one file has two "@" lines.
+// The third line names the package and the test, a pattern of go test. More such lines may follow: each of these
+// tests must fail. Each "@" begins one edit of a file: lines with a blank in front stay, those with "-" go, those
+// with "+" come. The lines that stay or go must occur exactly once in the file; an ordinary test checks this, so that
+// a bug cannot get lost when the code moves on. Lines that begin with "#" are comments. A bug that needs two edits of
+// one file has two "@" lines.
 //
 // The method is mutation testing; see DeMillo, Lipton and Sayward, "Hints on Test Data Selection" (1978).
 package planted
@@ -42,9 +43,14 @@ var texts embed.FS
 type bug struct {
 	name   string
 	breaks string // the rule that it breaks, and how
-	pkg    string // the package whose test must fail, as a directory of the module
-	test   string // that test, a pattern
+	caught []catch
 	edits  []edit
+}
+
+// catch is a test that must fail.
+type catch struct {
+	pkg  string // the package, as a directory of the module
+	test string // a pattern
 }
 
 // edit replaces the lines before, which occur once in the file, by the lines after.
@@ -95,17 +101,30 @@ func parseBug(lines []string) (bug, error) {
 		return bug{}, fmt.Errorf("%q: wants a name, what it breaks, the test and an edit", lines[0])
 	}
 	b := bug{name: lines[0], breaks: lines[1]}
-	b.pkg, b.test, _ = strings.Cut(lines[2], " ")
-	if b.breaks == "" || b.pkg == "" || b.test == "" {
-		return bug{}, fmt.Errorf("%q: wants what it breaks, and the package and the name of a test", b.name)
+	lines = lines[2:]
+	for len(lines) > 0 && !strings.HasPrefix(lines[0], "@ ") {
+		pkg, test, _ := strings.Cut(lines[0], " ")
+		if b.breaks == "" || pkg == "" || test == "" {
+			return bug{}, fmt.Errorf("%q: wants what it breaks, and the package and the name of a test: %q", b.name, lines[0])
+		}
+		b.caught, lines = append(b.caught, catch{pkg, test}), lines[1:]
 	}
-	for _, line := range lines[3:] {
+	if len(b.caught) == 0 || len(lines) == 0 {
+		return bug{}, fmt.Errorf("%q: wants the package and the name of a test, and an edit", b.name)
+	}
+	err := b.parseEdits(lines)
+	return b, err
+}
+
+// parseEdits reads the edits, which are the last lines of a bug.
+func (b *bug) parseEdits(lines []string) error {
+	for _, line := range lines {
 		if file, begins := strings.CutPrefix(line, "@ "); begins {
 			b.edits = append(b.edits, edit{file: file})
 			continue
 		}
 		if len(b.edits) == 0 || line == "" {
-			return bug{}, fmt.Errorf("%q: an edit begins with @ and its lines with a blank, - or +: %q", b.name, line)
+			return fmt.Errorf("%q: an edit begins with @ and its lines with a blank, - or +: %q", b.name, line)
 		}
 		e := &b.edits[len(b.edits)-1]
 		switch line[0] {
@@ -117,10 +136,10 @@ func parseBug(lines []string) (bug, error) {
 		case '+':
 			e.after += line[1:] + "\n"
 		default:
-			return bug{}, fmt.Errorf("%q: an edit's line begins with a blank, - or +: %q", b.name, line)
+			return fmt.Errorf("%q: an edit's line begins with a blank, - or +: %q", b.name, line)
 		}
 	}
-	return b, nil
+	return nil
 }
 
 // apply returns the files below root that the bug changes, with it, by their names in the module.

@@ -41,9 +41,11 @@ func TestBugsFitTheSource(t *testing.T) {
 				t.Errorf("%q: %v", b.name, err)
 			}
 		}
-		for name := range strings.SplitSeq(b.test, "|") {
-			if !hasTest(t, b.pkg, name) {
-				t.Errorf("%q: %s has no test %s", b.name, b.pkg, name)
+		for _, by := range b.caught {
+			for name := range strings.SplitSeq(by.test, "|") {
+				if !hasTest(t, by.pkg, name) {
+					t.Errorf("%q: %s has no test %s", b.name, by.pkg, name)
+				}
 			}
 		}
 	}
@@ -86,7 +88,9 @@ func TestApply(t *testing.T) {
 		"an edit without before": {"@ a.go\n+six", "", "times, not once"},
 		"a file is not there":    {"@ b.go\n-one", "", "b.go"},
 		"a line without a mark":  {"@ a.go\none", "", "begins with"},
-		"an edit without a file": {"-one", "", "begins with @"},
+		"an edit without a file": {"-one", "", "the name of a test"},
+		"a second test":          {"pkg2 TestIt\n@ a.go\n-two\n+2", "one\n2\nthree\ntwo and a half\n", ""},
+		"a bug without an edit":  {"pkg2 TestIt", "", "and an edit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
