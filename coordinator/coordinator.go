@@ -87,8 +87,8 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	c.observers = newObservers(cfg.Hooks, c.asyncLog, c.m)
 	c.lead = newLeadership(c.clock, c.timing.ClockCheckInterval/2)
 	c.lead.post = func(in member.Input) { c.inbox.push(in) }
-	c.lead.notify, c.lead.gates = c.notifyTransition, c.observers.newElectedGates
-	for _, d := range c.observers.duties() {
+	c.lead.notify, c.lead.newEntered = c.notifyTransition, c.observers.newEntered
+	for _, d := range c.observers.tasks() {
 		c.lead.assign(d)
 	}
 	return c, nil

@@ -53,9 +53,9 @@ var errBroken = errors.New("the reader stopped")
 
 // readEvents reads and yields one page. It returns the number of the page's last event.
 func (c *Coordinator) readEvents(ctx context.Context, after int64, yield func(daemon.Event, error) bool) (int64, error) {
-	ask, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
+	bounded, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
 	defer cancel()
-	page, err := c.store.Events(ask, after, eventPage)
+	page, err := c.store.Events(bounded, after, eventPage)
 	if err != nil {
 		return after, fmt.Errorf("read events after %d: %w", after, err)
 	}

@@ -114,11 +114,11 @@ func TestLockFile(t *testing.T) {
 	}
 }
 
-// The witness checks other processes of this boot and namespace, and stops once the store knows.
+// The watcher checks other processes of this boot and namespace, and stops once the store knows.
 func TestWitness(t *testing.T) {
 	t.Parallel()
 	own := node.Host{BootID: "b", PID: 1, Start: "1"}
-	w := newWitness(node.Identity{Incarnation: "self"}, own)
+	w := newExitWatcher(node.Identity{Incarnation: "self"}, own)
 	w.host = processProbe{
 		read:   func(int) (process, error) { return process{}, os.ErrNotExist },
 		exists: func(pid int) bool { return pid == 1 },
@@ -126,16 +126,16 @@ func TestWitness(t *testing.T) {
 	member := func(inc node.Incarnation, boot string, pid int) node.Member {
 		return node.Member{Identity: node.Identity{Incarnation: inc}, State: node.Live, Traits: node.Traits{Host: node.Host{BootID: boot, PID: pid, Start: "9"}}}
 	}
-	removed, witnessed := member("removed", "b", 4), member("witnessed", "b", 5)
-	removed.State, witnessed.ExitProven = node.Removed, true
+	removed, proven := member("removed", "b", 4), member("proven", "b", 5)
+	removed.State, proven.ExitProven = node.Removed, true
 	w.setPeers([]node.Member{
-		member("self", "b", 1), member("dead", "b", 2), member("elsewhere", "other", 3), member("silent", "", 0), removed, witnessed,
+		member("self", "b", 1), member("dead", "b", 2), member("elsewhere", "other", 3), member("silent", "", 0), removed, proven,
 	})
 	if got := w.ended(); !slices.Equal(got, []node.Incarnation{"dead"}) {
 		t.Errorf("ended: %v", got)
 	}
 	if got := w.ended(); len(got) != 1 {
-		t.Errorf("it is told once only: %v", got)
+		t.Errorf("it is reported once only: %v", got)
 	}
 	w.setPeers(nil)
 	if got := w.ended(); len(got) != 0 {

@@ -46,10 +46,10 @@ type Transition struct {
 // transitions.
 //
 // The way of a term: the effect Elected calls begin, which publishes the context and starts the
-// duties: the OnLeaderElected hooks (observe.go) and the functions given to WhileLeader (work.go).
+// tasks: the OnLeaderElected hooks (observe.go) and the functions given to WhileLeader (work.go).
 // Each published view extends the validity (extend). One of three ends the term: the effect Lost
 // (end), the watchdog if the loop hangs (watch), or a caller of Leadership who finds the validity
-// over (current). The shell then waits for the duties to return and sends LeaderIdle. A member that
+// over (current). The shell then waits for the tasks to return and sends LeaderIdle. A member that
 // gives its term up resigns only after that.
 //
 // Rules: the context is cancelled before anything is published. Transitions are published under the
@@ -59,16 +59,16 @@ type leadership struct {
 	watchdogDelay time.Duration // how long after the loop should have acted the watchdog does
 	post          func(member.Input)
 	notify        func(r *leaderTerm, t Transition) // informs hooks, log and metrics; must not block
-	gates         func() []chan struct{}            // returns the gates of a new reign
+	newEntered    func() []chan struct{}            // see observers.newEntered
 
-	mu     sync.Mutex
-	reign  *leaderTerm     // nil while not leading
-	newest *leaderTerm     // the reign that began last
-	ended  context.Context // the cancelled context that Leadership returns while not leading
-	last   Transition
-	duties []*leaderWork
-	subs   map[*queue[Transition]]struct{}
-	closed bool
+	mu      sync.Mutex
+	leading *leaderTerm     // the current term; nil while not leading
+	newest  *leaderTerm     // the term that began last
+	ended   context.Context // the cancelled context that Leadership returns while not leading
+	last    Transition
+	tasks   []*leaderTask
+	subs    map[*queue[Transition]]struct{}
+	closed  bool
 }
 
 // leaderTerm is one term of this node.
@@ -79,7 +79,7 @@ type leaderTerm struct {
 	// trust is until when this node may act as leader; written under leadership.mu.
 	trust    lease.Instant
 	watchdog *time.Timer
-	work     sync.WaitGroup  // duties that are running; only added to while this is the current reign
+	work     sync.WaitGroup  // tasks that are running; only added to while this is the current term
 	entered  []chan struct{} // by position of the Hooks value: closed once OnLeaderElected was called
 }
 
@@ -94,31 +94,31 @@ func newLeadership(clock func() lease.Instant, late time.Duration) *leadership {
 func (l *leadership) begin(base context.Context, t node.Term, trust lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reign != nil {
-		l.endLocked(l.reign, node.Replaced) // publish at most one reign, even if the loop did not end the last one
+	if l.leading != nil {
+		l.endLocked(l.leading, node.Replaced) // publish at most one term, even if the loop did not end the last one
 	}
-	r := &leaderTerm{term: t, trust: trust, entered: l.gates()}
+	r := &leaderTerm{term: t, trust: trust, entered: l.newEntered()}
 	r.ctx, r.cancel = context.WithCancelCause(base)
 	r.watchdog = time.AfterFunc(max(trust.Sub(l.clock()), 0)+l.watchdogDelay, func() { l.watch(r) })
-	l.reign, l.newest = r, r
-	for _, d := range l.duties {
+	l.leading, l.newest = r, r
+	for _, d := range l.tasks {
 		d.begin(r)
 	}
 	l.publish(r, Transition{Leading: true, Term: t})
 }
 
-// extend moves the end of the current reign's validity.
+// extend moves the end of the current term's validity.
 func (l *leadership) extend(trust lease.Instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r := l.reign; r != nil && r.trust != trust {
+	if r := l.leading; r != nil && r.trust != trust {
 		r.trust = trust
 		r.watchdog.Reset(max(trust.Sub(l.clock()), 0) + l.watchdogDelay)
 	}
 }
 
-// end ends the reign of the term, unless the watchdog already has: it cancels first and publishes
-// then. It returns the reign in both cases, or nil if there was none.
+// end ends a term, unless the watchdog already has: it cancels first and publishes
+// then. It returns the term in both cases, or nil if there was none.
 func (l *leadership) end(term int64, why node.LossReason) *leaderTerm {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,26 +126,26 @@ func (l *leadership) end(term int64, why node.LossReason) *leaderTerm {
 	if r == nil || r.term.Number != term {
 		return nil
 	}
-	if l.reign == r {
+	if l.leading == r {
 		l.endLocked(r, why)
 	}
 	return r
 }
 
-// endLocked ends the reign: cancel, then publish. The caller holds l.mu.
+// endLocked ends the term: cancel, then publish. The caller holds l.mu.
 func (l *leadership) endLocked(r *leaderTerm, why node.LossReason) {
 	r.cancel(&LostError{Term: r.term, Reason: why})
 	r.watchdog.Stop()
-	l.reign, l.ended = nil, r.ctx
+	l.leading, l.ended = nil, r.ctx
 	l.publish(r, Transition{Term: r.term, Reason: why})
 }
 
-// watch is the watchdog. It ends a reign whose validity is over, if the loop, which should have
+// watch is the watchdog. It ends a term whose validity is over, if the loop, which should have
 // done that, has not. The loop is informed by a Resign input.
 func (l *leadership) watch(r *leaderTerm) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reign != r {
+	if l.leading != r {
 		return
 	}
 	if left := r.trust.Sub(l.clock()); left > 0 {
@@ -155,7 +155,7 @@ func (l *leadership) watch(r *leaderTerm) {
 	l.overdue(r)
 }
 
-// overdue ends a reign whose validity is over, and informs the loop. The caller holds l.mu.
+// overdue ends a term whose validity is over, and informs the loop. The caller holds l.mu.
 func (l *leadership) overdue(r *leaderTerm) {
 	l.endLocked(r, node.ValidityEnded)
 	l.post(member.Resign{Reason: node.ValidityEnded})
@@ -166,7 +166,7 @@ func (l *leadership) overdue(r *leaderTerm) {
 func (l *leadership) current() (node.Term, context.Context, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.reign
+	r := l.leading
 	if r != nil && l.clock() >= r.trust {
 		l.overdue(r)
 		r = nil
@@ -177,11 +177,11 @@ func (l *leadership) current() (node.Term, context.Context, bool) {
 	return r.term, r.ctx, true
 }
 
-// resign asks the loop to give up the reign, if that is still the current one.
+// resign asks the loop to give up the term, if that is still the current one.
 func (l *leadership) resign(r *leaderTerm, why node.LossReason, cooldown time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reign == nil || (r != nil && l.reign != r) {
+	if l.leading == nil || (r != nil && l.leading != r) {
 		return false
 	}
 	l.post(member.Resign{Reason: why, Cooldown: cooldown})
@@ -197,12 +197,12 @@ func (l *leadership) publish(r *leaderTerm, t Transition) {
 	l.notify(r, t)
 }
 
-// close ends the current reign, if any, and closes the subscriptions.
+// close ends the current term, if any, and closes the subscriptions.
 func (l *leadership) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reign != nil {
-		l.endLocked(l.reign, node.Shutdown)
+	if l.leading != nil {
+		l.endLocked(l.leading, node.Shutdown)
 	}
 	l.closed = true
 	for q := range l.subs {
@@ -231,24 +231,24 @@ func (l *leadership) unsubscribe(q *queue[Transition]) {
 	q.close()
 }
 
-// assign adds a duty. If this node leads, the duty begins at once.
-func (l *leadership) assign(d *leaderWork) {
+// assign adds a task. If this node leads, the task begins at once.
+func (l *leadership) assign(d *leaderTask) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.duties = append(l.duties, d)
-	if l.reign != nil {
-		d.begin(l.reign)
+	l.tasks = append(l.tasks, d)
+	if l.leading != nil {
+		d.begin(l.leading)
 	}
 }
 
-// leaderWork is leader-only work. It is called once in each term, and never for two terms at once.
-type leaderWork struct {
+// leaderTask is leader-only work. It is called once in each term, and never for two terms at once.
+type leaderTask struct {
 	run  func(r *leaderTerm)
 	last chan struct{} // closed when the newest call has returned; guarded by leadership.mu
 }
 
-// begin calls the duty for a reign, once its call for the reign before has returned.
-func (d *leaderWork) begin(r *leaderTerm) {
+// begin calls the task for a term, once its call for the previous term has returned.
+func (d *leaderTask) begin(r *leaderTerm) {
 	before, done := d.last, make(chan struct{})
 	d.last = done
 	r.work.Add(1)

@@ -24,7 +24,7 @@ func newThrone() *throne {
 	th := &throne{leadership: newLeadership(func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) }, 25*time.Millisecond)}
 	th.post = func(in member.Input) { th.posted = append(th.posted, in) }
 	th.notify = func(_ *leaderTerm, t Transition) { th.told = append(th.told, t) }
-	th.gates = func() []chan struct{} { return nil }
+	th.newEntered = func() []chan struct{} { return nil }
 	return th
 }
 
@@ -38,13 +38,13 @@ func TestResignBelongsToItsTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newThrone()
 		th.reignFor(1, time.Minute)
-		old := th.reign
+		old := th.leading
 		th.end(1, node.Replaced)
 		th.reignFor(2, time.Minute)
 		if th.resign(old, node.PassesFailed, 0) || len(th.posted) != 0 {
 			t.Error("work of an earlier term made the present one resign")
 		}
-		if !th.resign(th.reign, node.PassesFailed, 0) || len(th.posted) != 1 {
+		if !th.resign(th.leading, node.PassesFailed, 0) || len(th.posted) != 1 {
 			t.Error("work of the present term cannot resign")
 		}
 		th.close()
@@ -57,7 +57,7 @@ func TestWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newThrone()
 		th.reignFor(1, time.Second)
-		ctx := th.reign.ctx
+		ctx := th.leading.ctx
 		<-time.After(900 * time.Millisecond)
 		th.extend(th.clock().Add(time.Second))
 		<-time.After(time.Second)
@@ -75,15 +75,15 @@ func TestWatchdog(t *testing.T) {
 			t.Errorf("posted %v, told %v", th.posted, th.told)
 		}
 		if r := th.end(1, node.ValidityEnded); r == nil || len(th.told) != 2 {
-			t.Error("the loop's own loss is told twice, or its reign is forgotten")
+			t.Error("the loop's own loss is published twice, or its term is forgotten")
 		}
 		if th.end(7, node.Replaced) != nil {
-			t.Error("a term that never was has a reign")
+			t.Error("a term that never was is led")
 		}
 	})
 }
 
-// close ends the current reign as a shutdown, and later subscribers get one transition.
+// close ends the current term as a shutdown, and later subscribers get one transition.
 func TestCloseEndsLeadership(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -83,14 +83,14 @@ func (o *observers) call(event string, f func()) {
 	}
 }
 
-// duties returns one duty for each OnLeaderElected.
-func (o *observers) duties() []*leaderWork {
-	var out []*leaderWork
+// tasks returns one task for each OnLeaderElected.
+func (o *observers) tasks() []*leaderTask {
+	var out []*leaderTask
 	for i, one := range o.list {
 		if one.OnLeaderElected == nil {
 			continue
 		}
-		out = append(out, &leaderWork{run: func(r *leaderTerm) {
+		out = append(out, &leaderTask{run: func(r *leaderTerm) {
 			close(r.entered[i])
 			o.call(elected, func() { one.OnLeaderElected(r.ctx, r.term) })
 		}})
@@ -98,8 +98,9 @@ func (o *observers) duties() []*leaderWork {
 	return out
 }
 
-// newElectedGates returns the channels by which a reign shows lost that OnLeaderElected has been called.
-func (o *observers) newElectedGates() []chan struct{} {
+// newEntered returns a channel for each Hooks value. It is closed once OnLeaderElected has been called; leadershipLost
+// waits for it.
+func (o *observers) newEntered() []chan struct{} {
 	out := make([]chan struct{}, len(o.list))
 	for i := range out {
 		out[i] = make(chan struct{})
@@ -107,7 +108,7 @@ func (o *observers) newElectedGates() []chan struct{} {
 	return out
 }
 
-// leadershipLost queues OnLeaderLost for the reign that has ended.
+// leadershipLost queues OnLeaderLost for the term that has ended.
 func (o *observers) leadershipLost(r *leaderTerm, why node.LossReason) {
 	deadline := time.Now().Add(maxLostDelay)
 	for i, one := range o.list {

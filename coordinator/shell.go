@@ -52,7 +52,7 @@ func newShell(ctx context.Context, c *Coordinator, m *member.Member) *shell {
 	s.background, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls = newCalls(s)
 	s.wakes = &wakes{self: c.cfg.Node.Incarnation, ready: make(chan struct{}, 1)}
-	s.exits = newWitness(c.cfg.Node, c.cfg.traits().Host)
+	s.exits = newExitWatcher(c.cfg.Node, c.cfg.traits().Host)
 	s.sup = supervisor.New(supervisor.Config{
 		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.StampFence, Validity: c.runValidity,
 		OnReport: s.report, OnFenceHeld: s.onFenceHeld,
@@ -97,10 +97,10 @@ func (s *shell) run(ctx context.Context) error {
 }
 
 // loop is the only goroutine that calls the member.
-func (s *shell) loop(cut <-chan struct{}) {
+func (s *shell) loop(overtime <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for s.stopped == nil && !isClosed(cut) {
+	for s.stopped == nil && !isClosed(overtime) {
 		now := s.c.clock()
 		s.c.lastRound.Store(int64(now))
 		if now >= s.due {
@@ -123,7 +123,7 @@ func (s *shell) loop(cut <-chan struct{}) {
 		case <-s.c.inbox.ready:
 		case <-s.wakes.ready:
 		case <-timer.C:
-		case <-cut:
+		case <-overtime:
 			return
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // LeaseDuration, the node resigns, because the fault may lie in the node. A call that lasted that
 // long restarts the count. The name is for the log.
 func (c *Coordinator) WhileLeader(name string, f func(ctx context.Context, t node.Term) error) {
-	c.lead.assign(&leaderWork{run: func(r *leaderTerm) { c.work(name, f, r) }})
+	c.lead.assign(&leaderTask{run: func(r *leaderTerm) { c.work(name, f, r) }})
 }
 
 // streamRetries are the pauses before a stream of the store is opened again.

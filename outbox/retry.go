@@ -103,10 +103,10 @@ func (c *Config) outcomeOf(row Row, err error, dice float64) Outcome {
 	return o
 }
 
-// breaks are the pauses of the circuit breaker. A sink may ask for a longer one, up to breakMaxAsked.
+// breaks are the pauses of the circuit breaker. A sink may ask for a longer one, up to maxRequestedPause.
 var breaks = backoff.Policy{First: 100 * time.Millisecond, Limit: 30 * time.Second}
 
-const breakMaxAsked = time.Hour
+const maxRequestedPause = time.Hour
 
 // breaker is the circuit breaker of a sink. After the sink was down, it lets one call through after a
 // pause; if that call succeeds, all calls may pass. All units of a relay share it, because they share the
@@ -190,7 +190,7 @@ func (b *breaker) result(s health, rest time.Duration) {
 		b.failures++
 		b.until = now.Add(breaks.Jittered(b.failures))
 	}
-	if at := now.Add(min(rest, breakMaxAsked)); at.After(b.until) {
+	if at := now.Add(min(rest, maxRequestedPause)); at.After(b.until) {
 		b.until = at
 	}
 }

@@ -108,7 +108,7 @@ func (t mutex) leave() { <-t }
 type pageInFlight struct {
 	mark       Mark
 	rows       int
-	unfinished atomic.Int32 // lots that are not done
+	unfinished atomic.Int32 // batches that are not done
 	done       chan struct{}
 	mu         sync.Mutex
 	outcomes   []Outcome // of messages that were not delivered
@@ -187,10 +187,10 @@ func (r *Relay) fence(ctx context.Context, f Fencer, shards string, a *daemon.As
 func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	var workers, rest sync.WaitGroup
 	for range s.r.cfg.Parallel {
-		lots := make(chan batch, maxPagesInFlight)
-		s.workers = append(s.workers, lots)
+		batches := make(chan batch, maxPagesInFlight)
+		s.workers = append(s.workers, batches)
 		workers.Go(func() {
-			for l := range lots {
+			for l := range batches {
 				s.handle(ctx, l)
 			}
 		})

@@ -156,8 +156,8 @@ type Heartbeat struct {
 	// WantMembers asks for the whole member list.
 	WantMembers bool
 	// ExitEvidence is exit evidence: other processes of this node's host that are proven to have ended. In the same step,
-	// before TermRequest is decided, the store marks their rows as witnessed. It also vacates a term that exactly one of
-	// them holds. A process listed here keeps no node ID in use.
+	// before TermRequest is decided, the store sets Member.ExitProven in their rows. It also vacates a term that exactly
+	// one of them holds. A process listed here keeps no node ID in use.
 	ExitEvidence []node.Incarnation
 	// ReturnedRuns lists runs of this process that it reported abandoned and that have returned since, by unit and the
 	// highest generation under which it reported so. The store ends the embargoes of this process that were imposed
@@ -193,25 +193,24 @@ type TermRequest struct {
 	// SeenTerm and SeenRenewals name the lease that the candidate believes to be over: the term and how often it
 	// was renewed.
 	SeenTerm, SeenRenewals int64
-	// Unchanged says that (SeenTerm, SeenRenewals) did not change for a whole lease of its holder by the candidate's
-	// own clock.
-	// Such a candidate may be elected whatever the store's clock says.
+	// Unchanged says that (SeenTerm, SeenRenewals) did not change for a whole lease of its holder, by the candidate's
+	// own clock. Such a candidate may be elected whatever the store's clock says.
 	Unchanged bool
 	// PassSeq counts the leader's finished passes. The store writes it with a renewal.
 	PassSeq uint64
 }
 
-// ElectionResult is a store's decision about a claim.
+// ElectionResult is a store's decision about a [TermRequest].
 type ElectionResult int
 
-// The verdicts.
+// The decisions.
 const (
 	Refuse ElectionResult = iota // nothing changes
 	Renew                        // the term stays and its lease is extended
 	Elect                        // the node gets a new term
 )
 
-// Decide is the election rule, the same for every backend. It is a pure function of the claim, the node that makes
+// Decide is the election rule, the same for every backend. It is a pure function of the request, the node that makes
 // it, and the term and lease at now, the store's own clock.
 //
 //   - A leader renews its own term unless that term was replaced, even if the store's clock calls the lease
@@ -411,7 +410,7 @@ type NodeVersion struct {
 
 // NodeChange is a step that the leader takes with a node.
 type NodeChange struct {
-	Guard NodeVersion // Removed compares it exactly; Late, Deaf and Live compare the incarnation, and StampFence
+	Guard NodeVersion // Removed compares all of it; Late, Deaf and Live compare the incarnation, and ObservedAt
 	// State is Removed (declared dead: tombstone), Late, Deaf, or Live, which takes Late or Deaf back.
 	State node.State
 	// ObservedAt, for Late and Deaf, is the time that was too old: the row's LastHeartbeatAt or HeardAt. If the row has

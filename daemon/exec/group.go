@@ -82,5 +82,5 @@ func (g *group) close() bool {
 	if g.target != nil {
 		g.target.close()
 	}
-	return !g.stdout.cut && !g.stderr.cut
+	return !g.stdout.givenUp && !g.stderr.givenUp
 }

@@ -424,10 +424,10 @@ func (w *guardedRun) end(s unix.WaitStatus) {
 // enforce sends the requested signals, then enforces the deadlines, then checks runs that may be
 // gone.
 func (g *guard) enforce(now instant) {
-	var asked, late, ended []*guardedRun
+	var toEnd, late, ended []*guardedRun
 	for _, w := range g.wards {
 		if w.pending != 0 {
-			asked = append(asked, w)
+			toEnd = append(toEnd, w)
 		}
 		if !w.killed && w.deadline <= now {
 			late = append(late, w)
@@ -436,12 +436,12 @@ func (g *guard) enforce(now instant) {
 			ended = append(ended, w)
 		}
 	}
-	if len(asked)+len(late)+len(ended) == 0 {
+	if len(toEnd)+len(late)+len(ended) == 0 {
 		return
 	}
 	slices.SortFunc(ended, func(a, b *guardedRun) int { return cmp.Compare(a.run, b.run) })
 	seen := newCensus(g) // one process list for all of them
-	for _, w := range asked {
+	for _, w := range toEnd {
 		if w.killed {
 			w.pending = unix.SIGKILL
 		}

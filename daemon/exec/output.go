@@ -21,7 +21,7 @@ type output struct {
 	log      *slog.Logger
 	progress func()
 	tail     []byte // the last maxTail bytes or so, whole lines
-	cut      bool   // reading was given up, because a process still holds the other end
+	givenUp  bool   // reading was given up, because a process still holds the other end
 }
 
 // drain reads r to its end. It never stops reading before, so only the logger can slow the command
@@ -30,23 +30,23 @@ func (o *output) drain(r io.Reader) {
 	in := bufio.NewReaderSize(r, maxOutput)
 	for {
 		line, err := in.ReadSlice('\n')
-		cut := errors.Is(err, bufio.ErrBufferFull)
+		truncated := errors.Is(err, bufio.ErrBufferFull)
 		if len(line) > 0 {
-			o.line(strings.TrimRight(string(line), "\r\n"), cut)
+			o.line(strings.TrimRight(string(line), "\r\n"), truncated)
 		}
 		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = in.ReadSlice('\n')
 		}
 		if err != nil {
-			o.cut = errors.Is(err, os.ErrDeadlineExceeded)
+			o.givenUp = errors.Is(err, os.ErrDeadlineExceeded)
 			return
 		}
 	}
 }
 
-func (o *output) line(text string, cut bool) {
+func (o *output) line(text string, truncated bool) {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if cut {
+	if truncated {
 		o.log.LogAttrs(context.Background(), slog.LevelInfo, text, slog.Bool("cut", true))
 	} else {
 		o.log.LogAttrs(context.Background(), slog.LevelInfo, text)

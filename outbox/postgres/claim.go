@@ -52,7 +52,7 @@ type idFloor struct {
 const writing = `with seen as materialized (select case when is_called then last_value else 0 end as drawn from ~outbox_id),
 	at as materialized (select drawn, pg_current_xact_id() as tx from seen)`
 
-// newFloor obtains a witness in a transaction of its own.
+// newFloor obtains a floor in a transaction of its own.
 func (q *query) newFloor() (w idFloor, err error) {
 	var recovering bool
 	if q.one(`select pg_is_in_recovery()`, nil, &recovering); recovering {
@@ -64,7 +64,7 @@ func (q *query) newFloor() (w idFloor, err error) {
 
 // claimRows makes this cursor the owner of the range.
 func (c *cursor) claimRows(q *query) error {
-	instances, since := c.subscribe(q)
+	instances, instancesEpoch := c.subscribe(q)
 	rows, owners := q.cursorRows(c.claim.Subscription)
 	// The snapshot is taken while all rows are locked, so no stored position of this server can be ahead of
 	// it.
@@ -72,7 +72,7 @@ func (c *cursor) claimRows(q *query) error {
 	if q.one(`select pg_current_snapshot()::text`, nil, &now); q.err != nil {
 		return q.err
 	}
-	if err := ranges.CheckClaim(rows, c.Range, c.claim, instances, since); err != nil {
+	if err := ranges.CheckClaim(rows, c.Range, c.claim, instances, instancesEpoch); err != nil {
 		return err
 	}
 	q.exec(`update ~outbox_subscription set instances = $2, instances_epoch = greatest(instances_epoch, $3) where name = $1`,
@@ -93,21 +93,21 @@ func (c *cursor) claimRows(q *query) error {
 		}
 		ofClaim = append(ofClaim, r)
 	}
-	rest, mine := ranges.SplitRows(ofClaim, c.Range, c.claim.Epoch, (*cursorRow).join)
+	rest, mine := ranges.SplitRows(ofClaim, c.Range, c.claim.Epoch, (*cursorRow).samePosition)
 	c.rows = mine
-	c.parked = q.keys(c.claim.Subscription, c.Range)
+	c.parked = q.parkedKeys(c.claim.Subscription, c.Range)
 	return q.rewrite(c.claim, ofClaim, rest, mine, owners)
 }
 
 // subscribe creates the subscription if it is new. It returns the number of instances that it is claimed
 // with, and the epoch stored with that number. The row stays locked, so claims and operators exclude each
 // other.
-func (c *cursor) subscribe(q *query) (instances int, since int64) {
+func (c *cursor) subscribe(q *query) (instances int, instancesEpoch int64) {
 	name := c.claim.Subscription
 	made := q.exec(`insert into ~outbox_subscription (name, instances, instances_epoch) values ($1, $2, 0) on conflict do nothing`, name, c.claim.Instances)
-	q.one(`select instances, instances_epoch, replayed from ~outbox_subscription where name = $1 for update`, []any{name}, &instances, &since, &c.replayed)
+	q.one(`select instances, instances_epoch, replayed from ~outbox_subscription where name = $1 for update`, []any{name}, &instances, &instancesEpoch, &c.replayed)
 	if made == 0 {
-		return instances, since
+		return instances, instancesEpoch
 	}
 	// Newest starts after what this transaction sees. That includes everything published before Claim was
 	// called.
@@ -150,7 +150,7 @@ type owner struct {
 	outbox.Range
 	node    string
 	at      time.Time
-	trouble string
+	problem string
 }
 
 // cursorRows reads and locks all rows of a subscription, ordered by shard.
@@ -161,7 +161,7 @@ func (q *query) cursorRows(subscription string) (out []cursorRow, owners []owner
 		var p cursorRow
 		var o owner
 		err := row.Scan(&p.Lo, &p.Hi, &p.ClaimedRange.Lo, &p.ClaimedRange.Hi, &p.from.at, &p.from.base, &p.to.at, &p.to.base, &p.last, &p.replayAfter, &p.floor,
-			&p.drawn, &p.Epoch, &p.ReadRev, &p.Rev, &p.era, &o.node, &o.at, &o.trouble)
+			&p.drawn, &p.Epoch, &p.ReadRev, &p.Rev, &p.era, &o.node, &o.at, &o.problem)
 		o.Range = p.Range
 		out, owners = append(out, p), append(owners, o)
 		return err
@@ -170,24 +170,24 @@ func (q *query) cursorRows(subscription string) (out []cursorRow, owners []owner
 }
 
 // rewrite replaces rows of a subscription. Rows outside the claimed range keep their node, time and
-// trouble.
+// problem.
 func (q *query) rewrite(c outbox.ClaimRequest, old, rest, mine []cursorRow, owners []owner) error {
 	var at []int
 	for _, p := range old {
 		at = append(at, p.Lo)
 	}
 	q.exec(`delete from ~outbox_cursor where subscription = $1 and lo = any($2)`, c.Subscription, at)
-	put := func(p cursorRow, node string, at *time.Time, trouble string) {
+	put := func(p cursorRow, node string, at *time.Time, problem string) {
 		q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, snap_from, base_from, snap_to, base_to, last, again, floor,
 				drawn, epoch, turn, rev, era, node, updated_at, trouble)
 			values ($1, $2, $3, $4, $5, $6::pg_snapshot, $7, nullif($8::text, '')::pg_snapshot, $9, $10, nullif($11::bigint, -1), $12, $13, $14, $15, $16, $17, $18, coalesce($19, clock_timestamp()), $20)`,
 			c.Subscription, p.Lo, p.Hi, p.ClaimedRange.Lo, p.ClaimedRange.Hi, string(p.from.at), p.from.base, string(p.to.at), p.to.base, p.last, p.replayAfter, p.floor,
-			p.drawn, p.Epoch, p.ReadRev, p.Rev, p.era, node, at, trouble)
+			p.drawn, p.Epoch, p.ReadRev, p.Rev, p.era, node, at, problem)
 	}
 	for _, p := range rest {
 		for _, o := range owners {
 			if ranges.Overlap(o.Range, p.Range) {
-				put(p, o.node, &o.at, o.trouble)
+				put(p, o.node, &o.at, o.problem)
 				break
 			}
 		}
@@ -198,9 +198,9 @@ func (q *query) rewrite(c outbox.ClaimRequest, old, rest, mine []cursorRow, owne
 	return q.err
 }
 
-// keys returns the parked keys of a range. Lanes of a single message are left out, because they stand for
+// parkedKeys returns the parked keys of a range. Lanes of a single message are left out, because they stand for
 // no key.
-func (q *query) keys(subscription string, r outbox.Range) (out []string) {
+func (q *query) parkedKeys(subscription string, r outbox.Range) (out []string) {
 	q.each(`select key from ~outbox_lane where subscription = $1 and shard between $2 and $3 and solo = 0`,
 		[]any{subscription, r.Lo, r.Hi}, func(row pgx.Rows) error {
 			var key string
@@ -223,9 +223,9 @@ func (c *cursor) refusal(q *query) error {
 	if fenced.Floor == 0 {
 		return outbox.ErrMoved
 	}
-	since := int64(0)
-	if q.one(`select instances, instances_epoch from ~outbox_subscription where name = $1`, []any{c.claim.Subscription}, &fenced.Instances, &since) {
-		fenced.Resized = ranges.Resized(c.claim, fenced.Instances, since)
+	instancesEpoch := int64(0)
+	if q.one(`select instances, instances_epoch from ~outbox_subscription where name = $1`, []any{c.claim.Subscription}, &fenced.Instances, &instancesEpoch) {
+		fenced.Resized = ranges.Resized(c.claim, fenced.Instances, instancesEpoch)
 	}
 	return fenced
 }

@@ -55,7 +55,7 @@ func (c *cursor) explain(what string, err error) error {
 	return c.log.cfg.explain(fmt.Sprintf("%s of %q, shards %v", what, c.claim.Subscription, c.Range), err)
 }
 
-// recordFloor records the witness of a committed transaction, if it is newer.
+// recordFloor records the floor of a committed transaction, if it is newer.
 func (c *cursor) recordFloor(w idFloor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *cursor) recordFloor(w idFloor) {
 	}
 }
 
-// floorOfWrites returns the newest witness.
+// floorOfWrites returns the newest floor.
 func (c *cursor) floorOfWrites() idFloor {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -189,7 +189,7 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *rowReader) error 
 }
 
 // endChunk pushes the last batch of a chunk. If the part has reached the target, it ends the part's tick.
-// When all parts have reached it, they become one.
+// When all cursor rows have reached it, they become one.
 func (r *reader) endChunk(f *fetch, i int) error {
 	p := &r.ticks[i]
 	b := f.batch()

@@ -99,8 +99,8 @@ func (l *Log) listenOnce() error {
 // notifyPause is the shortest time between two notifications of a publisher. More of them would only cost.
 const notifyPause = 25 * time.Millisecond
 
-// newHerald returns the notifier of commits. Each notification uses a connection of the pool.
-func newHerald(pool *pgxpool.Pool, cfg Config) *wakeup.Notifier {
+// newNotifier returns the notifier of commits. Each notification uses a connection of the pool.
+func newNotifier(pool *pgxpool.Pool, cfg Config) *wakeup.Notifier {
 	c := wakeup.Config{Pause: notifyPause, OnPublished: cfg.OnPublished, Logger: cfg.Logger}
 	if cfg.Notify == NotifyAuto && pool != nil {
 		text := "select pg_catalog.pg_notify(" + pgschema.Literal(cfg.names().channel()) + ", '')"

@@ -63,8 +63,9 @@
 // # Another server
 //
 // Snapshots are made of transaction IDs of one server. A server that was restored from a dump has its
-// own, lower transaction IDs. When the log finds itself on such a server, it begins another *era*. For a
-// moment publishers are blocked, and all ids up to the highest one count as ended. Then the log delivers
+// own, lower transaction IDs. The time of one server is an *era*. When the log finds itself on another server, it
+// begins the next era. For a moment publishers are blocked, and all ids up to the highest one count as ended. Then the
+// log delivers
 // what the stored snapshots do not see, and whatever is above the last id that was drawn when they were
 // stored. After the promotion of an asynchronous standby, the cursors are those that the standby had
 // received. What was delivered since is delivered again.

@@ -24,7 +24,7 @@ import (
 type Publisher struct {
 	cfg       Config
 	names     names
-	herald    *wakeup.Notifier
+	notifier  *wakeup.Notifier
 	unordered bool
 }
 
@@ -36,11 +36,11 @@ func New(pool *pgxpool.Pool, cfg Config) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create an outbox publisher: %w", err)
 	}
-	return &Publisher{cfg: cfg, names: cfg.names(), herald: newHerald(pool, cfg)}, nil
+	return &Publisher{cfg: cfg, names: cfg.names(), notifier: newNotifier(pool, cfg)}, nil
 }
 
 // Close waits until hooks and relays are notified of all commits, or ctx ends.
-func (p *Publisher) Close(ctx context.Context) error { return p.herald.Close(ctx) }
+func (p *Publisher) Close(ctx context.Context) error { return p.notifier.Close(ctx) }
 
 // Ordered returns a copy of the publisher with or without locks on keys; it shares everything else. On is
 // the default: Publish waits until no other open transaction has published for the same key, so that
@@ -460,9 +460,9 @@ func (t *Tx) Commit(ctx context.Context) error {
 			t.outer.published = append(t.outer.published, published...)
 		}
 	case err != nil:
-		t.p.herald.Committed(nil)
+		t.p.notifier.Committed(nil)
 	default:
-		t.p.herald.Committed(published)
+		t.p.notifier.Committed(published)
 	}
 	return err
 }

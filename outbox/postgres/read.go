@@ -30,12 +30,12 @@ const (
 	markAfter    = 5 * time.Second
 )
 
-// reader reads ahead of Next. A round reads every part (cursor row) of the range up to one target
+// reader reads ahead of Next. A round reads every cursor row of the range up to one target
 // snapshot. A tick is a part's share of the round. A flight is a goroutine that reads one chunk; while it
 // runs, it owns the parts and all fields above mu that it uses.
 type reader struct {
 	c       *cursor
-	readRev int64           // turn of the cursor rows when they were claimed
+	readRev int64           // the column turn of the cursor rows when they were claimed
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
@@ -85,7 +85,7 @@ type batch struct {
 	bytes int
 	from  position // position before the batch; with last set to a row's id, the position after that row
 	after position // position after the batch
-	whole bool     // after is the position of all parts, which have become one
+	whole bool     // after is the position of all rows, which have become one
 }
 
 func (r *reader) begin(c *cursor) {
@@ -160,12 +160,12 @@ func (r *reader) serve(limit outbox.Limit) (page outbox.Page, found, busy bool, 
 		return page, false, r.reading, r.err
 	}
 	left := limit
-	page.Rows = r.cut(&left)
+	page.Rows = r.take(&left)
 	for len(r.batches) > 0 && len(page.Rows) > 0 {
 		if next := &r.batches[0]; len(next.rows) > left.Rows || next.bytes > left.Bytes {
 			break
 		}
-		page.Rows = append(page.Rows, r.cut(&left)...)
+		page.Rows = append(page.Rows, r.take(&left)...)
 	}
 	r.rows -= len(page.Rows)
 	page.More = len(r.batches) > 0 || r.reading || r.round
@@ -177,8 +177,8 @@ func (r *reader) serve(limit outbox.Limit) (page outbox.Page, found, busy bool, 
 	return page, true, false, nil
 }
 
-// cut removes up to limit from the first batch, and reduces the limit by what it took.
-func (r *reader) cut(limit *outbox.Limit) []outbox.Row {
+// take removes up to limit from the first batch, and reduces the limit by what it took.
+func (r *reader) take(limit *outbox.Limit) []outbox.Row {
 	b := &r.batches[0]
 	if n := fitting(b, *limit); n < len(b.rows) {
 		rows, at := b.rows[:n:n], b.from
@@ -267,8 +267,8 @@ func (r *reader) poll(ctx context.Context) (page outbox.Page, found bool, err er
 	return page, false, nil
 }
 
-// refreshFloor draws a new witness and looks again if the newest witness is more than window ids old, as after a
-// pause. With the old witness the round would end with an old floor, and everything above that would be
+// refreshFloor draws a new floor and queries again if the newest floor is more than window ids old, as after a
+// pause. With the old floor, the round would end far below the newest id, and everything above the floor would be
 // scanned once more.
 func (r *reader) refreshFloor(ctx context.Context, seen pollResult) (pollResult, error) {
 	if seen.drawn-r.c.floorOfWrites().lastID <= window {
@@ -288,7 +288,7 @@ func (r *reader) refreshFloor(ctx context.Context, seen pollResult) (pollResult,
 	return r.query(ctx, false)
 }
 
-// beginRound begins a round with the snapshot of the last look as its target.
+// beginRound begins a round with the snapshot of the last query as its target.
 func (r *reader) beginRound(seen pollResult) {
 	r.mu.Lock()
 	r.round = true
@@ -303,7 +303,7 @@ func (r *reader) beginRound(seen pollResult) {
 }
 
 // floorOf returns an id below the ids of all transactions that begin after the snapshot now. It is that
-// of the newest witness if the snapshot sees it; otherwise an earlier floor, which is still valid.
+// of the newest floor if the snapshot sees its transaction; otherwise an earlier floor, which is still valid.
 func (r *reader) floorOf(now view, earlier int64) int64 {
 	if w := r.c.floorOfWrites(); w.tx < now.at.xmax() {
 		return max(w.lastID, earlier)
@@ -323,9 +323,9 @@ type pollResult struct {
 	recovering           bool
 }
 
-// query queries the server. If ask is set, it also finds out whether there is anything to read; that is
-// possible only if there is a single part and no round.
-func (r *reader) query(ctx context.Context, ask bool) (s pollResult, err error) {
+// query queries the server. If probe is set, it also finds out whether there is anything to read. That is
+// possible only if there is a single cursor row and no round.
+func (r *reader) query(ctx context.Context, probe bool) (s pollResult, err error) {
 	ctx, cancel := r.c.log.bounded(ctx)
 	defer cancel()
 	p, c := r.ticks[0], r.c
@@ -333,7 +333,7 @@ func (r *reader) query(ctx context.Context, ask bool) (s pollResult, err error) 
 	kept := r.markedSnapshot
 	r.mu.Unlock()
 	var open []string
-	if ask {
+	if probe {
 		if _, open, err = p.from.at.parse(); err != nil {
 			return s, err
 		}
@@ -355,7 +355,7 @@ func (r *reader) query(ctx context.Context, ask bool) (s pollResult, err error) 
 					or exists (select from unnest($11::xid8[]) x (tx) cross join lateral (
 						select from ~outbox o where o.tx = x.tx and o.id > $12 and o.id <= $9 and o.shard between $2 and $3 offset 0) late))`,
 			[]any{
-				c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, r.readRev, string(p.from.at), string(kept), ask,
+				c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, r.readRev, string(p.from.at), string(kept), probe,
 				p.floor, p.from.base, "{" + strings.Join(open, ",") + "}", max(r.low, p.from.base),
 			},
 			&s.owned, &s.paused, &s.due, &s.delayed, &s.recovering, &s.now.at, &s.now.base, &s.drawn, &s.low, &s.blocksRemoval, &s.found)

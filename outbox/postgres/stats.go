@@ -63,7 +63,7 @@ const retained = `(select coalesce(sum(pg_total_relation_size(i.inhrelid)), 0)::
 // that a row's snapshots do not see. Like a reader it scans from the floor, and looks up earlier messages
 // by their transactions.
 // Rows of which not all were counted are returned.
-func (q *query) cursors(s *outbox.Stats) (cut []cutShort) {
+func (q *query) cursors(s *outbox.Stats) (partial []partialCount) {
 	q.each(`select c.lo, c.hi, c.epoch, c.node, c.updated_at, c.trouble, u.pending, u.oldest, u.late, u.first, u.last
 		from ~outbox_cursor c cross join lateral (
 			select count(*) as pending, min(u.created_at) as oldest, count(*) - count(u.id) as late,
@@ -85,7 +85,7 @@ func (q *query) cursors(s *outbox.Stats) (cut []cutShort) {
 		var oldest *time.Time
 		err := row.Scan(&c.Range.Lo, &c.Range.Hi, &c.Epoch, &c.Node, &c.UpdatedAt, &c.Problem, &pending, &oldest, &late, &first, &last)
 		if pending-late > countTo {
-			cut = append(cut, cutShort{counted: pending - late, after: first - 1, last: last})
+			partial = append(partial, partialCount{counted: pending - late, after: first - 1, last: last})
 		}
 		s.PendingExact = s.PendingExact && pending-late <= countTo && late <= countTo
 		if oldest != nil && (s.OldestAt.IsZero() || oldest.Before(s.OldestAt)) {
@@ -95,12 +95,12 @@ func (q *query) cursors(s *outbox.Stats) (cut []cutShort) {
 		s.Cursors = append(s.Cursors, c)
 		return err
 	})
-	return cut
+	return partial
 }
 
-// cutShort is a cursor row of which counting stopped: it has counted messages in the ids after after and up
+// partialCount is a cursor row of which counting stopped: it has counted messages in the ids after after and up
 // to last.
-type cutShort struct{ counted, after, last int64 }
+type partialCount struct{ counted, after, last int64 }
 
 // idsAfter returns about how many ids above an id are in the log. A partition that was closed early has unused
 // ids at its end, so the last used one of each counts.

@@ -15,8 +15,8 @@ type cursorRow struct {
 	last int64 // everything up to this id is delivered or parked
 }
 
-// join reports whether two adjacent rows stand at the same position.
-func (p *cursorRow) join(next cursorRow) bool { return p.last == next.last }
+// samePosition reports whether two adjacent rows stand at the same position.
+func (p *cursorRow) samePosition(next cursorRow) bool { return p.last == next.last }
 
 // Claim implements [outbox.Log].
 func (l *Log) Claim(ctx context.Context, c outbox.ClaimRequest) (outbox.Cursor, error) {
@@ -32,7 +32,7 @@ func (l *Log) Claim(ctx context.Context, c outbox.ClaimRequest) (outbox.Cursor, 
 			return err
 		}
 		cur.file = q.s.File
-		cur.parked = q.keys(c.Subscription, cur.Range)
+		cur.parked = q.parkedKeys(c.Subscription, cur.Range)
 		return nil
 	})
 	if err != nil {
@@ -44,27 +44,27 @@ func (l *Log) Claim(ctx context.Context, c outbox.ClaimRequest) (outbox.Cursor, 
 
 // claimRows makes this cursor the owner of the range.
 func (c *cursor) claimRows(q *query) error {
-	instances, since := c.subscribe(q)
+	instances, instancesEpoch := c.subscribe(q)
 	rows := q.cursorRows(c.claim.Subscription)
 	if q.err != nil {
 		return q.err
 	}
-	if err := ranges.CheckClaim(rows, c.Range, c.claim, instances, since); err != nil {
+	if err := ranges.CheckClaim(rows, c.Range, c.claim, instances, instancesEpoch); err != nil {
 		return err
 	}
 	q.exec(`UPDATE ~outbox_subscription SET instances = ?, instances_epoch = max(instances_epoch, ?) WHERE name = ?`,
 		c.claim.Instances, c.claim.Epoch, c.claim.Subscription)
-	rest, mine := ranges.SplitRows(rows, c.Range, c.claim.Epoch, (*cursorRow).join)
-	c.parts = mine
+	rest, mine := ranges.SplitRows(rows, c.Range, c.claim.Epoch, (*cursorRow).samePosition)
+	c.ownRows = mine
 	return q.rewrite(c.claim.Subscription, c.claim.Node, rest, mine)
 }
 
 // subscribe creates the subscription if it is new. It returns the number of instances that it is claimed
 // with, and the epoch stored with that number.
-func (c *cursor) subscribe(q *query) (instances int, since int64) {
+func (c *cursor) subscribe(q *query) (instances int, instancesEpoch int64) {
 	name := c.claim.Subscription
-	if q.one(`SELECT instances, instances_epoch, replayed FROM ~outbox_subscription WHERE name = ?`, []any{name}, &instances, &since, &c.replayed) || q.err != nil {
-		return instances, since
+	if q.one(`SELECT instances, instances_epoch, replayed FROM ~outbox_subscription WHERE name = ?`, []any{name}, &instances, &instancesEpoch, &c.replayed) || q.err != nil {
+		return instances, instancesEpoch
 	}
 	now, oldest, end := nanos(q.now), q.number(`SELECT min(id) FROM ~outbox`), q.end()
 	last := end
@@ -95,25 +95,25 @@ func (q *query) cursorRows(subscription string) (out []cursorRow) {
 }
 
 // rewrite replaces all rows of a subscription. Rows outside the claimed range keep their node, time and
-// trouble.
+// problem.
 func (q *query) rewrite(subscription, node string, rest, mine []cursorRow) error {
 	type owner struct {
 		node    string
 		at      int64
-		trouble string
+		problem string
 	}
 	owners := map[outbox.Range]owner{}
 	q.each(`SELECT lo, hi, node, updated_at, trouble FROM ~outbox_cursor WHERE subscription = ?`, []any{subscription}, func(scan func(...any) error) (bool, error) {
 		var r outbox.Range
 		var o owner
-		err := scan(&r.Lo, &r.Hi, &o.node, &o.at, &o.trouble)
+		err := scan(&r.Lo, &r.Hi, &o.node, &o.at, &o.problem)
 		owners[r] = o
 		return true, err
 	})
 	q.exec(`DELETE FROM ~outbox_cursor WHERE subscription = ?`, subscription)
 	put := func(p cursorRow, o owner) {
 		q.exec(`INSERT INTO ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, last, epoch, turn, rev, node, updated_at, trouble)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, subscription, p.Lo, p.Hi, p.ClaimedRange.Lo, p.ClaimedRange.Hi, p.last, p.Epoch, p.ReadRev, p.Rev, o.node, o.at, o.trouble)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, subscription, p.Lo, p.Hi, p.ClaimedRange.Lo, p.ClaimedRange.Hi, p.last, p.Epoch, p.ReadRev, p.Rev, o.node, o.at, o.problem)
 	}
 	for _, p := range rest {
 		for r, o := range owners {
@@ -129,9 +129,9 @@ func (q *query) rewrite(subscription, node string, rest, mine []cursorRow) error
 	return q.err
 }
 
-// keys returns the parked keys of a range. Lanes of a single message are left out, because they stand for
+// parkedKeys returns the parked keys of a range. Lanes of a single message are left out, because they stand for
 // no key.
-func (q *query) keys(subscription string, r outbox.Range) (out []string) {
+func (q *query) parkedKeys(subscription string, r outbox.Range) (out []string) {
 	q.each(`SELECT key FROM ~outbox_lane WHERE subscription = ? AND shard BETWEEN ? AND ? AND solo = 0`,
 		[]any{subscription, r.Lo, r.Hi}, func(scan func(...any) error) (bool, error) {
 			var key string
@@ -157,16 +157,16 @@ func (c *cursor) refusal(q *query) error {
 	if fenced.Floor == 0 {
 		return outbox.ErrMoved
 	}
-	instances, since := 0, int64(0)
-	if q.one(`SELECT instances, instances_epoch FROM ~outbox_subscription WHERE name = ?`, []any{c.claim.Subscription}, &instances, &since) {
-		fenced.Instances, fenced.Resized = instances, ranges.Resized(c.claim, instances, since)
+	instances, instancesEpoch := 0, int64(0)
+	if q.one(`SELECT instances, instances_epoch FROM ~outbox_subscription WHERE name = ?`, []any{c.claim.Subscription}, &instances, &instancesEpoch) {
+		fenced.Instances, fenced.Resized = instances, ranges.Resized(c.claim, instances, instancesEpoch)
 	}
 	return fenced
 }
 
 // begin starts reading at the lowest position of the range.
 func (c *cursor) begin() {
-	c.claimedRows = slices.Clone(c.parts)
-	c.pos = slices.MinFunc(c.parts, func(a, b cursorRow) int { return int(min(max(a.last-b.last, -1), 1)) }).last
+	c.claimedRows = slices.Clone(c.ownRows)
+	c.pos = slices.MinFunc(c.ownRows, func(a, b cursorRow) int { return int(min(max(a.last-b.last, -1), 1)) }).last
 	c.markedPos, c.keptAt = c.pos, c.log.cfg.Now()
 }

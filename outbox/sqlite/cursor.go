@@ -30,7 +30,7 @@ type cursor struct {
 	markedPos   int64       // the position of the last mark
 	keptAt      time.Time   // when the last mark was made
 
-	parts []cursorRow // the cursor rows as this cursor last wrote them
+	ownRows []cursorRow // the cursor rows as this cursor last wrote them
 }
 
 var _ outbox.Cursor = (*cursor)(nil)
@@ -118,12 +118,12 @@ func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64
 	}
 	from := max(pos, oldest-1)
 	to := min(end, from+window)
-	rows, cut := c.rows(q, from, to, limit)
+	rows, full := c.rows(q, from, to, limit)
 	if q.err != nil {
 		return page, pos, q.err
 	}
 	pos = max(pos, to)
-	if cut {
+	if full {
 		pos = rows[len(rows)-1].Seq
 	}
 	page.Rows, page.More = rows, pos < end
@@ -148,7 +148,7 @@ func (c *cursor) owned(q *query) error {
 const bodyOf = "id, shard, created_at, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"
 
 // rows reads the messages of the range in (from, to], and reports whether it stopped at the limit.
-func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outbox.Row, cut bool) {
+func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outbox.Row, full bool) {
 	text := strings.Builder{}
 	text.WriteString("SELECT " + bodyOf + " FROM ~outbox WHERE id > ? AND id <= ?")
 	args := []any{from, to}
@@ -179,10 +179,10 @@ func (c *cursor) rows(q *query, from, to int64, limit outbox.Limit) (rows []outb
 		r.Attempt = 1
 		rows = append(rows, r)
 		size += n
-		cut = len(rows) >= limit.Rows || size >= limit.Bytes
-		return !cut, nil
+		full = len(rows) >= limit.Rows || size >= limit.Bytes
+		return !full, nil
 	})
-	return rows, cut
+	return rows, full
 }
 
 // rowsAhead returns the rows of the claim if one of them is ahead of from, else nil.
@@ -218,7 +218,7 @@ func (c *cursor) Advance(ctx context.Context, to outbox.Mark, outcomes []outbox.
 	if err != nil {
 		return c.explain("advance", err)
 	}
-	c.parts = moved
+	c.ownRows = moved
 	return nil
 }
 
@@ -230,9 +230,9 @@ func (c *cursor) move(q *query, pos int64) ([]cursorRow, error) {
 	if !os.SameFile(c.file, q.s.File) {
 		return nil, errReplaced
 	}
-	moved := make([]cursorRow, len(c.parts))
+	moved := make([]cursorRow, len(c.ownRows))
 	same := true
-	for i, p := range c.parts {
+	for i, p := range c.ownRows {
 		n := q.exec(`UPDATE ~outbox_cursor SET last = max(last, ?), rev = rev + 1, updated_at = ?
 			WHERE subscription = ? AND lo = ? AND hi = ? AND epoch = ? AND turn = ? AND rev = ? AND last = ?`,
 			pos, nanos(q.now), c.claim.Subscription, p.Lo, p.Hi, p.Epoch, p.ReadRev, p.Rev, p.last)
@@ -304,7 +304,7 @@ func (c *cursor) Promote(ctx context.Context, limit int) (int, error) {
 	if err != nil {
 		return 0, c.explain("promote delayed messages", err)
 	}
-	c.parts = held
+	c.ownRows = held
 	if promoted > 0 {
 		commits.ring(c.log.cfg.Path)
 	}

@@ -126,7 +126,7 @@ func (c *cursor) StoreParked(ctx context.Context, outcomes []outbox.Outcome) (em
 	if err != nil {
 		return nil, c.explain("settle parked messages", err)
 	}
-	c.parts = held
+	c.ownRows = held
 	return emptied, nil
 }
 

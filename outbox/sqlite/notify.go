@@ -99,8 +99,8 @@ func (l *Log) watchFile() {
 	}
 }
 
-// newHerald returns the notifier of commits. It asks the handle for its file once.
-func newHerald(db *sql.DB, cfg Config) *wakeup.Notifier {
+// newNotifier returns the notifier of commits. It asks the handle for its file once.
+func newNotifier(db *sql.DB, cfg Config) *wakeup.Notifier {
 	path := ""
 	return wakeup.New(wakeup.Config{OnPublished: cfg.OnPublished, Logger: cfg.Logger, WakeRelays: func(ctx context.Context) {
 		if path == "" {

@@ -18,8 +18,8 @@ import (
 // Publisher inserts messages into the log in transactions of the caller. Its methods may be called from
 // any goroutine.
 type Publisher struct {
-	cfg    Config
-	herald *wakeup.Notifier
+	cfg      Config
+	notifier *wakeup.Notifier
 }
 
 // New returns a publisher. db is the caller's handle, of any SQLite driver. New itself does not use it,
@@ -30,11 +30,11 @@ func New(db *sql.DB, cfg Config) (*Publisher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create an outbox publisher: %w", err)
 	}
-	return &Publisher{cfg: cfg, herald: newHerald(db, cfg)}, nil
+	return &Publisher{cfg: cfg, notifier: newNotifier(db, cfg)}, nil
 }
 
 // Close waits until hooks and relays are notified of all commits, or ctx ends.
-func (p *Publisher) Close(ctx context.Context) error { return p.herald.Close(ctx) }
+func (p *Publisher) Close(ctx context.Context) error { return p.notifier.Close(ctx) }
 
 // Execer is a transaction: [*sql.Tx], [*Tx], or a [*sql.Conn] on which the caller has begun one.
 type Execer interface {
@@ -161,10 +161,10 @@ func (t *Tx) Commit() error {
 	case len(published) == 0, errors.Is(err, sql.ErrTxDone), sqlitefile.IsBusy(err):
 	case err != nil:
 		t.published = nil
-		t.p.herald.Committed(nil)
+		t.p.notifier.Committed(nil)
 	default:
 		t.published = nil
-		t.p.herald.Committed(published)
+		t.p.notifier.Committed(published)
 	}
 	return err
 }

@@ -177,7 +177,7 @@ type generationKey struct{}
 // route returns the node that answers for a queue's shard, and the context for the call.
 func (f *Forwarder) route(ctx context.Context, name string, shard int) shardHolder {
 	addr, generation, err := f.cfg.Locator.Broker(ctx, name, shard)
-	p := shardHolder{first: shard, shards: []int{shard}, asked: ctx, ctx: ctx, generation: generation}
+	p := shardHolder{first: shard, shards: []int{shard}, callerCtx: ctx, ctx: ctx, generation: generation}
 	local := f.cfg.Local
 	switch {
 	case local != nil && (hopOf(ctx).forwarded || err == nil && addr == f.cfg.Self && addr != ""):
@@ -247,7 +247,7 @@ func (f *Forwarder) mapNotOwner(p shardHolder, name string, err error) error {
 		return err
 	}
 	holder := ""
-	if addr, _, lost := f.cfg.Locator.Broker(p.asked, name, p.first); lost == nil && addr != f.cfg.Self {
+	if addr, _, lost := f.cfg.Locator.Broker(p.callerCtx, name, p.first); lost == nil && addr != f.cfg.Self {
 		holder = addr
 	}
 	return f.noBroker(holder, "the broker of queue %q: %w: %w", name, errNotServedHere, err)

@@ -68,14 +68,14 @@ func notYetServing(err error) bool {
 
 // handover is the state of a call that waits for the next broker.
 type handover struct {
-	f     *Forwarder
-	name  string
-	until time.Time
-	looks int // how often the next broker was looked for
+	f                *Forwarder
+	name             string
+	until            time.Time
+	nextBrokerPauses int // how often the next broker was looked for
 }
 
-// looks are the pauses between looking for the next broker.
-var looks = backoff.Policy{First: 5 * time.Millisecond, Limit: 40 * time.Millisecond}
+// nextBrokerPauses are the pauses between looking for the next broker.
+var nextBrokerPauses = backoff.Policy{First: 5 * time.Millisecond, Limit: 40 * time.Millisecond}
 
 // next waits for the broker to call next. It returns another broker at once. It returns the same one after
 // a pause if that does not serve the queue: its run may have started only now, because this node can
@@ -90,8 +90,8 @@ func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 		if ok && (next.svc != p.svc || next.generation != p.generation) {
 			return next, true
 		}
-		h.looks++
-		pause := looks.After(h.looks)
+		h.nextBrokerPauses++
+		pause := nextBrokerPauses.After(h.nextBrokerPauses)
 		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.asked, pause) != nil {
 			return p, false
 		}

@@ -42,12 +42,12 @@ func (b *Broker) awaitTakeover(ctx context.Context, name string, index int) bool
 	if taken == nil {
 		return false
 	}
-	patience := time.NewTimer(takeoverWait)
-	defer patience.Stop()
+	timer := time.NewTimer(takeoverWait)
+	defer timer.Stop()
 	select {
 	case <-taken:
 		return true
-	case <-patience.C:
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return false

@@ -50,7 +50,7 @@ type Config struct {
 	// in a commit pays for 1/27 of a write, so commits of 27 records or more never wait for the budget, and
 	// throughput is not limited. 0: no limit.
 	WritesPerSecond float64
-	// MetricQueues is how many queues have series of their own in metrics: the troubled ones (damaged shards,
+	// MetricQueues is how many queues have series of their own in metrics: the ones with a problem (damaged shards,
 	// dead letters, or a job that waits for more than five minutes), then those with the most jobs per second.
 	// The others are summed under the name "_OTHER". 0: 50. Counters and histograms
 	// keep a queue's series until the process ends, for at most twice as many queues.
@@ -333,7 +333,7 @@ func (b *Broker) notOwner(name string, index int) *queue.Error {
 	if index < 0 {
 		e = queue.Refuse(queue.QueueNotOwner, "this node serves no shard of the queue %q", name)
 	}
-	e.Hint, e.RetryAfter = "ask again, or ask the holder", 100*time.Millisecond
+	e.Hint, e.RetryAfter = "repeat the call, or send it to the holder", 100*time.Millisecond
 	if b.cfg.Holder != nil {
 		e.Holder = b.cfg.Holder(name, index)
 	}

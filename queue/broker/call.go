@@ -111,8 +111,8 @@ func (s *shard) submit(ctx context.Context, c *call) error {
 	if s.calls.put(c) {
 		return nil
 	}
-	patience := time.NewTimer(inboxTimeout)
-	defer patience.Stop()
+	timer := time.NewTimer(inboxTimeout)
+	defer timer.Stop()
 	for !s.calls.put(c) {
 		select {
 		case <-s.calls.freed:
@@ -120,7 +120,7 @@ func (s *shard) submit(ctx context.Context, c *call) error {
 			return s.notOwner()
 		case <-ctx.Done():
 			return canceled(ctx, queue.Unavailable)
-		case <-patience.C:
+		case <-timer.C:
 			return queueFull("the broker has more calls than it can handle")
 		}
 	}

@@ -7,8 +7,9 @@ import (
 )
 
 // checkpoints writes the checkpoints of one shard, one after the other. A checkpoint begins with a
-// slot. The state is cut when all slots up to that one, and no later one, are applied to the ledger.
-// Then each round writes a step of it. The shard's goroutine owns it.
+// slot. It holds the state in which all slots up to that one, and no later one, are applied to the ledger:
+// the ledger's checkpoint is begun at that moment. Then each round writes a step of it. The shard's
+// goroutine owns it.
 type checkpoints struct {
 	ledger    *ledger.Ledger
 	host      checkpointHost
@@ -80,11 +81,11 @@ func (k *checkpoints) begin() {
 	k.beforeSlot(k.host.durableSlot() + 1)
 }
 
-// beforeSlot cuts the state if all slots up to the checkpoint's are applied and next, the next slot
-// to apply, lies behind it.
+// beforeSlot begins the ledger's checkpoint if all slots up to the checkpoint's are applied and next, the next
+// slot to apply, lies behind it.
 func (k *checkpoints) beforeSlot(next uint64) {
-	if k.current.log != nil && k.current.cut == nil && next > k.current.upTo {
-		k.current.cut = k.ledger.BeginCheckpoint()
+	if k.current.log != nil && k.current.writer == nil && next > k.current.upTo {
+		k.current.writer = k.ledger.BeginCheckpoint()
 	}
 }
 
@@ -109,10 +110,10 @@ func (k *checkpoints) atRest() bool {
 
 // checkpoint is a checkpoint that is being written.
 type checkpoint struct {
-	log  storedCheckpoint // nil: there is none
-	upTo uint64
-	cut  *ledger.CheckpointWriter // nil: the state is not cut yet
-	buf  []byte
+	log    storedCheckpoint // nil: there is none
+	upTo   uint64
+	writer *ledger.CheckpointWriter // nil: the journal has not reached upTo yet
+	buf    []byte
 }
 
 // progressed returns a channel that is signalled when there may be room to write more; nil without a
@@ -126,7 +127,7 @@ func (c *checkpoint) progressed() <-chan struct{} {
 
 // canWrite reports whether a step can be written now.
 func (c *checkpoint) canWrite() bool {
-	return c.log != nil && c.cut != nil && c.log.Backlog() < checkpointBacklog
+	return c.log != nil && c.writer != nil && c.log.Backlog() < checkpointBacklog
 }
 
 // abort gives up the checkpoint.
@@ -135,8 +136,8 @@ func (c *checkpoint) abort() {
 		return
 	}
 	c.log.Abort()
-	if c.cut != nil {
-		c.cut.Abort()
+	if c.writer != nil {
+		c.writer.Abort()
 	}
 	*c = checkpoint{}
 }
@@ -144,7 +145,7 @@ func (c *checkpoint) abort() {
 // write writes a step; more is false when the checkpoint is committed.
 func (c *checkpoint) write() (more bool, err error) {
 	var run bool
-	c.buf, run, more = c.cut.Write(c.buf[:0], checkpointStep)
+	c.buf, run, more = c.writer.Write(c.buf[:0], checkpointStep)
 	switch {
 	case run:
 		err = c.log.WriteRun(c.buf)
@@ -154,9 +155,9 @@ func (c *checkpoint) write() (more bool, err error) {
 	if err != nil || more {
 		return more, err
 	}
-	if err := errors.Join(c.log.DropRuns(c.cut.DroppedRuns()), c.log.Commit(c.cut.Slots())); err != nil {
+	if err := errors.Join(c.log.DropRuns(c.writer.DroppedRuns()), c.log.Commit(c.writer.Slots())); err != nil {
 		return false, err
 	}
-	c.cut.SetCurrentRuns() // the journal begins no other checkpoint before this one is in force
+	c.writer.SetCurrentRuns() // the journal begins no other checkpoint before this one is in force
 	return false, nil
 }

@@ -75,7 +75,7 @@ func TestCheckpointIsCutAtItsSlot(t *testing.T) {
 	t.Parallel()
 	k, _, stored := newCheckpoints(t)
 	k.step()
-	if k.beforeSlot(7); k.current.cut != nil || k.current.canWrite() {
+	if k.beforeSlot(7); k.current.writer != nil || k.current.canWrite() {
 		t.Fatal("the state is cut before the checkpoint's slot is applied")
 	}
 	addJobs(t, k.ledger, "slot 7 ", 1)
@@ -114,7 +114,7 @@ func TestCheckpointWaitsForTheStore(t *testing.T) {
 	k, host, stored := newCheckpoints(t)
 	host.upTo, stored.backlog = 5, checkpointBacklog
 	k.step()
-	if k.step(); k.current.cut == nil || len(stored.chunks) != 0 {
+	if k.step(); k.current.writer == nil || len(stored.chunks) != 0 {
 		t.Fatalf("%d chunks", len(stored.chunks))
 	}
 	stored.backlog = 0
@@ -145,7 +145,7 @@ func TestCheckpointGivenUp(t *testing.T) {
 		t.Error("one was begun while the journal was busy")
 	}
 	host.next = &fakeCheckpoint{}
-	if k.step(); k.current.cut == nil {
+	if k.step(); k.current.writer == nil {
 		t.Error("no other one was begun")
 	}
 }

@@ -77,7 +77,7 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 	}
 	var claims []claimedJob
 	room := queue.MaxPayload
-	ask := func(again bool) error {
+	claimOnce := func(again bool) error {
 		first := int(b.nextFirstShard.Add(1)) % len(shards)
 		for n := range shards {
 			part := req
@@ -99,11 +99,11 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 		return nil
 	}
 	if req.RequestID != "" && len(shards) > 1 { // first the shards that have answered this request ID before
-		if err := ask(true); err != nil || len(claims) > 0 {
+		if err := claimOnce(true); err != nil || len(claims) > 0 {
 			return claims, err
 		}
 	}
-	return claims, ask(false)
+	return claims, claimOnce(false)
 }
 
 // poll puts the call into all shards; the first one that has jobs answers it.

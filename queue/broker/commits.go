@@ -314,7 +314,7 @@ func (g *commits) retryAppend(all bool) {
 }
 
 // applyDurable applies all batches that have become durable and answers the calls that waited for them. A
-// checkpoint's state is cut between the batches.
+// checkpoint of the ledger begins between two batches.
 func (g *commits) applyDurable() {
 	durable := g.log.Durable()
 	n := 0

@@ -81,8 +81,8 @@ type measured struct {
 	damaged int
 }
 
-// troubled reports whether somebody should look at the queue.
-func (m *measured) troubled() bool {
+// hasProblem reports whether somebody should look at the queue.
+func (m *measured) hasProblem() bool {
 	return m.damaged > 0 || m.Dead > 0 || m.OldestAge > 5*time.Minute
 }
 
@@ -113,11 +113,11 @@ func containsAll(all map[string]*measured, names map[string]bool) bool {
 	return true
 }
 
-// compare orders troubled queues first, and then by the jobs per second. A queue that is shown keeps its
+// compare orders queues with a problem first, and then by the jobs per second. A queue that is shown keeps its
 // place until another has more than twice its rate, so that series do not come and go.
 func (n *namedQueues) compare(all map[string]*measured, a, b string) int {
 	class := func(name string) int {
-		if all[name].troubled() {
+		if all[name].hasProblem() {
 			return 1
 		}
 		return 0

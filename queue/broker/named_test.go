@@ -71,7 +71,7 @@ func sumOf(t *testing.T, all *metricdata.ResourceMetrics, name string) (series i
 	return 0, 0
 }
 
-// TestNamedQueuesAreStable checks who is shown by name: the troubled at any rate, and a newcomer only with more
+// TestNamedQueuesAreStable checks who is shown by name: queues with a problem at any rate, and a newcomer only with more
 // than twice the rate of one that is shown, and not before a minute has passed.
 func TestNamedQueuesAreStable(t *testing.T) {
 	n := newNamedQueues(2, func(string) bool { return true })

@@ -25,10 +25,10 @@ func (r *Registry) deleteRemoved(ctx context.Context) error {
 	if err := r.lock(ctx); err != nil {
 		return err
 	}
-	graves := slices.Clone(r.list.Removed)
+	removed := slices.Clone(r.list.Removed)
 	r.unlock()
 	var failed error
-	for _, g := range graves {
+	for _, g := range removed {
 		found, err := r.deleteObjects(ctx, g)
 		if err == nil && r.emptyLongEnough(g, found == 0) {
 			err = r.change(ctx, func(f *registryFile) (bool, error) {

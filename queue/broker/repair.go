@@ -374,7 +374,7 @@ func (b *Broker) checkpointNow(ctx context.Context, log *journal.Log, l *ledger.
 	if err != nil {
 		return err
 	}
-	c := checkpoint{log: begun, upTo: upTo, cut: l.BeginCheckpoint()}
+	c := checkpoint{log: begun, upTo: upTo, writer: l.BeginCheckpoint()}
 	for more := true; more && err == nil; {
 		if c.canWrite() {
 			more, err = c.write()

@@ -30,8 +30,8 @@ const (
 // A segment is read once, however many callers want it. The goroutine that reads it ends when the
 // journal's time limit for a request is over, at the latest.
 type segmentCache struct {
-	limit int64
-	turns chan struct{} // one for each segment that is being read
+	limit   int64
+	reading chan struct{} // one for each segment that is being read
 
 	mu      sync.Mutex
 	bytes   int64
@@ -62,7 +62,7 @@ type segmentPayload struct {
 }
 
 func newSegmentCache(limit int64) *segmentCache {
-	return &segmentCache{limit: limit, turns: make(chan struct{}, maxSegmentReads), entries: map[segmentID]*list.Element{}}
+	return &segmentCache{limit: limit, reading: make(chan struct{}, maxSegmentReads), entries: map[segmentID]*list.Element{}}
 }
 
 // get returns a segment of the shard's log, and reads it if necessary.
@@ -89,8 +89,8 @@ func (c *segmentCache) get(ctx context.Context, s *shard, slot uint64) (*segment
 
 // fill reads a segment, and forgets those that were not used for the longest time.
 func (c *segmentCache) fill(g *segment, ctx context.Context, log *journal.Log) { //nolint:revive // the context is that of the run
-	c.turns <- struct{}{}
-	defer func() { <-c.turns }()
+	c.reading <- struct{}{}
+	defer func() { <-c.reading }()
 	records, size, err := log.Read(ctx, g.id.slot)
 	if err == nil {
 		g.payloads = payloadsOf(records)

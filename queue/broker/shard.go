@@ -224,7 +224,7 @@ var (
 	_ checkpointHost = (*shard)(nil)
 )
 
-// beforeSlot lets a checkpoint cut the state between two slots.
+// beforeSlot lets a checkpoint of the ledger begin between two slots.
 func (s *shard) beforeSlot(next uint64) { s.checkpoints.beforeSlot(next) }
 
 // checkpointDue reports whether a checkpoint is worth its cost.

@@ -44,7 +44,7 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 		if saturated {
 			req.Wait = min(req.Wait, saturatedWait)
 		}
-		asked := time.Now()
+		sentAt := time.Now()
 		claims, err := w.svc.Claim(ctx, w.cfg.Queue, req)
 		switch {
 		case ctx.Err() != nil:
@@ -58,23 +58,23 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 		}
 		failures = 0
 		for _, c := range claims[:min(n, len(claims))] {
-			w.start(ctx, c, asked, jobs)
+			w.start(ctx, c, sentAt, jobs)
 		}
 		if len(claims) > n { // the broker returned more than was asked for
 			w.releaseUnstarted(ctx, req, claims[n:], nil)
 		}
-		if len(claims) == 0 && time.Since(asked) < req.Wait/2 {
+		if len(claims) == 0 && time.Since(sentAt) < req.Wait/2 {
 			_ = backoff.Sleep(ctx, backoff.Jitter(saturatedWait)) // the broker does not wait
 		}
 	}
 }
 
 // start starts the run of a claimed job.
-func (w *Worker) start(ctx context.Context, c queue.Claimed, asked time.Time, jobs *sync.WaitGroup) {
+func (w *Worker) start(ctx context.Context, c queue.Claimed, sentAt time.Time, jobs *sync.WaitGroup) {
 	if c.For <= 0 {
 		c.For = w.cfg.Visibility
 	}
-	r := newRun(ctx, c, asked)
+	r := newRun(ctx, c, sentAt)
 	w.takePlace(r)
 	jobs.Go(func() { w.work(r) })
 }
@@ -130,7 +130,7 @@ func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	asked := time.Now()
+	sentAt := time.Now()
 	outcomes, err := w.svc.Settle(ctx, w.cfg.Queue, what)
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
@@ -142,7 +142,7 @@ func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
 		switch {
 		case i >= len(runs):
 		case o.Err == nil:
-			runs[i].extended(asked, w.cfg.Visibility)
+			runs[i].extended(sentAt, w.cfg.Visibility)
 		case !transient(o.Err):
 			runs[i].loseClaim(o.Err)
 		}

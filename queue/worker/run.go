@@ -24,10 +24,10 @@ type run struct {
 	refused  bool // the broker said that the claim is over
 }
 
-// newRun creates a run. The visibility timeout counts from asked, the time before the claim was
+// newRun creates a run. The visibility timeout counts from sentAt, the time before the claim was
 // requested.
-func newRun(ctx context.Context, c queue.Claimed, asked time.Time) *run {
-	r := &run{claim: c, deadline: asked.Add(c.For)}
+func newRun(ctx context.Context, c queue.Claimed, sentAt time.Time) *run {
+	r := &run{claim: c, deadline: sentAt.Add(c.For)}
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.timer = time.AfterFunc(time.Until(r.deadline), func() {
 		r.cancel(fmt.Errorf("%w: no heartbeat was answered in time", ErrClaimLost))
@@ -35,11 +35,11 @@ func newRun(ctx context.Context, c queue.Claimed, asked time.Time) *run {
 	return r
 }
 
-// extended moves the deadline after a heartbeat that was sent at asked.
-func (r *run) extended(asked time.Time, length time.Duration) {
+// extended moves the deadline after a heartbeat that was sent at sentAt.
+func (r *run) extended(sentAt time.Time, length time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if until := asked.Add(length); until.After(r.deadline) {
+	if until := sentAt.Add(length); until.After(r.deadline) {
 		r.deadline = until
 		r.timer.Reset(time.Until(until))
 	}
@@ -114,7 +114,7 @@ func (w *Worker) settlementOf(r *run, result []byte, err error) queue.Settlement
 	case errors.Is(err, ErrRelease) || interrupted:
 		s.Verb = queue.Release
 	default:
-		s.Verb, s.Cause = queue.Fail, cut(err.Error(), queue.MaxCause)
+		s.Verb, s.Cause = queue.Fail, truncate(err.Error(), queue.MaxCause)
 		if v, ok := errors.AsType[*outcomeError](err); ok {
 			s.Dead, s.RetryAfter = v.dead, v.after
 		}
@@ -129,7 +129,7 @@ func (w *Worker) settlementOf(r *run, result []byte, err error) queue.Settlement
 // longestRetry is the limit of RetryAfter, so that a mistaken unit is not refused as absurd.
 const longestRetry = 10 * 365 * 24 * time.Hour
 
-// releaseUnknownType releases a job whose type was not asked for.
+// releaseUnknownType releases a job whose type was not sentAt for.
 func releaseUnknownType(_ context.Context, info queue.Info, _ []byte, _ <-chan struct{}) ([]byte, error) {
 	return nil, fmt.Errorf("no handler of type %q: %w", info.Type, ErrRelease)
 }
@@ -139,8 +139,8 @@ func isPanic(err error) bool {
 	return ok
 }
 
-// cut shortens a text to n bytes without splitting a character, and makes it valid UTF-8.
-func cut(s string, n int) string {
+// truncate shortens a text to n bytes without splitting a character, and makes it valid UTF-8.
+func truncate(s string, n int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= n {
 		return s

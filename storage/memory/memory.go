@@ -110,8 +110,8 @@ func (s *Store) begin(ctx context.Context) (time.Time, error) {
 // the store and sends the hint.
 func (s *Store) end() {
 	if s.cfg.OnEvent != nil {
-		news := s.state.eventsAfter(s.lastEventPassed)
-		for _, e := range news {
+		events := s.state.eventsAfter(s.lastEventPassed)
+		for _, e := range events {
 			s.cfg.OnEvent(e)
 		}
 	}

@@ -66,7 +66,7 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 		if len(ids) > 0 {
 			m.do("commands_lock", array(ids))
 		}
-		m.ask(isSame(&same), "same", cleanText(c.StoreID), read)
+		m.query(isSame(&same), "same", cleanText(c.StoreID), read)
 		if len(results) > 0 {
 			for part := range splitByKey(results, func(in resultInput) string { return in.ID }) {
 				m.do("commit_commands", append(slices.Clone(term), encode(part))...)
@@ -82,9 +82,9 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 		for _, part := range inOrder(changes) {
 			args := append(slices.Clone(term), encode(part))
 			if part[0].Step == "" {
-				m.ask(outcomes(out), "commit_declare", args...)
+				m.query(outcomes(out), "commit_declare", args...)
 			} else {
-				m.ask(outcomes(out), "commit_units", append(args, c.HighestGeneration)...)
+				m.query(outcomes(out), "commit_units", append(args, c.HighestGeneration)...)
 			}
 		}
 	})
@@ -104,13 +104,13 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 // lockRows locks nodes that are declared dead or changed (against their heartbeats), then nodes
 // that are assigned units (against their leaving), then the units.
 func lockRows(m *message, c storage.Commit, changes []changeInput) {
-	var judged, targets []node.Incarnation
+	var changed, targets []node.Incarnation
 	for _, n := range c.Nodes {
-		judged = append(judged, n.Guard.Incarnation)
+		changed = append(changed, n.Guard.Incarnation)
 	}
 	for _, change := range c.Changes {
 		if change.Dead != nil {
-			judged = append(judged, change.Dead.Incarnation)
+			changed = append(changed, change.Dead.Incarnation)
 		}
 		if change.Step == daemon.Assign {
 			targets = append(targets, change.To.Incarnation)
@@ -119,7 +119,7 @@ func lockRows(m *message, c storage.Commit, changes []changeInput) {
 	for _, lock := range []struct {
 		statement string
 		rows      []node.Incarnation
-	}{{"nodes_lock", judged}, {"targets_lock", targets}} {
+	}{{"nodes_lock", changed}, {"targets_lock", targets}} {
 		slices.Sort(lock.rows)
 		if rows := slices.Compact(lock.rows); len(rows) > 0 {
 			m.do(lock.statement, array(rows))

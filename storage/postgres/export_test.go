@@ -99,7 +99,7 @@ func (s *Store) UnitsRead() int {
 	var units []daemon.Record
 	known := s.units.Load()
 	err := s.call(context.Background(), "snapshot", reading, func(m *message) {
-		m.ask(records(&units), "units", known.revision, known.oldest, known.history)
+		m.query(records(&units), "units", known.revision, known.oldest, known.history)
 	})
 	if err == nil {
 		_, err = s.Snapshot(context.Background())

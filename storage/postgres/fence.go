@@ -90,7 +90,7 @@ func (s *Store) stamp(ctx context.Context, f daemon.Fence, wait time.Duration) (
 		d, i := unitOf(f)
 		m.do("stamp_row", d, i)
 		m.do("stamp", d, i, f.Generation)
-		m.ask(number64(&held), "stamped", d, i)
+		m.query(number64(&held), "stamped", d, i)
 	})
 	return held, err
 }

@@ -102,7 +102,7 @@ func (s *Store) catchUp(ctx context.Context, b *beat) error {
 	}
 	b.reply.Events = nil
 	return s.call(ctx, "heartbeat events", reading, func(m *message) {
-		m.ask(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxMemberEvents)
+		m.query(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxMemberEvents)
 	})
 }
 
@@ -187,7 +187,7 @@ func (b *beat) writeFunctionCall(m *message) {
 		args = append(args, strconv.FormatInt(n, 10)) // a quoted number needs no cast: the function has one form
 	}
 	args = append(args, b.known.revision)
-	m.ask(func(answer *composite) error {
+	m.query(func(answer *composite) error {
 		text, refused := answer.field()
 		if b.admitted = !refused; refused {
 			return nil
@@ -223,7 +223,7 @@ func (b *beat) register(m *message, advert []byte) {
 	m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
 	b.otherCluster.Node = cleanText(b.Advert.Traits.Cluster)
 	m.do("name_cluster", b.otherCluster.Node)
-	m.ask(func(c *composite) error {
+	m.query(func(c *composite) error {
 		b.admitted = c.bool()
 		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
 		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
@@ -241,7 +241,7 @@ func (b *beat) claim(m *message) {
 	lease, pass := micros(c.Lease), number(c.PassSeq)
 	switch {
 	case c.Campaign:
-		m.ask(func(row *composite) error {
+		m.query(func(row *composite) error {
 			b.reply.Verdict = storage.ElectionResult(row.int())
 			return nil
 		}, "stand", inc(b.Node), lease, c.LostThrough, c.SeenTerm, c.SeenRenewals, c.Unchanged, pass)
@@ -258,14 +258,14 @@ func (b *beat) claim(m *message) {
 // before the events. A change that happens in between is then reported by the next heartbeat, once.
 func (b *beat) read(m *message) {
 	if b.WantMembers {
-		m.ask(members(&b.reply.Members, &b.members), "members")
+		m.query(members(&b.reply.Members, &b.members), "members")
 	}
-	m.ask(b.state.scanSingle, "single")
-	m.ask(records(&b.reply.Units), "held", inc(b.Node))
+	m.query(b.state.scanSingle, "single")
+	m.query(records(&b.reply.Units), "held", inc(b.Node))
 	if b.EventsAfter >= 0 {
-		m.ask(events(&b.reply.Events), "roll", b.EventsAfter, b.EventsAfter+maxMemberEvents)
+		m.query(events(&b.reply.Events), "roll", b.EventsAfter, b.EventsAfter+maxMemberEvents)
 	}
-	m.ask(commands(&b.waiting), "waiting")
+	m.query(commands(&b.waiting), "waiting")
 }
 
 // answer puts the reply together.
@@ -304,7 +304,7 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 	var live bool
 	err := s.call(ctx, what, writing, func(m *message) {
 		m.do("counter_lock")
-		m.ask(func(c *composite) error {
+		m.query(func(c *composite) error {
 			stored, live, name = c.text(), c.bool(), c.text()
 			return nil
 		}, "rename_cluster", cleanText(from), cleanText(to), micros(ttl))
@@ -331,7 +331,7 @@ func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.ID
 	}
 	var found, present, departed bool
 	err := s.call(ctx, "standing", reading, func(m *message) {
-		m.ask(func(c *composite) error {
+		m.query(func(c *composite) error {
 			found, present, departed = true, c.bool(), c.bool()
 			return nil
 		}, "standing", inc(who))

@@ -76,7 +76,7 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 	var then state
 	err = s.call(ctx, "identify", writing, func(m *message) {
 		m.do("identify", name, b.state.knownID, lost)
-		m.ask(then.scanSingle, "single")
+		m.query(then.scanSingle, "single")
 	})
 	// Everything else in the reply describes the moment of the heartbeat.
 	b.id, b.state.now, b.state.since = then.identity(server), then.now, then.since
@@ -97,7 +97,7 @@ func (s *Store) system(ctx context.Context, st *state) (string, error) {
 		}
 		var server, id string
 		err := s.call(ctx, "identify", reading, func(m *message) {
-			m.ask(func(c *composite) error {
+			m.query(func(c *composite) error {
 				server, id = c.text(), c.text()
 				return nil
 			}, "system")

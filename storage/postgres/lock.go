@@ -20,7 +20,7 @@ func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Durati
 		err := s.call(ctx, "acquire", writing, func(m *message) {
 			m.do("lock_row", cleanText(name))
 			m.do("lock_lock", cleanText(name))
-			m.ask(func(c *composite) error {
+			m.query(func(c *composite) error {
 				found, taken = true, c.bool()
 				lock.Owner, lock.Number, lock.Renewals = c.text(), c.int(), c.int()
 				lock.TTL, lock.ExpiresAt, lock.Now = microseconds(c.int()), c.time(), c.time()
@@ -44,7 +44,7 @@ func (s *Store) Extend(ctx context.Context, held storage.Lock, ttl time.Duration
 	what := fmt.Sprintf("extend lock %q", held.Name)
 	var found bool
 	err := s.call(ctx, "extend", writing, func(m *message) {
-		m.ask(func(c *composite) error {
+		m.query(func(c *composite) error {
 			found, held.Renewals, held.TTL = true, c.int(), microseconds(c.int())
 			held.ExpiresAt, held.Now = c.time(), c.time()
 			return nil

@@ -28,8 +28,8 @@ func (m *message) do(name string, args ...any) *pgx.QueuedQuery {
 	return m.batch.Queue(m.statements.get(name), args...)
 }
 
-// ask appends a statement and receives its rows, one by one. What was read of a row is valid only during the call.
-func (m *message) ask(read func(*composite) error, name string, args ...any) {
+// query appends a statement and receives its rows, one by one. What was read of a row is valid only during the call.
+func (m *message) query(read func(*composite) error, name string, args ...any) {
 	m.do(name, args...).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			row := columnsOf(rows)

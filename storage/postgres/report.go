@@ -38,13 +38,13 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 	}
 	same, admitted, read := false, false, s.heads()[r.StoreID]
 	err := s.call(ctx, "report", writing, func(m *message) {
-		m.ask(isSame(&same), "same", cleanText(r.StoreID), read)
+		m.query(isSame(&same), "same", cleanText(r.StoreID), read)
 		m.count(func(n int64) { admitted = n == 1 }, "report_row", inc(r.Node), number(r.Seq), r.HighestGeneration)
 		if len(input) > 0 {
 			m.do("units_lock", encode(input))
 		}
 		for part := range splitByKey(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
-			m.ask(outcomes(out), "report", inc(r.Node), encode(part))
+			m.query(outcomes(out), "report", inc(r.Node), encode(part))
 		}
 	})
 	switch {

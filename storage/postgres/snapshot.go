@@ -31,10 +31,10 @@ func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.S
 	var units func() (*knownUnits, bool)
 	var open []command
 	err = s.call(ctx, "snapshot", reading, func(m *message) {
-		m.ask(members(&snap.Nodes, &head), "members")
+		m.query(members(&snap.Nodes, &head), "members")
 		units = s.readUnits(m, &st, known)
-		m.ask(st.scanSingle, "single")
-		m.ask(commands(&open), "waiting")
+		m.query(st.scanSingle, "single")
+		m.query(commands(&open), "waiting")
 	})
 	if err == nil {
 		known, whole = units()
@@ -73,7 +73,7 @@ func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error 
 		return nil
 	}
 	return s.call(ctx, "adverts", reading, func(m *message) {
-		m.ask(func(c *composite) error {
+		m.query(func(c *composite) error {
 			hash := c.text()
 			a := &daemon.Advert{}
 			if c.json(a); c.err != nil {
@@ -93,8 +93,8 @@ func (s *Store) attachAdverts(ctx context.Context, snap *daemon.Snapshot) error 
 func (s *Store) Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
 	page := &storage.EventPage{}
 	err := s.call(ctx, "events", reading, func(m *message) {
-		m.ask(events(&page.Events), "events", after, max(limit, 0))
-		m.ask(func(c *composite) error {
+		m.query(events(&page.Events), "events", after, max(limit, 0))
+		m.query(func(c *composite) error {
 			page.Head, page.Oldest = c.int(), c.int()
 			return nil
 		}, "bounds")

@@ -109,7 +109,7 @@ func (s *Store) sendBatch(batch []*stampRequest) {
 	err := s.callWithin(s.calls, "stamps", writing, briefWait, func(m *message) {
 		m.do("stamps_rows", text)
 		m.do("stamps", text)
-		m.ask(func(c *composite) error {
+		m.query(func(c *composite) error {
 			ord, held := c.int(), c.int()
 			if ord < 0 || ord >= int64(len(batch)) {
 				return errRow

@@ -57,7 +57,7 @@ var (
 
 func newStore(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, sql: cfg.names().compile()}
-	s.limits, s.grace = newTurns(cfg.MaxConns), graceOf(cfg.QueryTimeout)
+	s.limits, s.grace = newRankLimits(cfg.MaxConns), graceOf(cfg.QueryTimeout)
 	s.briefWaiters, s.lockWaiters = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
 	s.calls, s.endCalls = context.WithCancel(context.Background())
 	s.life, s.cut = context.WithCancel(context.Background())
@@ -86,17 +86,17 @@ func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, er
 	if err != nil {
 		return nil, err
 	}
-	return &cutConn{Conn: conn, stop: context.AfterFunc(s.life, func() { conn.Close() })}, nil
+	return &storeConn{Conn: conn, stop: context.AfterFunc(s.life, func() { conn.Close() })}, nil
 }
 
-// cutConn is a connection that ends with the store.
-type cutConn struct {
+// storeConn is a connection that ends with the store.
+type storeConn struct {
 	net.Conn
 	stop func() bool
 }
 
 // Close closes the connection and releases what the store holds for cutting it.
-func (c *cutConn) Close() error {
+func (c *storeConn) Close() error {
 	c.stop()
 	return c.Conn.Close()
 }

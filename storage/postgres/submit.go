@@ -20,7 +20,7 @@ func (s *Store) Submit(ctx context.Context, c storage.Command) (*storage.Command
 	err := s.call(ctx, "submit", writing, func(m *message) {
 		m.do("submit_lock", id)
 		m.do("submit", id, cleanText(string(c.Kind)), cleanText(c.Actor), cleanText(c.Reason), c.Term, int64(c.Cooldown), args)
-		m.ask(commands(&filed), "command", id)
+		m.query(commands(&filed), "command", id)
 		m.recount()
 	})
 	if err == nil && len(filed) != 1 {

@@ -25,7 +25,7 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Retention, limit int) (int, error) {
 	n, err := s.sweep(ctx, fence, "events", func(m *message, run []any, n *int64) {
 		m.do("counter_lock")
-		m.ask(number64(n), "sweep_events", append(run, micros(keep.Age), max(keep.MaxEvents, 0), max(limit, 0), max(keep.MinEvents, 0))...)
+		m.query(number64(n), "sweep_events", append(run, micros(keep.Age), max(keep.MaxEvents, 0), max(limit, 0), max(keep.MinEvents, 0))...)
 	})
 	if err != nil || n >= limit {
 		return n, err
@@ -39,7 +39,7 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storag
 // SweepLocks implements [storage.Sweeper].
 func (s *Store) SweepLocks(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
 	return s.sweep(ctx, fence, "locks", func(m *message, run []any, n *int64) {
-		m.ask(number64(n), "sweep_locks", append(run, micros(age), max(limit, 0))...)
+		m.query(number64(n), "sweep_locks", append(run, micros(age), max(limit, 0))...)
 	})
 }
 
@@ -49,7 +49,7 @@ func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step fun
 	var n, held int64
 	err := s.call(ctx, "sweep "+what, writing, func(m *message) {
 		d, i := unitOf(f)
-		m.ask(number64(&held), "sweep_fence", d, i)
+		m.query(number64(&held), "sweep_fence", d, i)
 		step(m, []any{d, i, f.Generation}, &n)
 	})
 	if err == nil && !owns(f, held) {

@@ -34,7 +34,7 @@ var ranks = map[string]rank{
 // everyday calls. With eight or more connections, an eighth is reserved for the leader's.
 type rankLimits [leading]chan struct{}
 
-func newTurns(conns int) rankLimits {
+func newRankLimits(conns int) rankLimits {
 	all := conns - conns/8
 	return rankLimits{
 		other: make(chan struct{}, all-max(conns/4, 1)), progress: make(chan struct{}, all-max(conns/8, 1)),
@@ -66,19 +66,19 @@ func (t *rankLimits) leave(from, to rank) {
 // connection back by calling leave.
 func (s *Store) enter(ctx context.Context, op string) (conn *pgxpool.Conn, leave func(), err error) {
 	began := time.Now()
-	turn, err := s.limits.take(ctx, ranks[op])
+	giveBack, err := s.limits.take(ctx, ranks[op])
 	if err != nil {
 		return nil, nil, s.noConnErr(err, s.busy())
 	}
 	if conn, err = s.pool.Acquire(ctx); err != nil {
-		turn()
+		giveBack()
 		text := s.busy()
 		if stat := s.pool.Stat(); stat.ConstructingConns() > 0 || stat.AcquiredConns()+stat.IdleConns() == 0 {
 			text = "cannot reach the database: no connection could be made in time"
 		}
 		return nil, nil, s.noConnErr(err, text)
 	}
-	leave = func() { s.release(conn); turn() }
+	leave = func() { s.release(conn); giveBack() }
 	deadline, _ := ctx.Deadline()
 	if tooLate(time.Until(deadline), deadline.Sub(began)) {
 		leave()

@@ -27,8 +27,8 @@ func (s *Store) readUnits(m *message, st *state, known *knownUnits) func() (*kno
 	var partial bool
 	var count int64
 	next := &knownUnits{}
-	m.ask(records(&changed), "units", known.revision, known.oldest, known.history)
-	m.ask(func(c *composite) error {
+	m.query(records(&changed), "units", known.revision, known.oldest, known.history)
+	m.query(func(c *composite) error {
 		partial, count = c.bool(), c.int()
 		next.oldest, next.history = c.text(), c.text()
 		return nil

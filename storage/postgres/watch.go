@@ -191,9 +191,9 @@ func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 // accepts LISTEN and forgets it, and nothing else would show that.
 func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 	channel := "emitd_probe_" + uuid.NewString()
-	asking, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	bounded, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	if _, err := conn.Exec(asking, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
+	if _, err := conn.Exec(bounded, "listen "+pgx.Identifier{channel}.Sanitize()); err != nil {
 		return err
 	}
 	if err := s.call(ctx, "probe", writing, func(m *message) { m.set("select pg_notify(" + pgschema.Literal(channel) + ", '')") }); err != nil {

@@ -229,11 +229,11 @@ func TestTwoMachinesOnOneFile(t *testing.T) {
 	head := look(t, intruder).Head
 	for range 2 {
 		_, err := s.Heartbeat(ctx, storage.Heartbeat{Node: someone("one"), Seq: 2, Advert: plainAdvert})
-		refused(t, err, errForeign)
+		refused(t, err, errOtherHost)
 		_, err = s.Snapshot(ctx)
-		refused(t, err, errForeign)
+		refused(t, err, errOtherHost)
 	}
-	if errors.Is(errForeign, storage.ErrUnavailable) {
+	if errors.Is(errOtherHost, storage.ErrUnavailable) {
 		t.Error("a file shared by two machines does not pass by itself")
 	}
 	if now := look(t, intruder).Head; now != head {

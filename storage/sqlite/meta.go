@@ -77,7 +77,7 @@ func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	switch {
 	case known && !here && st.c.adopted:
 		// The file belonged to this boot when the session began, so another machine writes it now.
-		return errForeign
+		return errOtherHost
 	case known && here && !restored && !moved:
 		st.c.adopted = true
 		s.stamp(st)
@@ -179,6 +179,6 @@ func randomID() string {
 }
 
 var (
-	errReplaced = errors.New("another file is in its place")
-	errForeign  = errors.New("another machine, or another boot of this one, has written the database file since it was opened here: one file serves the processes of one host; give each host its own store, or use Postgres")
+	errReplaced  = errors.New("another file is in its place")
+	errOtherHost = errors.New("another machine, or another boot of this one, has written the database file since it was opened here: one file serves the processes of one host; give each host its own store, or use Postgres")
 )

@@ -163,12 +163,12 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 
 // begin takes the write lock, reads the clock, and makes sure that the file belongs to this boot.
 func (s *Store) begin(ctx context.Context, c *session) (*step, error) {
-	asked := time.Now()
+	begun := time.Now()
 	if err := sqlitefile.RetryBusy(ctx, func() error { return c.Run(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		c.Broken = !sqlitefile.IsBusy(err) && ctx.Err() == nil
 		return nil, s.explain(err)
 	}
-	st := &step{query: query{c: c, ctx: context.WithoutCancel(ctx)}, waited: time.Since(asked)}
+	st := &step{query: query{c: c, ctx: context.WithoutCancel(ctx)}, waited: time.Since(begun)}
 	s.load(&st.query, &st.meta, &st.term, &st.lease)
 	if st.err == nil {
 		st.err = s.ensureIdentity(ctx, st)

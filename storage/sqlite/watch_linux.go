@@ -9,7 +9,7 @@ import (
 // changes reports changes of the file when they happen, if the kernel can (inotify). A hint of
 // another process is then found before the next check. The checks find what fails here, or is
 // missed because the file was replaced. end returns when all resources are released.
-func (w *wakeFile) changes() (told <-chan struct{}, end func()) {
+func (w *wakeFile) changes() (signal <-chan struct{}, end func()) {
 	none := func() {}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

@@ -3,4 +3,4 @@
 package sqlite
 
 // changes reports nothing on this system; the checks find the changes.
-func (*wakeFile) changes() (told <-chan struct{}, end func()) { return nil, func() {} }
+func (*wakeFile) changes() (signal <-chan struct{}, end func()) { return nil, func() {} }

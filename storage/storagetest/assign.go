@@ -30,17 +30,17 @@ var assignStories = []story{
 
 func declares(w *world) {
 	l, _ := w.cluster(0)
-	before := w.look()
+	before := w.snapshot()
 	r := l.change(storage.Change{Unit: unit1, Reason: "declared"})
-	w.within("since", r.Since, before.Now, w.look().Now)
+	w.within("since", r.Since, before.Now, w.snapshot().Now)
 	w.equal("row", r, daemon.Record{Unit: unit1, State: daemon.Unassigned, Since: r.Since, Reason: "declared"})
 	w.equal("row as read", w.unit(unit1), r)
-	w.equal("head", w.look().Head, before.Head) // a declaration is no event
+	w.equal("head", w.snapshot().Head, before.Head) // a declaration is no event
 
 	out := l.commit(storage.Change{Unit: unit2, Step: daemon.Assign, State: daemon.Unassigned, To: l.id})
 	w.equal("outcome for a unit that is not declared", out[0], storage.Outcome{Unit: unit2})
 	l.declare(unit0)
-	units := w.look().Units
+	units := w.snapshot().Units
 	w.equal("units", len(units), 2)
 	w.equal("order of units", units[0].Unit, unit0)
 }
@@ -59,7 +59,7 @@ func declaresOnce(w *world) {
 func retires(w *world) {
 	l, peers := w.cluster(1)
 	r := l.bring(unit0, peers[0], daemon.Deleted)
-	head := w.look().Head
+	head := w.snapshot().Head
 	w.unchanged(func() {
 		w.equal("applied with another generation", l.commit(storage.Change{Unit: unit0, State: r.State, Generation: r.Generation + 1, Retired: true})[0].Applied, false)
 		w.equal("applied with another state", l.commit(storage.Change{Unit: unit0, State: daemon.Active, Generation: r.Generation, Retired: true})[0].Applied, false)
@@ -74,7 +74,7 @@ func retires(w *world) {
 	w.equal("retired after a new declaration", l.change(storage.Change{Unit: unit0}).Retired, false)
 	l.change(storage.Change{Unit: unit0, State: r.State, Generation: r.Generation, Retired: true})
 	w.equal("retired after taking it back", l.change(storage.Change{Unit: unit0, State: r.State, Generation: r.Generation}).Retired, false)
-	w.equal("head", w.look().Head, head)
+	w.equal("head", w.snapshot().Head, head)
 	next := l.assign(unit0, peers[0])
 	w.holds(next.Generation > r.Generation, "generation %d after %d", next.Generation, r.Generation)
 }
@@ -83,13 +83,13 @@ func assignsAllFields(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	l.declare(unit0)
-	before := w.look()
+	before := w.snapshot()
 	r := l.change(storage.Change{
 		Unit: unit0, Step: daemon.Assign, State: daemon.Unassigned, To: p.id,
 		AcknowledgeTimeout: 31 * time.Second, DrainTimeout: 1500 * time.Millisecond,
 		Reason: "least loaded", Detail: json.RawMessage(`{"runner_up":"node-1"}`),
 	})
-	w.within("assigned_at", r.AssignedAt, before.Now, w.look().Now)
+	w.within("assigned_at", r.AssignedAt, before.Now, w.snapshot().Now)
 	w.equal("row", r, daemon.Record{
 		Unit: unit0, State: daemon.Assigning, Holder: p.id, Generation: r.Generation, Term: l.term.Number,
 		Since: r.AssignedAt, AssignedAt: r.AssignedAt, Reason: "least loaded",
@@ -218,9 +218,9 @@ func revokesOnce(w *world) {
 	for i, from := range []daemon.State{daemon.Assigning, daemon.Active} {
 		u := daemon.Unit{Daemon: "acme:revoke", Index: i}
 		r := l.bring(u, peers[0], from)
-		before := w.look()
+		before := w.snapshot()
 		got := l.change(on(r, daemon.Revoke, func(c *storage.Change) { c.DrainTimeout = time.Hour }))
-		w.within("revoked_at", got.RevokedAt, before.Now, w.look().Now)
+		w.within("revoked_at", got.RevokedAt, before.Now, w.snapshot().Now)
 		want := r
 		want.State, want.Since, want.RevokedAt, want.Reason = daemon.Revoking, got.RevokedAt, got.RevokedAt, "test"
 		w.equal("row", got, want)
@@ -244,7 +244,7 @@ func expires(w *world) {
 		for j, forced := range []bool{false, true} {
 			u := daemon.Unit{Daemon: "acme:expire", Index: 2*i + j}
 			r := l.bring(u, peers[0], from)
-			head := w.look().Head
+			head := w.snapshot().Head
 			got := l.change(on(r, daemon.Expire, func(c *storage.Change) { c.Forced = forced }))
 			want := r
 			want.State, want.Since, want.Reason, want.Forced = daemon.Deleted, got.Since, "test", forced
@@ -265,12 +265,12 @@ func expires(w *world) {
 func expiresWith(w *world) {
 	l, peers := w.cluster(1)
 	r := l.bring(unit0, peers[0], daemon.Assigning)
-	before := w.look().Now
+	before := w.snapshot().Now
 	r = l.change(on(r, daemon.Expire, func(c *storage.Change) { c.Embargo, c.Retired = time.Minute, true }))
 	w.equal("retired", r.Retired, true)
 	w.equal("embargoes", len(r.Embargoes), 1)
 	e := r.Embargoes[0]
-	w.within("end of the embargo", e.Until, before.Add(time.Minute), w.look().Now.Add(time.Minute))
+	w.within("end of the embargo", e.Until, before.Add(time.Minute), w.snapshot().Now.Add(time.Minute))
 	w.equal("embargo", e, daemon.Embargo{Incarnation: peers[0].id.Incarnation, Node: peers[0].id.Name, Until: e.Until, Length: time.Minute, Strikes: 1, Reason: "test"})
 	r = l.assign(unit0, peers[0])
 	r = l.change(on(r, daemon.Expire))
@@ -287,7 +287,7 @@ func listsHoldings(w *world) {
 	}
 	l.declare(unit0)
 	var wantA, wantB []daemon.Record
-	for _, r := range w.look().Units {
+	for _, r := range w.snapshot().Units {
 		switch {
 		case r.HeldBy(a.id.Incarnation):
 			wantA = append(wantA, r)

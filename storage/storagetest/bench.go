@@ -46,7 +46,7 @@ func fill(b *testing.B, f Factory, nodes, each int) (*world, leader, []*peer) {
 func benchFollower(b *testing.B, f Factory) {
 	_, _, peers := fill(b, f, 5, 20)
 	p := peers[0]
-	head := p.w.look().Head
+	head := p.w.snapshot().Head
 	b.ReportAllocs()
 	for b.Loop() {
 		if r := p.beat(after(head), heard(p.seq)); len(r.Units) != 20 {
@@ -57,7 +57,7 @@ func benchFollower(b *testing.B, f Factory) {
 
 func benchLeader(b *testing.B, f Factory) {
 	_, l, _ := fill(b, f, 5, 20)
-	head := l.w.look().Head
+	head := l.w.snapshot().Head
 	b.ReportAllocs()
 	for b.Loop() {
 		if r := l.beat(after(head), heard(l.seq), renew(l.term.Number, long), passes(l.seq)); r.Verdict != storage.Renew {
@@ -97,7 +97,7 @@ func benchSnapshot(b *testing.B, f Factory) {
 	w, _, _ := fill(b, f, 100, 10)
 	b.ReportAllocs()
 	for b.Loop() {
-		if s := w.look(); len(s.Nodes) != 100 || len(s.Units) != 1000 {
+		if s := w.snapshot(); len(s.Nodes) != 100 || len(s.Units) != 1000 {
 			b.Fatalf("%d nodes and %d units, want 100 and 1000", len(s.Nodes), len(s.Units))
 		}
 	}

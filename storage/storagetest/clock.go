@@ -27,11 +27,11 @@ var clockStories = []story{
 
 func leaseEnds(w *world) {
 	a, b := w.join("node-a"), w.join("node-b")
-	t := a.beat(stand(time.Minute)).Term
+	t := a.beat(campaign(time.Minute)).Term
 	w.Advance(time.Minute - time.Millisecond)
-	w.equal("verdict a millisecond before", b.beat(stand(long), seen(t.Number, 0)).Verdict, storage.Refuse)
+	w.equal("verdict a millisecond before", b.beat(campaign(long), seen(t.Number, 0)).Verdict, storage.Refuse)
 	w.Advance(time.Millisecond)
-	w.equal("verdict at the end", b.beat(stand(long), seen(t.Number, 0)).Verdict, storage.Elect)
+	w.equal("verdict at the end", b.beat(campaign(long), seen(t.Number, 0)).Verdict, storage.Elect)
 }
 
 func idleEnds(w *world) {
@@ -132,7 +132,7 @@ func stampsFacts(w *world) {
 	p := peers[0]
 	tick := func() time.Time {
 		w.Advance(time.Second)
-		return w.look().Now
+		return w.snapshot().Now
 	}
 	at := func(what string, got, want time.Time) { w.within(what, got, want, want) }
 
@@ -160,7 +160,7 @@ func stampsFacts(w *world) {
 	at("revoked_at of an ended assignment", r.RevokedAt, revoked)
 
 	times := []time.Time{assigned, active, resumed, revoked, ended}
-	events := w.history(w.look().Head - int64(len(times)))
+	events := w.history(w.snapshot().Head - int64(len(times)))
 	for i, e := range events {
 		at(string(e.Kind), e.At, times[i])
 	}
@@ -179,18 +179,18 @@ func stampsNews(w *world) {
 	}
 	p.beat(advert(plain), heard(1))
 	w.holds(w.row(p).ConfirmedAt.Equal(at), "heard_at moved with an advert")
-	w.holds(w.row(p).RegisteredAt.Before(w.look().Now), "registered_at moved with an advert")
-	now := w.look().Now
+	w.holds(w.row(p).RegisteredAt.Before(w.snapshot().Now), "registered_at moved with an advert")
+	now := w.snapshot().Now
 	p.beat(heard(2))
-	w.within("heard_at", w.row(p).ConfirmedAt, now, w.look().Now)
+	w.within("heard_at", w.row(p).ConfirmedAt, now, w.snapshot().Now)
 	w.Advance(time.Second)
-	now = w.look().Now
+	now = w.snapshot().Now
 	p.beat()
-	w.within("last_heartbeat_at", w.row(p).LastHeartbeatAt, now, w.look().Now)
+	w.within("last_heartbeat_at", w.row(p).LastHeartbeatAt, now, w.snapshot().Now)
 	w.Advance(time.Second)
 	p.report()
 	p.leave(storage.Leave{Drain: true})
-	w.holds(w.row(p).LastHeartbeatAt.Before(w.look().Now.Add(-rounding)), "a report or a leave counts as a heartbeat")
+	w.holds(w.row(p).LastHeartbeatAt.Before(w.snapshot().Now.Add(-rounding)), "a report or a leave counts as a heartbeat")
 }
 
 func numbersOverStepBack(w *world) {
@@ -207,27 +207,27 @@ func numbersOverStepBack(w *world) {
 	w.Advance(3 * time.Hour)
 	a.leave(storage.Leave{Resign: last.Number})
 	next := a.lead()
-	now := w.look().Now.UnixMilli()
-	w.holds(next.Number > last.Number && next.Number <= now && next.Number > now-patience.Milliseconds(), "number %d at %d", next.Number, now)
+	now := w.snapshot().Now.UnixMilli()
+	w.holds(next.Number > last.Number && next.Number <= now && next.Number > now-waitTimeout.Milliseconds(), "number %d at %d", next.Number, now)
 }
 
 func stepForward(w *world) {
 	a, b := w.join("node-a"), w.join("node-b")
-	t := a.beat(stand(time.Minute)).Term
+	t := a.beat(campaign(time.Minute)).Term
 	w.Advance(time.Hour)
 	r := a.beat(renew(t.Number, time.Minute))
 	w.equal("verdict of the holder", r.Verdict, storage.Renew)
-	w.equal("verdict of a candidate", b.beat(stand(long), seen(t.Number, 1)).Verdict, storage.Refuse)
+	w.equal("verdict of a candidate", b.beat(campaign(long), seen(t.Number, 1)).Verdict, storage.Refuse)
 	w.Advance(time.Hour)
-	w.equal("verdict of a candidate after the end", b.beat(stand(long), seen(t.Number, 1)).Verdict, storage.Elect)
+	w.equal("verdict of a candidate after the end", b.beat(campaign(long), seen(t.Number, 1)).Verdict, storage.Elect)
 }
 
 func stepBack(w *world) {
 	a, b := w.join("node-a"), w.join("node-b")
-	t := a.beat(stand(time.Minute)).Term
+	t := a.beat(campaign(time.Minute)).Term
 	w.Advance(-time.Hour)
-	w.equal("verdict by the store's clock", b.beat(stand(long), seen(t.Number, 0)).Verdict, storage.Refuse)
-	w.equal("verdict by the own clock", b.beat(stand(long), seen(t.Number, 0), unchanged).Verdict, storage.Elect)
+	w.equal("verdict by the store's clock", b.beat(campaign(long), seen(t.Number, 0)).Verdict, storage.Refuse)
+	w.equal("verdict by the own clock", b.beat(campaign(long), seen(t.Number, 0), unchanged).Verdict, storage.Elect)
 }
 
 func lockNumbersOverStepBack(w *world) {

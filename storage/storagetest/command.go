@@ -23,14 +23,14 @@ var commandStories = []story{
 
 func files(w *world) {
 	l, peers := w.cluster(1)
-	before := w.look()
+	before := w.snapshot()
 	want := storage.Command{
 		ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: hostile[0], Reason: hostile[1],
 		Term: l.term.Number, Cooldown: 90 * time.Second, Args: json.RawMessage(`{"a":[1,2]}`),
 	}
 	got, err := w.Store.Submit(w.ctx, want)
 	w.ok(err)
-	w.within("created_at", got.CreatedAt, before.Now, w.look().Now)
+	w.within("created_at", got.CreatedAt, before.Now, w.snapshot().Now)
 	want.CreatedAt = got.CreatedAt
 	w.equal("command", *got, want)
 	for _, p := range []*peer{l.peer, peers[0]} {
@@ -75,7 +75,7 @@ func filesOnce(w *world) {
 
 func refusesOtherTerm(w *world) {
 	l, _ := w.cluster(0)
-	head := w.look().Head
+	head := w.snapshot().Head
 	for i, n := range []int64{l.term.Number - 1, l.term.Number + 1} {
 		c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, i), Kind: daemon.CommandResign, Term: n})
 		w.ok(err)
@@ -83,7 +83,7 @@ func refusesOtherTerm(w *world) {
 		w.holds(c.DoneAt.Equal(c.CreatedAt), "done at %v, created at %v", c.DoneAt, c.CreatedAt)
 	}
 	w.equal("commands that wait", len(l.beat().Commands), 0)
-	w.equal("held", w.look().Term.Held(), true)
+	w.equal("held", w.snapshot().Term.Held(), true)
 	w.equal("events", len(w.history(head)), 2)
 }
 
@@ -93,7 +93,7 @@ func fulfils(w *world) {
 		_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, i), Kind: daemon.CommandResign})
 		w.ok(err)
 	}
-	before := w.look().Now
+	before := w.snapshot().Now
 	l.leave(storage.Leave{Resign: l.term.Number, Command: uuid(4, 0), Actor: "alice", Reason: node.Resigned})
 	waiting := peers[0].beat().Commands
 	w.equal("commands that wait", len(waiting), 1)
@@ -101,7 +101,7 @@ func fulfils(w *world) {
 	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 0), Kind: daemon.CommandResign})
 	w.ok(err)
 	w.equal("result", c.Result, "done")
-	w.within("done_at", c.DoneAt, before, w.look().Now)
+	w.within("done_at", c.DoneAt, before, w.snapshot().Now)
 	l.leave(storage.Leave{Command: uuid(4, 0)})
 	l.leave(storage.Leave{Command: uuid(4, 77)})
 	again, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 0), Kind: daemon.CommandResign})
@@ -120,13 +120,13 @@ func fulfilsTooLate(w *world) {
 	c, err = w.Store.Submit(w.ctx, storage.Command{ID: c.ID, Kind: daemon.CommandResign})
 	w.ok(err)
 	w.holds(strings.HasPrefix(c.Result, "conflict: "), "result is %q", c.Result)
-	w.equal("term", w.look().Term, next)
+	w.equal("term", w.snapshot().Term, next)
 	w.equal("commands that wait", len(peers[0].beat().Commands), 0)
 }
 
 func filesOther(w *world) {
 	l, _ := w.cluster(0)
-	head := w.look().Head
+	head := w.snapshot().Head
 	args := daemon.CommandArgs{Node: "x"}.Encode()
 	cordon, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandCordon, Actor: "alice", Args: args})
 	w.ok(err)
@@ -136,7 +136,7 @@ func filesOther(w *world) {
 	drain, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 3), Kind: daemon.CommandDrain, Args: args})
 	w.ok(err)
 	w.equal("commands of a heartbeat", l.beat().Commands, []storage.Command{*drain})
-	w.equal("open commands", w.look().Commands, []storage.Command{*cordon, *later, *drain})
+	w.equal("open commands", w.snapshot().Commands, []storage.Command{*cordon, *later, *drain})
 	var kinds []daemon.EventKind
 	for _, e := range w.history(head) {
 		kinds = append(kinds, e.Kind)
@@ -150,7 +150,7 @@ func stands(w *world) {
 	args := daemon.CommandArgs{Node: hostile[0], To: hostile[1]}.Encode()
 	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandDrain, Actor: hostile[0], Reason: hostile[1], Args: args})
 	w.ok(err)
-	head := w.look().Head
+	head := w.snapshot().Head
 	answer := func(results ...storage.CommandResult) {
 		_, err := l.via.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Commands: results})
 		w.ok(err)
@@ -159,18 +159,18 @@ func stands(w *world) {
 	answer(inForce)
 	answer(inForce, storage.CommandResult{ID: uuid(4, 77), Result: daemon.ResultDone, Done: true})
 	c.Result = daemon.ResultInForce
-	w.equal("open commands", w.look().Commands, []storage.Command{*c})
+	w.equal("open commands", w.snapshot().Commands, []storage.Command{*c})
 	w.equal("commands of a heartbeat", l.beat().Commands, []storage.Command{*c})
-	before := w.look().Now
+	before := w.snapshot().Now
 	lifted := storage.CommandResult{ID: c.ID, Result: daemon.ResultLifted + ": by " + hostile[2], Done: true}
 	answer(lifted)
 	answer(storage.CommandResult{ID: c.ID, Result: daemon.ResultDone, Done: true})
-	w.equal("open commands", len(w.look().Commands), 0)
+	w.equal("open commands", len(w.snapshot().Commands), 0)
 	w.equal("commands of a heartbeat", len(l.beat().Commands), 0)
 	again, err := w.Second.Submit(w.ctx, storage.Command{ID: c.ID, Kind: daemon.CommandDrain})
 	w.ok(err)
 	w.equal("result", again.Result, lifted.Result)
-	w.within("done_at", again.DoneAt, before, w.look().Now)
+	w.within("done_at", again.DoneAt, before, w.snapshot().Now)
 	e := w.history(head)
 	w.equal("events", len(e), 2)
 	for i, result := range []string{inForce.Result, lifted.Result} {
@@ -196,5 +196,5 @@ func answersUnderItsTerm(w *world) {
 		})
 		w.refused(err, storage.ErrTermLost)
 	})
-	w.equal("open commands", w.look().Commands, []storage.Command{*c})
+	w.equal("open commands", w.snapshot().Commands, []storage.Command{*c})
 }

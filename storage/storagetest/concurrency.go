@@ -101,8 +101,8 @@ func racesForFreeTerm(w *world) {
 	peers := w.spread(16)
 	var last node.Term
 	for range 5 {
-		head := w.look().Head
-		winner, term := w.oneWinner(peers, w.race(peers, stand(long)))
+		head := w.snapshot().Head
+		winner, term := w.oneWinner(peers, w.race(peers, campaign(long)))
 		w.holds(term.Number > last.Number, "number %d after %d", term.Number, last.Number)
 		w.equal("ordinal", term.Ordinal, last.Ordinal+1)
 		w.equal("events", len(w.history(head)), 1)
@@ -117,7 +117,7 @@ func racesForExpiredTerm(w *world) {
 	for range 5 {
 		r := holder.beat(renew(term.Number, over))
 		candidates := slices.DeleteFunc(slices.Clone(peers), func(p *peer) bool { return p == holder })
-		holder, term = w.oneWinner(candidates, w.race(candidates, stand(long), seen(term.Number, r.Lease.Renewals)))
+		holder, term = w.oneWinner(candidates, w.race(candidates, campaign(long), seen(term.Number, r.Lease.Renewals)))
 	}
 	w.equal("ordinal", term.Ordinal, int64(6))
 }
@@ -140,8 +140,8 @@ func racesForID(w *world) {
 		}
 	})
 	w.equal("accepted", accepted.Load(), int32(1))
-	w.equal("rows", len(w.look().Nodes), 1)
-	w.equal("events", w.look().Head, int64(1))
+	w.equal("rows", len(w.snapshot().Nodes), 1)
+	w.equal("events", w.snapshot().Head, int64(1))
 }
 
 func racesWithItself(w *world) {
@@ -160,7 +160,7 @@ func racesWithItself(w *world) {
 		})
 		w.equal("accepted", accepted.Load(), int32(1))
 	}
-	w.equal("renewals", w.look().Lease.Renewals, int64(10))
+	w.equal("renewals", w.snapshot().Lease.Renewals, int64(10))
 }
 
 func racesForUnit(w *world) {
@@ -251,8 +251,8 @@ func commitsOrLoses(w *world) {
 	b.via = w.Second
 	l.declare(unit0, unit1, unit2)
 	for range 10 {
-		old, head := l.term, w.look().Head
-		claim := []edit{stand(long), seen(old.Number, w.look().Lease.Renewals), unchanged}
+		old, head := l.term, w.snapshot().Head
+		claim := []edit{campaign(long), seen(old.Number, w.snapshot().Lease.Renewals), unchanged}
 		w.together(4, func(i int) {
 			if i == 0 {
 				if r, err := b.try(claim...); err != nil || r.Verdict != storage.Elect {
@@ -288,7 +288,7 @@ func commitsOrLoses(w *world) {
 		_, err := l.try()
 		w.refused(err, storage.ErrTermLost)
 		a, b = b, a
-		l = leader{peer: a, term: w.look().Term}
+		l = leader{peer: a, term: w.snapshot().Term}
 	}
 }
 
@@ -312,7 +312,7 @@ func resumesOnce(w *world) {
 
 func submitsOnce(w *world) {
 	w.join("node-a")
-	head := w.look().Head
+	head := w.snapshot().Head
 	actors := make([]string, 8)
 	w.together(8, func(i int) {
 		c, err := w.handle(i).Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: fmt.Sprint(i)})
@@ -323,7 +323,7 @@ func submitsOnce(w *world) {
 		actors[i] = c.Actor
 	})
 	w.equal("commands", len(slices.Compact(actors)), 1)
-	w.equal("events", w.look().Head, head+1)
+	w.equal("events", w.snapshot().Head, head+1)
 }
 
 func readsWhileWriting(w *world) {
@@ -423,7 +423,7 @@ func (w *world) follow(ctx context.Context, s storage.Store) []daemon.Event {
 func looksWhileWriting(w *world) {
 	l, peers := w.cluster(1)
 	l.declare(unit0, unit1)
-	start := w.look().Head
+	start := w.snapshot().Head
 	ctx, stop := context.WithCancel(w.ctx)
 	w.together(3, func(i int) {
 		if i == 0 {

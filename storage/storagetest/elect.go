@@ -31,8 +31,8 @@ var electStories = []story{
 
 func electsOnEmpty(w *world) {
 	p := w.join("node-a")
-	before := w.look()
-	r := p.beat(stand(long))
+	before := w.snapshot()
+	r := p.beat(campaign(long))
 	w.equal("verdict", r.Verdict, storage.Elect)
 	w.equal("leader", r.Term.Leader, p.id)
 	w.equal("ordinal", r.Term.Ordinal, int64(1))
@@ -41,7 +41,7 @@ func electsOnEmpty(w *world) {
 	w.holds(r.Term.Number >= before.Now.UnixMilli() && r.Term.Number <= r.Now.UnixMilli()+1, "number %d is not of the store's clock, %d", r.Term.Number, r.Now.UnixMilli())
 	w.within("elected_at", r.Term.ElectedAt, before.Now, r.Now)
 	w.within("expires_at", r.Lease.ExpiresAt, before.Now.Add(long), r.Now.Add(long))
-	snap := w.look()
+	snap := w.snapshot()
 	w.equal("term as read", snap.Term, r.Term)
 	w.equal("lease as read", snap.Lease, r.Lease)
 
@@ -58,24 +58,24 @@ func electsOnlyCandidates(w *world) {
 	for _, edits := range [][]edit{nil, {renew(1, long)}, {unchanged, seen(0, 0)}} {
 		w.equal("verdict", p.beat(edits...).Verdict, storage.Refuse)
 	}
-	w.equal("term", w.look().Term, node.Term{})
+	w.equal("term", w.snapshot().Term, node.Term{})
 }
 
 func refusesLiveTerm(w *world) {
 	l, peers := w.cluster(1)
-	before := w.look()
+	before := w.snapshot()
 	for _, edits := range [][]edit{
-		{stand(long)},
-		{stand(long), seen(l.term.Number, 0)},
-		{stand(long), seen(l.term.Number, 1), unchanged},
-		{stand(long), seen(l.term.Number-1, 0), unchanged},
+		{campaign(long)},
+		{campaign(long), seen(l.term.Number, 0)},
+		{campaign(long), seen(l.term.Number, 1), unchanged},
+		{campaign(long), seen(l.term.Number-1, 0), unchanged},
 	} {
 		r := peers[0].beat(edits...)
 		w.equal("verdict", r.Verdict, storage.Refuse)
 		w.equal("term that the candidate is told", r.Term, before.Term)
 		w.equal("lease that the candidate is told", r.Lease, before.Lease)
 	}
-	after := w.look()
+	after := w.snapshot()
 	w.equal("term", after.Term, before.Term)
 	w.equal("lease", after.Lease, before.Lease)
 	w.equal("head", after.Head, before.Head)
@@ -84,13 +84,13 @@ func refusesLiveTerm(w *world) {
 func replacesExpired(w *world) {
 	a, b := w.join("node-a"), w.join("node-b")
 	a.lead()
-	old := a.beat(renew(w.look().Term.Number, over))
+	old := a.beat(renew(w.snapshot().Term.Number, over))
 	w.equal("verdict", old.Verdict, storage.Renew)
 	for _, s := range []edit{seen(old.Term.Number, 0), seen(old.Term.Number-1, 1), seen(0, 0)} {
-		w.equal("verdict of a candidate that saw something else", b.beat(stand(long), s).Verdict, storage.Refuse)
+		w.equal("verdict of a candidate that saw something else", b.beat(campaign(long), s).Verdict, storage.Refuse)
 	}
-	head := w.look().Head
-	r := b.beat(stand(long), seen(old.Term.Number, old.Lease.Renewals))
+	head := w.snapshot().Head
+	r := b.beat(campaign(long), seen(old.Term.Number, old.Lease.Renewals))
 	w.equal("verdict", r.Verdict, storage.Elect)
 	w.equal("leader", r.Term.Leader, b.id)
 	w.equal("ordinal", r.Term.Ordinal, old.Term.Ordinal+1)
@@ -119,9 +119,9 @@ func leaseEnd(w *world, e daemon.Event) time.Time {
 func replacesUnchanged(w *world) {
 	l, peers := w.cluster(1)
 	l.beat(renew(l.term.Number, long))
-	w.equal("verdict with a renewal missed", peers[0].beat(stand(long), seen(l.term.Number, 0), unchanged).Verdict, storage.Refuse)
-	head := w.look().Head
-	r := peers[0].beat(stand(long), seen(l.term.Number, 1), unchanged)
+	w.equal("verdict with a renewal missed", peers[0].beat(campaign(long), seen(l.term.Number, 0), unchanged).Verdict, storage.Refuse)
+	head := w.snapshot().Head
+	r := peers[0].beat(campaign(long), seen(l.term.Number, 1), unchanged)
 	w.equal("verdict", r.Verdict, storage.Elect)
 	// By the store's clock the lease would have continued: the election ends it.
 	e := w.history(head)
@@ -130,35 +130,35 @@ func replacesUnchanged(w *world) {
 
 func renews(w *world) {
 	l, _ := w.cluster(0)
-	first := w.look()
+	first := w.snapshot()
 	for i := int64(1); i <= 3; i++ {
-		before := w.look()
+		before := w.snapshot()
 		r := l.beat(renew(l.term.Number, 2*long))
 		w.equal("verdict", r.Verdict, storage.Renew)
 		w.equal("term", r.Term, first.Term)
 		w.equal("renewals", r.Lease.Renewals, i)
 		w.within("expires_at", r.Lease.ExpiresAt, before.Now.Add(2*long), r.Now.Add(2*long))
 	}
-	w.equal("head", w.look().Head, first.Head) // a renewal is no event
+	w.equal("head", w.snapshot().Head, first.Head) // a renewal is no event
 }
 
 func renewsOnlyOwn(w *world) {
 	l, peers := w.cluster(1)
-	before := w.look()
+	before := w.snapshot()
 	for _, p := range peers {
 		w.equal("verdict of another", p.beat(renew(l.term.Number, long)).Verdict, storage.Refuse)
 	}
 	for _, n := range []int64{0, l.term.Number - 1, l.term.Number + 1} {
 		w.equal("verdict of another number", l.beat(renew(n, long)).Verdict, storage.Refuse)
 	}
-	after := w.look()
+	after := w.snapshot()
 	w.equal("term", after.Term, before.Term)
 	w.equal("lease", after.Lease, before.Lease)
 }
 
 func renewsExpired(w *world) {
 	p := w.join("node-a")
-	t := p.beat(stand(over)).Term
+	t := p.beat(campaign(over)).Term
 	w.equal("verdict", p.beat(renew(t.Number, over)).Verdict, storage.Renew)
 	r := p.beat(renew(t.Number, long))
 	w.equal("verdict", r.Verdict, storage.Renew)
@@ -168,18 +168,18 @@ func renewsExpired(w *world) {
 
 func keepsLostElection(w *world) {
 	p := w.join("node-a")
-	t := p.beat(stand(over)).Term // its reply is lost
-	r := p.beat(stand(long))
+	t := p.beat(campaign(over)).Term // its reply is lost
+	r := p.beat(campaign(long))
 	w.equal("verdict", r.Verdict, storage.Renew)
 	w.equal("term", r.Term, t)
-	w.equal("verdict with an older loss", p.beat(stand(long), lostThrough(t.Number-1)).Verdict, storage.Renew)
+	w.equal("verdict with an older loss", p.beat(campaign(long), lostThrough(t.Number-1)).Verdict, storage.Renew)
 }
 
 func replacesOwnLost(w *world) {
 	l, _ := w.cluster(0)
-	head := w.look().Head
+	head := w.snapshot().Head
 	w.equal("verdict of a renewal", l.beat(renew(l.term.Number, long), lostThrough(l.term.Number)).Verdict, storage.Refuse)
-	r := l.beat(stand(long), lostThrough(l.term.Number))
+	r := l.beat(campaign(long), lostThrough(l.term.Number))
 	w.equal("verdict", r.Verdict, storage.Elect)
 	w.equal("leader", r.Term.Leader, l.id)
 	w.equal("ordinal", r.Term.Ordinal, l.term.Ordinal+1)
@@ -197,12 +197,12 @@ func replacesOwnLost(w *world) {
 func leavesSuccessorAlone(w *world) {
 	l, peers := w.cluster(1)
 	now := peers[0].replaceLeader(l.term)
-	before := w.look()
+	before := w.snapshot()
 	w.equal("verdict of the old holder", l.beat(renew(l.term.Number, 5*long), passes(9)).Verdict, storage.Refuse)
-	w.equal("verdict of the old holder, standing", l.beat(stand(5*long)).Verdict, storage.Refuse)
+	w.equal("verdict of the old holder, standing", l.beat(campaign(5*long)).Verdict, storage.Refuse)
 	l.leave(storage.Leave{Resign: l.term.Number})
 	l.leave(storage.Leave{Resign: now.Number})
-	after := w.look()
+	after := w.snapshot()
 	w.equal("term", after.Term, before.Term)
 	w.equal("lease", after.Lease, before.Lease)
 	w.equal("head", after.Head, before.Head)
@@ -210,10 +210,10 @@ func leavesSuccessorAlone(w *world) {
 
 func neverLeads(w *world) {
 	p := w.join("node-a", advert(daemon.Advert{Traits: node.Traits{NeverLead: true}}))
-	w.equal("verdict", p.beat(stand(long)).Verdict, storage.Refuse)
-	w.equal("verdict of a heartbeat that registers", w.unregistered("node-b").beat(advert(daemon.Advert{Traits: node.Traits{NeverLead: true}}), stand(long)).Verdict, storage.Refuse)
-	w.equal("held", w.look().Term.Held(), false)
-	w.equal("verdict of another", w.join("node-c").beat(stand(long)).Verdict, storage.Elect)
+	w.equal("verdict", p.beat(campaign(long)).Verdict, storage.Refuse)
+	w.equal("verdict of a heartbeat that registers", w.unregistered("node-b").beat(advert(daemon.Advert{Traits: node.Traits{NeverLead: true}}), campaign(long)).Verdict, storage.Refuse)
+	w.equal("held", w.snapshot().Term.Held(), false)
+	w.equal("verdict of another", w.join("node-c").beat(campaign(long)).Verdict, storage.Elect)
 }
 
 func electsProcess(w *world) {
@@ -221,29 +221,29 @@ func electsProcess(w *world) {
 	t := a.lead()
 	b := a.again()
 	b.beat(advert(plain), ttl(0))
-	for _, edits := range [][]edit{{stand(long)}, {renew(t.Number, long)}, {stand(long), lostThrough(t.Number)}} {
+	for _, edits := range [][]edit{{campaign(long)}, {renew(t.Number, long)}, {campaign(long), lostThrough(t.Number)}} {
 		w.equal("verdict of the other process", b.beat(edits...).Verdict, storage.Refuse)
 	}
 	b.leave(storage.Leave{Resign: t.Number})
-	w.equal("held", w.look().Term.Held(), true)
+	w.equal("held", w.snapshot().Term.Held(), true)
 	w.equal("verdict of the holder", a.beat(renew(t.Number, long)).Verdict, storage.Renew)
 }
 
 func numbersPastSeen(w *world) {
-	future := w.look().Now.Add(100 * 365 * 24 * time.Hour).UnixMilli()
+	future := w.snapshot().Now.Add(100 * 365 * 24 * time.Hour).UnixMilli()
 	a, b := w.join("node-a"), w.join("node-b")
-	r := a.beat(stand(long), highest(future, 0))
+	r := a.beat(campaign(long), highest(future, 0))
 	w.equal("number after the claimant's highest", r.Term.Number, future+1)
 	b.beat(highest(future+500, 0))
 	a.leave(storage.Leave{Resign: r.Term.Number})
-	w.equal("number after another's highest", a.beat(stand(long)).Term.Number, future+501)
+	w.equal("number after another's highest", a.beat(campaign(long)).Term.Number, future+501)
 	a.leave(storage.Leave{Resign: future + 501})
 	a.leave(storage.Leave{Deregister: true})
-	w.equal("number after the previous", b.beat(stand(long)).Term.Number, future+502)
+	w.equal("number after the previous", b.beat(campaign(long)).Term.Number, future+502)
 	b.leave(storage.Leave{Resign: future + 502})
 	c := w.join("node-c", highest(future+900, 0))
 	c.leave(storage.Leave{Deregister: true})
-	w.equal("number after a tombstone's highest", b.beat(stand(long)).Term.Number, future+901)
+	w.equal("number after a tombstone's highest", b.beat(campaign(long)).Term.Number, future+901)
 }
 
 func numbersGrow(w *world) {
@@ -260,7 +260,7 @@ func numbersGrow(w *world) {
 			next = q.lead()
 		} else {
 			r := p.beat(renew(last.Number, over))
-			next = q.beat(stand(long), seen(last.Number, r.Lease.Renewals)).Term
+			next = q.beat(campaign(long), seen(last.Number, r.Lease.Renewals)).Term
 		}
 		w.holds(next.Number > last.Number, "number %d after %d", next.Number, last.Number)
 		w.equal("ordinal", next.Ordinal, last.Ordinal+1)
@@ -271,10 +271,10 @@ func numbersGrow(w *world) {
 func followerTouchesOwnRow(w *world) {
 	l, peers := w.cluster(2)
 	l.bring(unit0, peers[0], daemon.Active)
-	before := w.look()
+	before := w.snapshot()
 	p := peers[0]
-	p.beat(stand(long), heard(1), highest(9, 9), after(0), members)
-	after := w.look()
+	p.beat(campaign(long), heard(1), highest(9, 9), after(0), members)
+	after := w.snapshot()
 	for i := range before.Nodes {
 		if before.Nodes[i].Incarnation == p.id.Incarnation {
 			before.Nodes[i] = after.Nodes[i]
@@ -288,7 +288,7 @@ func stampsPasses(w *world) {
 	l, _ := w.cluster(0)
 	n := l.term.Number
 	w.equal("last_pass_at before the first pass", l.beat(renew(n, long)).Lease.LastPassAt.IsZero(), true)
-	before := w.look().Now
+	before := w.snapshot().Now
 	r := l.beat(renew(n, long), passes(3))
 	w.equal("pass_seq", r.Lease.PassSeq, uint64(3))
 	w.within("last_pass_at", r.Lease.LastPassAt, before, r.Now)
@@ -300,6 +300,6 @@ func stampsPasses(w *world) {
 	}
 	successor := w.join("node-b")
 	successor.replaceLeader(l.term)
-	w.equal("pass_seq of a new term", w.look().Lease.PassSeq, uint64(0))
-	w.equal("last_pass_at of a new term", w.look().Lease.LastPassAt.IsZero(), true)
+	w.equal("pass_seq of a new term", w.snapshot().Lease.PassSeq, uint64(0))
+	w.equal("last_pass_at of a new term", w.snapshot().Lease.LastPassAt.IsZero(), true)
 }

@@ -21,7 +21,7 @@ func marksEnded(w *world) {
 	_, peers := w.cluster(3)
 	a, b, left := peers[0], peers[1], peers[2]
 	left.leave(storage.Leave{Deregister: true})
-	head := w.look().Head
+	head := w.snapshot().Head
 	r := a.beat(ended(b, a, left, w.unregistered("x")), members)
 	for _, m := range r.Members {
 		w.equal("told at once of "+m.Name, m.ExitProven, m.Incarnation == b.id.Incarnation)
@@ -30,13 +30,13 @@ func marksEnded(w *world) {
 	w.equal("the one who looked", w.row(a).ExitProven, false)
 	w.equal("a tombstone", w.row(left).ExitProven, false)
 	w.equal("seq of the ended", w.row(b).Seq, b.seq)
-	w.equal("head", w.look().Head, head)
+	w.equal("head", w.snapshot().Head, head)
 }
 
 func vacatesEnded(w *world) {
 	l, peers := w.cluster(1)
 	a := peers[0]
-	head := w.look().Head
+	head := w.snapshot().Head
 	r := a.beat(ended(l.peer))
 	w.equal("verdict", r.Verdict, storage.Refuse)
 	w.equal("held", r.Term.Held(), false)
@@ -52,16 +52,16 @@ func vacatesEnded(w *world) {
 	_, err := l.try(storage.Change{Unit: unit0})
 	w.refused(err, storage.ErrTermLost)
 	// Reported again, it changes nothing.
-	head = w.look().Head
+	head = w.snapshot().Head
 	a.beat(ended(l.peer))
-	w.equal("head", w.look().Head, head)
+	w.equal("head", w.snapshot().Head, head)
 }
 
 func electsByProof(w *world) {
 	l, peers := w.cluster(1)
 	a := peers[0]
-	head := w.look().Head
-	r := a.beat(stand(long), ended(l.peer))
+	head := w.snapshot().Head
+	r := a.beat(campaign(long), ended(l.peer))
 	w.equal("verdict", r.Verdict, storage.Elect)
 	w.equal("leader", r.Term.Leader, a.id)
 	w.holds(r.Term.Number > l.term.Number, "number %d is not above %d", r.Term.Number, l.term.Number)
@@ -75,7 +75,7 @@ func electsByProof(w *world) {
 func keepsOthersTerm(w *world) {
 	l, peers := w.cluster(2)
 	a, b := peers[0], peers[1]
-	r := a.beat(stand(long), seen(l.term.Number, 0), ended(b))
+	r := a.beat(campaign(long), seen(l.term.Number, 0), ended(b))
 	w.equal("verdict", r.Verdict, storage.Refuse)
 	w.equal("leader", r.Term.Leader, l.id)
 	w.equal("held", r.Term.Held(), true)

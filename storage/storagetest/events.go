@@ -46,7 +46,7 @@ func pages(w *world) {
 		w.equal(fmt.Sprintf("page after %d of %d", c.after, c.limit), seqs(page.Events), c.want)
 		w.equal("head", page.Head, int64(7))
 	}
-	w.equal("head of the snapshot", w.look().Head, int64(7))
+	w.equal("head of the snapshot", w.snapshot().Head, int64(7))
 }
 
 func pagesEmpty(w *world) {
@@ -61,7 +61,7 @@ func bringsRoll(w *world) {
 	l.bring(unit0, p, daemon.Deleted)
 	late := w.join("late")
 	l.declareDead(late)
-	head := w.look().Head
+	head := w.snapshot().Head
 	r := p.beat(after(0))
 	var kinds []daemon.EventKind
 	for i, e := range r.Events {
@@ -120,7 +120,7 @@ func tellsAhead(w *world) {
 func boundsRoll(w *world) {
 	l, peers := w.cluster(1)
 	guard := storage.NodeVersion{Incarnation: peers[0].id.Incarnation}
-	start := w.look().Head
+	start := w.snapshot().Head
 	for i := range 510 {
 		l.changeNode(storage.NodeChange{Guard: guard, State: []node.State{node.Late, node.Deaf}[i%2]})
 	}

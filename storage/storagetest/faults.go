@@ -22,7 +22,7 @@ var faultStories = []story{
 	{"a stamp whose reply was lost", 0, losesStamp},
 	{"a lock whose reply was lost", Locks, losesLock},
 	{"a store that became another one says so and since when", IdentityChange, becomesAnother},
-	{"what was decided from another store is refused", IdentityChange, refusesForeign},
+	{"what was decided from another store is refused", IdentityChange, refusesOtherStore},
 	{"a call whose context has ended changes nothing", 0, respectsContext},
 }
 
@@ -54,16 +54,16 @@ func losesRegistration(w *world) {
 		w.refused(err, storage.ErrStaleSeq)
 	})
 	p.beat(advert(plain))
-	w.equal("events", w.look().Head, int64(1))
+	w.equal("events", w.snapshot().Head, int64(1))
 	w.equal("seq", w.row(p).Seq, p.seq)
 }
 
 func losesElection(w *world) {
 	p := w.join("node-a")
-	head := w.look().Head
-	p.loseBeat(stand(long))
-	won := w.look().Term
-	r := p.beat(stand(long))
+	head := w.snapshot().Head
+	p.loseBeat(campaign(long))
+	won := w.snapshot().Term
+	r := p.beat(campaign(long))
 	w.equal("verdict", r.Verdict, storage.Renew)
 	w.equal("term", r.Term, won)
 	w.equal("events", len(w.history(head)), 1)
@@ -72,12 +72,12 @@ func losesElection(w *world) {
 
 func losesTakeOver(w *world) {
 	a, b := w.join("node-a"), w.join("node-b")
-	old := a.beat(stand(over)).Term
-	b.loseBeat(stand(long), seen(old.Number, 0))
-	won := w.look().Term
+	old := a.beat(campaign(over)).Term
+	b.loseBeat(campaign(long), seen(old.Number, 0))
+	won := w.snapshot().Term
 	w.equal("leader", won.Leader, b.id)
 	w.equal("verdict of the old holder", a.beat(renew(old.Number, long)).Verdict, storage.Refuse)
-	r := b.beat(stand(long), seen(old.Number, 0))
+	r := b.beat(campaign(long), seen(old.Number, 0))
 	w.equal("verdict", r.Verdict, storage.Renew)
 	w.equal("term", r.Term, won)
 }
@@ -95,7 +95,7 @@ func losesCommit(w *world) {
 		_, err := w.Store.Commit(w.ctx, commit)
 		return err
 	})
-	after := w.look().Units
+	after := w.snapshot().Units
 	w.unchanged(func() {
 		out, err := w.Store.Commit(w.ctx, commit)
 		w.ok(err)
@@ -111,7 +111,7 @@ func losesReport(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	r := l.assign(unit0, p)
-	head := w.look().Head
+	head := w.snapshot().Head
 	report := storage.Report{Node: p.id, Seq: p.next(), Units: []storage.UnitReport{{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge}}}
 	w.lose(func() error {
 		_, err := w.Store.Report(w.ctx, report)
@@ -147,10 +147,10 @@ func losesResignation(w *world) {
 	leave := storage.Leave{Resign: l.term.Number, Drain: true, DrainTimeout: time.Second, Reason: node.Shutdown}
 	w.lose(func() error { return l.tryLeave(leave) })
 	next := peers[0].lead()
-	head, row := w.look().Head, w.unit(unit0)
+	head, row := w.snapshot().Head, w.unit(unit0)
 	l.leave(leave)
-	w.equal("term", w.look().Term, next)
-	w.equal("head", w.look().Head, head)
+	w.equal("term", w.snapshot().Term, next)
+	w.equal("head", w.snapshot().Head, head)
 	w.equal("unit", w.unit(unit0), row)
 }
 
@@ -161,9 +161,9 @@ func losesFarewell(w *world) {
 	again := leave
 	again.Seq = p.seq
 	w.unchanged(func() { w.refused(p.tryLeave(again), storage.ErrStaleSeq) })
-	head := w.look().Head
+	head := w.snapshot().Head
 	p.leave(leave)
-	w.equal("head", w.look().Head, head)
+	w.equal("head", w.snapshot().Head, head)
 }
 
 func losesCommand(w *world) {
@@ -206,7 +206,7 @@ func becomesAnother(w *world) {
 	before := peers[0].beat()
 	w.equal("another store since", before.StoreSince.IsZero(), true)
 	w.ChangeIdentity(w)
-	asked := w.look()
+	asked := w.snapshot()
 	w.holds(asked.StoreID != before.StoreID, "the store is still called %q", asked.StoreID)
 	first := peers[0].beat()
 	w.equal("store id", first.StoreID, asked.StoreID)
@@ -226,9 +226,9 @@ func becomesAnother(w *world) {
 	w.holds(!second.StoreSince.Before(first.StoreSince), "since %v, before that since %v", second.StoreSince, first.StoreSince)
 }
 
-// refusesForeign sends reports and commits that would be accepted if they named the right store:
+// refusesOtherStore sends reports and commits that would be accepted if they named the right store:
 // directly after the change, before a heartbeat has found it, and later.
-func refusesForeign(w *world) {
+func refusesOtherStore(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	r := l.assign(unit0, p)
@@ -237,7 +237,7 @@ func refusesForeign(w *world) {
 		Term: l.term.Ref(), Changes: []storage.Change{on(r, daemon.Revoke), {Unit: unit1}},
 		Nodes: []storage.NodeChange{{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: node.Late, Reason: "silent"}},
 	}
-	tell := func(store string) ([]storage.Outcome, error) {
+	send := func(store string) ([]storage.Outcome, error) {
 		report.Seq, report.StoreID = p.next(), store
 		return p.via.Report(w.ctx, report)
 	}
@@ -252,14 +252,14 @@ func refusesForeign(w *world) {
 			w.holds(p.beat().StoreID != read, "the store is still called %q", read)
 		}
 		w.unchanged(func() {
-			_, err := tell(read)
+			_, err := send(read)
 			w.refused(err, storage.ErrStoreChanged)
 			_, err = change(read)
 			w.refused(err, storage.ErrStoreChanged)
 		})
 	}
 	present := l.beat().StoreID
-	out, err := tell(present)
+	out, err := send(present)
 	w.ok(err)
 	w.equal("applied", out[0].Applied, true)
 	out, err = change(present)

@@ -38,7 +38,7 @@ func (w *world) effect(f daemon.Fence) error {
 }
 
 func stamps(w *world) {
-	head := w.look().Head
+	head := w.snapshot().Head
 	w.ok(w.Store.StampFence(w.ctx, fence(5)))
 	w.ok(w.Store.StampFence(w.ctx, fence(5)))
 	w.stale(w.Store.StampFence(w.ctx, fence(4)), fence(4), 5)
@@ -46,8 +46,8 @@ func stamps(w *world) {
 	w.stale(w.Second.StampFence(w.ctx, fence(5)), fence(5), 9)
 	w.stale(w.Store.StampFence(w.ctx, fence(8)), fence(8), 9)
 	w.ok(w.Second.StampFence(w.ctx, fence(9)))
-	w.equal("head", w.look().Head, head)
-	w.equal("units", len(w.look().Units), 0) // a fence declares nothing
+	w.equal("head", w.snapshot().Head, head)
+	w.equal("units", len(w.snapshot().Units), 0) // a fence declares nothing
 }
 
 func stampsApart(w *world) {
@@ -134,7 +134,7 @@ func stampWaits(w *world) {
 	// A test cannot wait for something that must not happen. It gets the time of many reads to
 	// happen.
 	for range 50 {
-		w.look()
+		w.snapshot()
 	}
 	select {
 	case err := <-stamped:

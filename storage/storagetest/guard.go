@@ -17,7 +17,7 @@ var guardStories = []story{
 	{"a leader cannot take the holder's steps", 0, guardsHoldersSteps},
 	{"a dead node's units are taken only if its row still stands still", 0, guardsDeath},
 	{"a node is declared dead only if its row still stands still", 0, guardsRemoval},
-	{"a node removed and its units freed are one commit", 0, buriesInOneCommit},
+	{"a node removed and its units freed are one commit", 0, removesInOneCommit},
 	{"decisions that change no row are told under the term", 0, tellsDecisions},
 	{"judgements are told once, and heartbeats do not touch them", 0, judges},
 	{"a judgement is of the stamp it was made of", Clock, guardsJudgements},
@@ -81,7 +81,7 @@ func guardsNoTerm(w *world) {
 
 func acceptsExpiredTerm(w *world) {
 	p := w.join("node-a")
-	l := leader{peer: p, term: p.beat(stand(over)).Term}
+	l := leader{peer: p, term: p.beat(campaign(over)).Term}
 	l.declare(unit0)
 	w.equal("holder", l.assign(unit0, p).Holder, p.id)
 }
@@ -185,10 +185,10 @@ func guardsRemoval(w *world) {
 	} {
 		w.unchanged(func() { l.changeNode(storage.NodeChange{Guard: wrong, State: node.Removed, Reason: "silent"}) })
 	}
-	before := w.look()
+	before := w.snapshot()
 	l.declareDead(p)
 	m := w.row(p)
-	w.within("ended_at", m.EndedAt, before.Now, w.look().Now)
+	w.within("ended_at", m.EndedAt, before.Now, w.snapshot().Now)
 	w.equal("end reason", m.EndReason, "silent")
 	w.equal("seq", m.Seq, p.seq)
 	e := w.history(before.Head)
@@ -204,14 +204,14 @@ func guardsRemoval(w *world) {
 	}
 }
 
-func buriesInOneCommit(w *world) {
+func removesInOneCommit(w *world) {
 	l, peers := w.cluster(2)
 	a, b := peers[0], peers[1]
 	r0, r1 := l.bring(unit0, a, daemon.Active), l.bring(unit1, a, daemon.Assigning)
 	l.declare(unit2)
-	head := w.look().Head
+	head := w.snapshot().Head
 	guard := storage.NodeVersion{Incarnation: a.id.Incarnation, Seq: a.seq}
-	bury := storage.Commit{
+	removal := storage.Commit{
 		Term:  l.term.Ref(),
 		Nodes: []storage.NodeChange{{Guard: guard, State: node.Removed, Reason: "silent"}},
 		Changes: []storage.Change{
@@ -220,7 +220,7 @@ func buriesInOneCommit(w *world) {
 			{Unit: unit2, Step: daemon.Assign, State: daemon.Unassigned, To: b.id},
 		},
 	}
-	out, err := l.via.Commit(w.ctx, bury)
+	out, err := l.via.Commit(w.ctx, removal)
 	w.ok(err)
 	for _, o := range out {
 		w.equal("applied", o.Applied, true)
@@ -252,7 +252,7 @@ func judges(w *world) {
 		{node.Live, "", ""},
 		{node.Deaf, node.Deaf, daemon.NodeDeaf},
 	} {
-		head := w.look().Head
+		head := w.snapshot().Head
 		judge(c.state)
 		m := w.row(p)
 		w.equal("judged", m.LeaderState, c.want)
@@ -316,7 +316,7 @@ func tellsDecisions(w *world) {
 		_, err := w.Store.Commit(w.ctx, storage.Commit{Term: node.TermRef{Number: l.term.Number + 1}, Events: events})
 		w.refused(err, storage.ErrTermLost)
 	})
-	head := w.look().Head
+	head := w.snapshot().Head
 	_, err := w.Store.Commit(w.ctx, storage.Commit{Term: l.term.Ref(), Events: events, Changes: []storage.Change{on(r, daemon.Revoke)}})
 	w.ok(err)
 	page, err := w.Store.Events(w.ctx, head, 10)

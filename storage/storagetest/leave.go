@@ -24,9 +24,9 @@ var leaveStories = []story{
 
 func resigns(w *world) {
 	l, peers := w.cluster(1)
-	before := w.look()
+	before := w.snapshot()
 	l.leave(storage.Leave{Resign: l.term.Number, Reason: node.Resigned})
-	after := w.look()
+	after := w.snapshot()
 	w.equal("vacant", after.Term.Vacant, true)
 	w.equal("held", after.Term.Held(), false)
 	w.equal("number", after.Term.Number, l.term.Number)
@@ -38,8 +38,8 @@ func resigns(w *world) {
 		Term: l.term.Number, TermOrdinal: 1, Reason: "resigned",
 	})
 	w.equal("verdict of a renewal", l.beat(renew(l.term.Number, long)).Verdict, storage.Refuse)
-	head := w.look().Head
-	r := peers[0].beat(stand(long))
+	head := w.snapshot().Head
+	r := peers[0].beat(campaign(long))
 	w.equal("verdict of the next", r.Verdict, storage.Elect)
 	w.equal("ordinal", r.Term.Ordinal, int64(2))
 	w.equal("vacant", r.Term.Vacant, false)
@@ -52,7 +52,7 @@ func resignsExactly(w *world) {
 		l.leave(storage.Leave{Resign: wrong})
 	}
 	peers[0].leave(storage.Leave{Resign: l.term.Number})
-	snap := w.look()
+	snap := w.snapshot()
 	w.equal("term", snap.Term, l.term)
 	w.equal("kind of the newest event", w.history(snap.Head - 1)[0].Kind, daemon.NodeRegistered)
 }
@@ -62,12 +62,12 @@ func resignsLate(w *world) {
 	old := l.term
 	peers[0].replaceLeader(old)
 	l.leave(storage.Leave{Resign: old.Number})
-	w.equal("leader", w.look().Term.Leader, peers[0].id)
+	w.equal("leader", w.snapshot().Term.Leader, peers[0].id)
 	// The former holder leads again: its earlier resignation concerns its earlier term.
-	peers[0].leave(storage.Leave{Resign: w.look().Term.Number})
+	peers[0].leave(storage.Leave{Resign: w.snapshot().Term.Number})
 	again := l.lead()
 	l.leave(storage.Leave{Resign: old.Number})
-	w.equal("term", w.look().Term, again)
+	w.equal("term", w.snapshot().Term, again)
 }
 
 func drains(w *world) {
@@ -79,12 +79,12 @@ func drains(w *world) {
 	plain := l.change(storage.Change{Unit: unit1, Step: daemon.Assign, State: daemon.Unassigned, To: p.id})
 	revoking := l.bring(unit2, p, daemon.Revoking)
 	other := l.bring(daemon.Unit{Daemon: "acme:other"}, peers[1], daemon.Active)
-	before := w.look()
+	before := w.snapshot()
 	p.leave(storage.Leave{Drain: true, DrainTimeout: 7 * time.Second, Reason: node.Shutdown})
 
 	w.equal("state of the node", w.row(p).State, node.Draining)
 	got := w.unit(unit0)
-	w.within("revoked_at", got.RevokedAt, before.Now, w.look().Now)
+	w.within("revoked_at", got.RevokedAt, before.Now, w.snapshot().Now)
 	want := own
 	want.State, want.Since, want.RevokedAt, want.Reason = daemon.Revoking, got.RevokedAt, got.RevokedAt, "shutdown"
 	w.equal("a unit with a drain timeout of its own", got, want)
@@ -126,7 +126,7 @@ func deregisters(w *world) {
 		l.bring(unit0, p, daemon.Assigning), l.bring(unit1, p, daemon.Active), l.bring(unit2, p, daemon.Revoking),
 	}
 	ended := l.bring(daemon.Unit{Daemon: "acme:ended"}, p, daemon.Deleted)
-	before := w.look()
+	before := w.snapshot()
 	p.leave(storage.Leave{Deregister: true, Reason: node.Shutdown})
 	for _, r := range held {
 		got := w.unit(r.Unit)
@@ -137,7 +137,7 @@ func deregisters(w *world) {
 	m := w.row(p)
 	w.equal("state", m.State, node.Removed)
 	w.equal("end reason", m.EndReason, "shutdown")
-	w.within("ended_at", m.EndedAt, before.Now, w.look().Now)
+	w.within("ended_at", m.EndedAt, before.Now, w.snapshot().Now)
 	e := w.history(before.Head)
 	w.equal("events", len(e), 4)
 	for i, r := range held {
@@ -151,7 +151,7 @@ func deregisters(w *world) {
 func resignsAndDrains(w *world) {
 	l, _ := w.cluster(1)
 	l.bring(unit0, l.peer, daemon.Active)
-	head := w.look().Head
+	head := w.snapshot().Head
 	l.leave(storage.Leave{Resign: l.term.Number, Drain: true, DrainTimeout: time.Second, Reason: node.Shutdown})
 	e := w.history(head)
 	w.equal("events", len(e), 2)
@@ -159,13 +159,13 @@ func resignsAndDrains(w *world) {
 	w.equal("reason of the first", e[0].Reason, "shutdown")
 	w.equal("second", e[1].Kind, daemon.AssignmentRevoking)
 	w.equal("term of the second", e[1].Term, l.term.Number)
-	w.equal("held", w.look().Term.Held(), false)
+	w.equal("held", w.snapshot().Term.Held(), false)
 }
 
 func leavesEntirely(w *world) {
 	l, _ := w.cluster(0)
 	l.bring(unit0, l.peer, daemon.Active)
-	head := w.look().Head
+	head := w.snapshot().Head
 	l.leave(storage.Leave{Resign: l.term.Number, Drain: true, Deregister: true, Reason: node.Shutdown})
 	var kinds []daemon.EventKind
 	for _, e := range w.history(head) {
@@ -179,7 +179,7 @@ func leavesAgain(w *world) {
 	l, _ := w.cluster(0)
 	all := storage.Leave{Resign: l.term.Number, Drain: true, Deregister: true, Reason: node.Shutdown}
 	l.leave(all)
-	snap := w.look()
+	snap := w.snapshot()
 	tombstone := w.row(l.peer)
 	for range 2 {
 		l.leave(all)
@@ -187,8 +187,8 @@ func leavesAgain(w *world) {
 	got := w.row(l.peer)
 	tombstone.Seq = l.seq
 	w.equal("tombstone", got, tombstone)
-	w.equal("term", w.look().Term, snap.Term)
-	w.equal("head", w.look().Head, snap.Head)
+	w.equal("term", w.snapshot().Term, snap.Term)
+	w.equal("head", w.snapshot().Head, snap.Head)
 	w.refused(l.tryLeave(storage.Leave{Drain: true}), storage.ErrNotRegistered)
 }
 
@@ -196,7 +196,7 @@ func leavesOnCommand(w *world) {
 	l, _ := w.cluster(0)
 	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: daemon.CommandResign, Actor: "alice", Term: l.term.Number})
 	w.ok(err)
-	head := w.look().Head
+	head := w.snapshot().Head
 	l.leave(storage.Leave{Resign: l.term.Number, Reason: node.Resigned, Command: c.ID, Actor: "alice"})
 	e := w.history(head)
 	w.equal("events", len(e), 1)

@@ -34,10 +34,10 @@ func (w *world) locker() storage.Locker {
 func owner(n int) string { return uuid(3, n) }
 
 func takesLock(w *world) {
-	before := w.look().Now
+	before := w.snapshot().Now
 	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
-	w.within("now", l.Now, before, w.look().Now)
+	w.within("now", l.Now, before, w.snapshot().Now)
 	w.equal("lifetime", l.ExpiresAt.Sub(l.Now).Round(rounding), time.Minute)
 	w.equal("name", l.Name, "lock")
 	w.equal("owner", l.Owner, owner(1))
@@ -116,7 +116,7 @@ func refusesMovedLock(w *world) {
 func extendsLock(w *world) {
 	l, err := w.locker().Acquire(w.ctx, "lock", owner(1), time.Minute, storage.Lock{})
 	w.ok(err)
-	before := w.look().Now
+	before := w.snapshot().Now
 	longer, err := w.locker().Extend(w.ctx, l, long)
 	w.ok(err)
 	w.equal("number", longer.Number, l.Number)

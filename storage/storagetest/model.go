@@ -81,15 +81,15 @@ func newModel(t testing.TB, f Factory) *model {
 	m.real = &side{store: w.Store, advance: w.Advance, text: newWriter(m.exact), locks: map[string]storage.Lock{}}
 	if m.exact {
 		// A whole second, so that no backend rounds differently from another.
-		w.Advance(time.Second - time.Duration(w.look().Now.Nanosecond()))
-		m.now = w.look().Now
+		w.Advance(time.Second - time.Duration(w.snapshot().Now.Nanosecond()))
+		m.now = w.snapshot().Now
 	}
 	clock := time.Now
 	if m.exact {
 		clock = func() time.Time { return m.now }
 	}
 	m.ref = &side{
-		store:   memory.Open(memory.Config{Now: clock, StoreID: w.look().StoreID}),
+		store:   memory.Open(memory.Config{Now: clock, StoreID: w.snapshot().StoreID}),
 		advance: func(d time.Duration) { m.now = m.now.Add(d) },
 		text:    newWriter(m.exact), locks: map[string]storage.Lock{},
 	}
@@ -128,7 +128,7 @@ func (m *model) do(rt *rapid.T, words string, call func(s *side) string) {
 			s.snap = &daemon.Snapshot{}
 		}
 		answer := call(s)
-		after, err := s.look()
+		after, err := s.snapshot()
 		if err != nil {
 			rt.Fatalf("%s\nreading the store after the last: %v", m.story(), err)
 		}
@@ -160,15 +160,15 @@ func diff(got, want string) string {
 	return out.String()
 }
 
-// look reads the cluster and the new part of the history.
-func (s *side) look() (string, error) {
+// snapshot reads the cluster and the new part of the history.
+func (s *side) snapshot() (string, error) {
 	snap, err := s.store.Snapshot(context.Background())
 	if err != nil {
 		return "", err
 	}
-	news := s.history(s.snap.Head)
+	newEvents := s.history(s.snap.Head)
 	s.snap = snap
-	return s.text.snapshot(snap) + news, nil
+	return s.text.snapshot(snap) + newEvents, nil
 }
 
 // history reads and writes the events after a number.

@@ -31,7 +31,7 @@ var registerStories = []story{
 
 func registers(w *world) {
 	p := w.unregistered("node-a")
-	before := w.look()
+	before := w.snapshot()
 	w.equal("nodes of an empty store", len(before.Nodes), 0)
 	w.equal("head of an empty store", before.Head, int64(0))
 
@@ -69,7 +69,7 @@ func registers(w *world) {
 func registersOnlyWithAdvert(w *world) {
 	p := w.unregistered("node-a")
 	w.unchanged(func() {
-		_, err := p.try(stand(long))
+		_, err := p.try(campaign(long))
 		w.refused(err, storage.ErrNotRegistered)
 	})
 	w.unchanged(func() {
@@ -88,7 +88,7 @@ func refusesOldSeq(w *world) {
 	p.beat(seq(10))
 	for _, old := range []uint64{1, 9, 10} {
 		w.unchanged(func() {
-			_, err := p.try(seq(old), heard(9), highest(1<<50, 1<<50), stand(long), unchanged, seen(l.term.Number, 0), ended(l.peer))
+			_, err := p.try(seq(old), heard(9), highest(1<<50, 1<<50), campaign(long), unchanged, seen(l.term.Number, 0), ended(l.peer))
 			w.refused(err, storage.ErrStaleSeq)
 			_, err = p.try(seq(old), advert(daemon.Advert{Traits: node.Traits{Version: "v9"}}))
 			w.refused(err, storage.ErrStaleSeq)
@@ -125,7 +125,7 @@ func advertisesAnew(w *world) {
 	w.equal("traits", m.Traits, changed.Traits)
 	w.holds(m.RegisteredAt.Equal(registered.RegisteredAt), "registered_at moved from %v to %v", registered.RegisteredAt, m.RegisteredAt)
 	w.holds(m.Advert != registered.Advert, "the hash of another advert is the same")
-	w.equal("runs emit:queue", w.look().Advert(m).RunsKind("emit:queue"), true)
+	w.equal("runs emit:queue", w.snapshot().Advert(m).RunsKind("emit:queue"), true)
 
 	p.leave(storage.Leave{Drain: true})
 	p.beat(advert(plain))
@@ -136,7 +136,7 @@ func sharesAdverts(w *world) {
 	one := daemon.Advert{Kinds: []daemon.Kind{"b", "a"}, Specs: []daemon.Spec{{ID: "b"}, {ID: "a", Instances: 3, Requires: map[string]string{"disk": "ssd"}}}}
 	two := daemon.Advert{Kinds: []daemon.Kind{"a", "b"}, Specs: []daemon.Spec{one.Specs[1], one.Specs[0]}, Traits: node.Traits{Version: "v7"}}
 	a, b, c := w.join("a", advert(one)), w.join("b", advert(two)), w.join("c")
-	snap := w.look()
+	snap := w.snapshot()
 	w.equal("hash of an equal advert", w.row(b).Advert, w.row(a).Advert)
 	w.holds(w.row(c).Advert != w.row(a).Advert, "the hash of another advert is the same")
 	w.equal("adverts in the snapshot", len(snap.Adverts), 2)
@@ -172,14 +172,14 @@ func of(cluster string) edit {
 }
 
 func refusesOtherCluster(w *world) {
-	w.equal("name of an empty store", w.look().Cluster, "")
+	w.equal("name of an empty store", w.snapshot().Cluster, "")
 	nameless := w.join("nameless")
-	w.equal("name after a node without one", w.look().Cluster, "")
+	w.equal("name after a node without one", w.snapshot().Cluster, "")
 	first := w.join("first", of("production"))
-	w.equal("name", w.look().Cluster, "production")
+	w.equal("name", w.snapshot().Cluster, "production")
 	w.equal("name in the node's row", w.row(first).Cluster, "production")
 
-	stranger := w.unregistered("stranger")
+	staging := w.unregistered("staging")
 	refused := func(p *peer, edits ...edit) {
 		w.Helper()
 		w.unchanged(func() {
@@ -190,19 +190,19 @@ func refusesOtherCluster(w *world) {
 			w.equal("the names", *other, storage.OtherClusterError{Store: "production", Node: "staging"})
 		})
 	}
-	refused(stranger)
-	refused(stranger, stand(long)) // nor is it elected
-	refused(first)                 // a member that suddenly names another cluster
-	refused(first.again())         // ErrOtherCluster comes before ErrIDInUse
+	refused(staging)
+	refused(staging, campaign(long)) // nor is it elected
+	refused(first)                   // a member that suddenly names another cluster
+	refused(first.again())           // ErrOtherCluster comes before ErrIDInUse
 	w.unchanged(func() {
 		_, err := first.try(seq(1), of("staging"))
 		w.refused(err, storage.ErrStaleSeq)
 	})
 
-	stranger.beat(of("production"))
+	staging.beat(of("production"))
 	nameless.beat(advert(plain))
 	first.leave(storage.Leave{Deregister: true})
-	w.equal("name after the first node has left", w.look().Cluster, "production")
+	w.equal("name after the first node has left", w.snapshot().Cluster, "production")
 }
 
 func renames(w *world) {
@@ -217,7 +217,7 @@ func renames(w *world) {
 	p.leave(storage.Leave{Deregister: true})
 	w.unchanged(func() { w.refused(rename("staging", "billing", long), storage.ErrOtherCluster) })
 	w.ok(rename("production", "billing", long))
-	w.equal("name", w.look().Cluster, "billing")
+	w.equal("name", w.snapshot().Cluster, "billing")
 	_, err := w.unregistered("old").try(of("production"))
 	w.refused(err, storage.ErrOtherCluster)
 	w.join("new", of("billing"))
@@ -248,7 +248,7 @@ func sharesName(w *world) {
 	a, b := w.join("twin"), w.join("twin")
 	a.beat()
 	b.beat()
-	w.equal("rows", len(w.look().Nodes), 2)
+	w.equal("rows", len(w.snapshot().Nodes), 2)
 	w.holds(w.row(a).ID != w.row(b).ID, "two nodes have one ID")
 }
 
@@ -269,7 +269,7 @@ func returns(w *world) {
 		w.refused(err, storage.ErrNotRegistered)
 		w.refused(p.tryLeave(storage.Leave{Seq: 6, Drain: true}), storage.ErrNotRegistered)
 	})
-	head := w.look().Head
+	head := w.snapshot().Head
 	r := p.beat(seq(6), advert(plain), after(head))
 	w.equal("events", len(r.Events), 1)
 	w.equal("kind", r.Events[0].Kind, daemon.NodeRegistered)
@@ -311,7 +311,7 @@ func staysGone(w *world) {
 func stampsHeard(w *world) {
 	p := w.join("node-a")
 	at := w.row(p).ConfirmedAt
-	before := w.look().Now
+	before := w.snapshot().Now
 	r := p.beat(heard(1))
 	m := w.row(p)
 	w.equal("heard", m.ConfirmedSeq, uint64(1))
@@ -352,7 +352,7 @@ func listsMembers(w *world) {
 	l.declareDead(peers[1])
 	peers[2].leave(storage.Leave{Deregister: true})
 	r := peers[0].beat(members)
-	snap := w.look()
+	snap := w.snapshot()
 	w.equal("members", r.Members, snap.Nodes)
 	w.equal("number of members", len(r.Members), 4)
 	for i := 1; i < len(r.Members); i++ {
@@ -384,7 +384,7 @@ func keepsNames(w *world) {
 		m := w.row(p)
 		w.equal("name", m.Name, text)
 		w.equal("traits", m.Traits, a.Traits)
-		w.equal("advert", string(w.look().Advert(m).Encode()), string(a.Encode()))
+		w.equal("advert", string(w.snapshot().Advert(m).Encode()), string(a.Encode()))
 
 		u := daemon.Unit{Daemon: "acme:names", Index: i}
 		r := l.assign(u, p)
@@ -393,7 +393,7 @@ func keepsNames(w *world) {
 		out := p.report(storage.UnitReport{Unit: u, Generation: r.Generation, Step: daemon.Release, Reason: text, Error: text})
 		w.equal("error", out[0].Record.Error, text)
 		w.equal("reason", w.unit(u).Reason, text)
-		last := w.history(w.look().Head - 1)[0]
+		last := w.history(w.snapshot().Head - 1)[0]
 		w.equal("name in the event", last.Node, text)
 		w.equal("reason in the event", last.Reason, text)
 	}

@@ -47,7 +47,7 @@ func followsTable(w *world) {
 		for j, step := range reportable {
 			u := daemon.Unit{Daemon: "acme:table", Index: 10*i + j}
 			r := l.bring(u, p, from)
-			before, because := w.look(), "why"
+			before, because := w.snapshot(), "why"
 			if step.KeepsHolder() {
 				because = r.Reason
 			}
@@ -70,7 +70,7 @@ func followsTable(w *world) {
 				if step.IsHealthReport() {
 					w.equal("since", row.Since, r.Since)
 				} else {
-					w.within("since", row.Since, before.Now, w.look().Now)
+					w.within("since", row.Since, before.Now, w.snapshot().Now)
 				}
 				w.equal("events", len(events), 1)
 				w.equal("reason of the event", events[0].Reason, "why")
@@ -101,10 +101,10 @@ func refusesLeadersSteps(w *world) {
 // reporting node's row may.
 func (w *world) unchangedUnit(u daemon.Unit, act func()) {
 	w.Helper()
-	row, head := w.unit(u), w.look().Head
+	row, head := w.unit(u), w.snapshot().Head
 	act()
 	w.equal("row", w.unit(u), row)
-	w.equal("head", w.look().Head, head)
+	w.equal("head", w.snapshot().Head, head)
 }
 
 func wantsExactHolder(w *world) {
@@ -166,7 +166,7 @@ func acknowledges(w *world) {
 	out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "no disk", Failures: 3})
 	w.equal("failures", out[0].Record.Failures, 3)
 	r = l.assign(unit0, peers[1])
-	head := w.look().Head
+	head := w.snapshot().Head
 	got := peers[1].step(r, daemon.Acknowledge)
 	want := r
 	want.State, want.Since, want.Failures = daemon.Active, got.Since, 3
@@ -178,7 +178,7 @@ func countsFailures(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Active)
-	head, before := w.look().Head, w.look().Now
+	head, before := w.snapshot().Head, w.snapshot().Now
 	fail := func(n int, why string) daemon.Record {
 		w.Helper()
 		out := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Fail, Reason: why, Error: why, Failures: n, RetryIn: time.Minute})[0]
@@ -189,8 +189,8 @@ func countsFailures(w *world) {
 	one := fail(2, "boom")
 	w.equal("failures", one.Failures, 2)
 	w.equal("error", one.Error, "boom")
-	w.within("failing since", one.FailingSince, before, w.look().Now)
-	w.within("next try", one.RetryAt, before.Add(time.Minute), w.look().Now.Add(time.Minute))
+	w.within("failing since", one.FailingSince, before, w.snapshot().Now)
+	w.within("next try", one.RetryAt, before.Add(time.Minute), w.snapshot().Now.Add(time.Minute))
 	two := fail(7, "bang")
 	w.equal("failures", two.Failures, 7)
 	w.equal("error", two.Error, "bang")
@@ -208,7 +208,7 @@ func countsFailures(w *world) {
 	r = p.step(l.assign(unit0, p), daemon.Acknowledge)
 	w.equal("failures of the next run", r.Failures, 9)
 
-	head = w.look().Head
+	head = w.snapshot().Head
 	well := p.step(r, daemon.Recover)
 	w.equal("failures", well.Failures, 0)
 	w.equal("failing since", well.FailingSince.IsZero(), true)
@@ -226,7 +226,7 @@ func keepsReason(w *world) {
 	r := l.change(storage.Change{Unit: unit0, State: daemon.Unassigned, Step: daemon.Assign, To: peers[0].id, Reason: "least loaded"})
 	for _, step := range []daemon.Step{daemon.Acknowledge, daemon.Resume, daemon.Resume} {
 		for _, said := range []string{"", "former run had ended"} {
-			head := w.look().Head
+			head := w.snapshot().Head
 			out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step, Reason: said})[0]
 			w.equal("applied", out.Applied, true)
 			r = out.Record
@@ -256,7 +256,7 @@ func releases(w *world) {
 		{"", 3, 5, daemon.AssignmentDeleted},
 	} {
 		r := l.assign(unit0, p)
-		head := w.look().Head
+		head := w.snapshot().Head
 		got := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Reason: "why", Error: c.err, Failures: c.failures})[0].Record
 		w.equal("state", got.State, daemon.Deleted)
 		w.equal("forced", got.Forced, false)
@@ -285,11 +285,11 @@ func embargoes(w *world) {
 		return daemon.Embargo{}
 	}
 	a, b := peers[0], peers[1]
-	before := w.look().Now
+	before := w.snapshot().Now
 	list := strike(a, time.Hour)
 	w.equal("embargoes", len(list), 1)
 	first := find(list, a)
-	w.within("until", first.Until, before.Add(time.Hour), w.look().Now.Add(time.Hour))
+	w.within("until", first.Until, before.Add(time.Hour), w.snapshot().Now.Add(time.Hour))
 	w.equal("strikes", first.Strikes, 1)
 	w.equal("length", first.Length, time.Hour)
 
@@ -337,7 +337,7 @@ func abandons(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Revoking)
-	head := w.look().Head
+	head := w.snapshot().Head
 	got := p.report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Abandon, Reason: "ignored its context", Embargo: time.Minute})[0].Record
 	w.equal("state", got.State, daemon.Deleted)
 	w.equal("forced", got.Forced, true)
@@ -354,7 +354,7 @@ func resumes(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Active)
-	head := w.look().Head
+	head := w.snapshot().Head
 	got := p.step(r, daemon.Resume)
 	w.equal("generation", got.Generation, r.Generation+1)
 	want := r
@@ -380,12 +380,12 @@ func postpones(w *world) {
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Assigning)
 	w.ok(w.Store.StampFence(w.ctx, daemon.Fence{Unit: unit0, Generation: r.Generation + 20}))
-	before := w.look()
+	before := w.snapshot()
 	got := p.report(storage.UnitReport{
 		Unit: unit0, Generation: r.Generation, Step: daemon.Postpone, Reason: "why", AcknowledgeTimeout: 17 * time.Second,
 	})[0].Record
 	w.equal("generation, above the fence", got.Generation, r.Generation+21)
-	w.within("assigned_at", got.AssignedAt, before.Now, w.look().Now)
+	w.within("assigned_at", got.AssignedAt, before.Now, w.snapshot().Now)
 	want := r
 	want.Generation, want.Since, want.AssignedAt, want.AcknowledgeTimeout = got.Generation, got.Since, got.AssignedAt, 17*time.Second
 	w.equal("row", got, want)
@@ -449,7 +449,7 @@ func judgesReportsAlone(w *world) {
 func reportsInOrder(w *world) {
 	l, peers := w.cluster(1)
 	r := l.assign(unit0, peers[0])
-	head := w.look().Head
+	head := w.snapshot().Head
 	out := peers[0].report(
 		storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Acknowledge},
 		storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: daemon.Release, Error: "boom"},

@@ -33,11 +33,11 @@ func liftsReturned(w *world) {
 	w.equal("embargoes", len(row.Embargoes), 1)
 	w.equal("the run it is of", row.Embargoes[0].AbandonedGeneration, row.Generation)
 
-	head := w.look().Head
+	head := w.snapshot().Head
 	p.beat(returned(daemon.Fence{Unit: unit0, Generation: row.Generation}))
 	row.Embargoes = nil
 	w.equal("the row after the return", w.unit(unit0), row)
-	w.equal("head", w.look().Head, head)
+	w.equal("head", w.snapshot().Head, head)
 	// Reported again, it changes nothing.
 	p.beat(returned(daemon.Fence{Unit: unit0, Generation: row.Generation}))
 	w.equal("the row after the second telling", w.unit(unit0), row)
@@ -48,7 +48,7 @@ func liftsReturned(w *world) {
 	row = l.abandon(unit0, p)
 	held := l.assign(unit0, other)
 	w.equal("the embargo stays with the unit", len(held.Embargoes), 1)
-	reply := p.beat(advert(plain), stand(long), ended(l.peer), members, after(0), returned(daemon.Fence{Unit: unit0, Generation: row.Generation}))
+	reply := p.beat(advert(plain), campaign(long), ended(l.peer), members, after(0), returned(daemon.Fence{Unit: unit0, Generation: row.Generation}))
 	w.equal("verdict", reply.Verdict, storage.Elect)
 	held.Embargoes = nil
 	w.equal("the row that another holds", w.unit(unit0), held)

@@ -33,11 +33,11 @@ func sweepsNodes(w *world) {
 		p.leave(storage.Leave{Deregister: true})
 	}
 	l.declareDead(peers[4])
-	head := w.look().Head
+	head := w.snapshot().Head
 	n, err := w.sweep().SweepNodes(w.ctx, f, long, 100)
 	w.ok(err)
 	w.equal("young tombstones removed", n, 0)
-	w.equal("rows", len(w.look().Nodes), 6)
+	w.equal("rows", len(w.snapshot().Nodes), 6)
 	total := 0
 	for _, want := range []int{2, 1, 0} {
 		n, err := w.sweep().SweepNodes(w.ctx, f, over, 2)
@@ -45,11 +45,11 @@ func sweepsNodes(w *world) {
 		w.equal("removed", n, want)
 		total += n
 	}
-	w.equal("rows", len(w.look().Nodes), 6-total)
-	for _, m := range w.look().Nodes {
+	w.equal("rows", len(w.snapshot().Nodes), 6-total)
+	for _, m := range w.snapshot().Nodes {
 		w.equal("present", m.Present(), true)
 	}
-	w.equal("head", w.look().Head, head)
+	w.equal("head", w.snapshot().Head, head)
 }
 
 func sweepsAdverts(w *world) {
@@ -59,9 +59,9 @@ func sweepsAdverts(w *world) {
 	c.leave(storage.Leave{Deregister: true})
 	_, err := w.sweep().SweepNodes(w.ctx, w.sweeper(), over, 100)
 	w.ok(err)
-	w.equal("advert of the one that stays", string(w.look().Advert(w.row(b)).Encode()), string(plain.Encode()))
+	w.equal("advert of the one that stays", string(w.snapshot().Advert(w.row(b)).Encode()), string(plain.Encode()))
 	again := w.join("d", advert(daemon.Advert{Kinds: []daemon.Kind{"only:c"}}))
-	w.equal("an advert that comes back", w.look().Advert(w.row(again)).RunsKind("only:c"), true)
+	w.equal("an advert that comes back", w.snapshot().Advert(w.row(again)).RunsKind("only:c"), true)
 }
 
 func sweepsEvents(w *world) {
@@ -121,7 +121,7 @@ func sweepsOldEvents(w *world) {
 	n, err = w.sweep().SweepEvents(w.ctx, f, storage.Retention{Age: over, MaxEvents: 100}, 100)
 	w.ok(err)
 	w.equal("removed", n, 6) // five events and one command
-	w.equal("open commands", len(w.look().Commands), 2)
+	w.equal("open commands", len(w.snapshot().Commands), 2)
 	c, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, 1), Kind: "anew"})
 	w.ok(err)
 	w.equal("a command with a swept ID", c.Kind, daemon.CommandKind("anew"))
@@ -194,7 +194,7 @@ func registersAfterSweep(w *world) {
 	w.ok(err)
 	_, err = p.try()
 	w.refused(err, storage.ErrNotRegistered)
-	head := w.look().Head
+	head := w.snapshot().Head
 	r := p.beat(advert(plain))
 	// The row and the event are new; the units still listed for the process are still its own.
 	w.equal("units", len(r.Units), 1)

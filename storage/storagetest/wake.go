@@ -46,7 +46,7 @@ func (w *world) watch() <-chan storage.Hint {
 // store that never sends one is broken.
 func (w *world) hinted(hints <-chan storage.Hint, wanted func(storage.Hint) bool, act func()) {
 	w.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
 	again := time.NewTicker(briefly)
 	defer again.Stop()
@@ -105,7 +105,7 @@ func wakesCandidates(w *world) {
 	l, peers := w.cluster(1)
 	hints := w.watch()
 	w.hinted(hints, peers[0].concerns, func() {
-		if !w.look().Term.Held() {
+		if !w.snapshot().Term.Held() {
 			l.term = l.lead()
 		}
 		l.leave(storage.Leave{Resign: l.term.Number})

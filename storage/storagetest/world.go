@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// patience bounds every wait of the suite. Only a broken store needs it all.
-const patience = 30 * time.Second
+// waitTimeout bounds every wait of the suite. Only a broken store needs it all.
+const waitTimeout = 30 * time.Second
 
 // briefly is how long a story waits for something that must not happen, or does not always happen.
 const briefly = 200 * time.Millisecond
@@ -48,7 +48,7 @@ func open(t testing.TB, f Factory) *world {
 	if b.Second == nil {
 		b.Second = b.Store
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*waitTimeout)
 	t.Cleanup(cancel)
 	return &world{TB: t, Backend: b, ctx: ctx}
 }
@@ -85,8 +85,8 @@ func (w *world) holds(cond bool, format string, args ...any) {
 	}
 }
 
-// look reads the whole cluster.
-func (w *world) look() *daemon.Snapshot {
+// snapshot reads the whole cluster.
+func (w *world) snapshot() *daemon.Snapshot {
 	w.Helper()
 	snap, err := w.Store.Snapshot(w.ctx)
 	w.ok(err)
@@ -104,9 +104,9 @@ func (w *world) history(after int64) []daemon.Event {
 // unchanged runs act and ends the test if that changed the cluster or its history.
 func (w *world) unchanged(act func()) {
 	w.Helper()
-	before := w.look()
+	before := w.snapshot()
 	act()
-	after := w.look()
+	after := w.snapshot()
 	after.Now = before.Now
 	w.equal("the cluster after a call that must change nothing", after, before)
 }
@@ -114,7 +114,7 @@ func (w *world) unchanged(act func()) {
 // row finds a node's row.
 func (w *world) row(p *peer) node.Member {
 	w.Helper()
-	for _, m := range w.look().Nodes {
+	for _, m := range w.snapshot().Nodes {
 		if m.Incarnation == p.id.Incarnation {
 			return m
 		}
@@ -126,7 +126,7 @@ func (w *world) row(p *peer) node.Member {
 // unit finds a unit's row; a zero Record says that there is none.
 func (w *world) unit(u daemon.Unit) daemon.Record {
 	w.Helper()
-	for _, r := range w.look().Units {
+	for _, r := range w.snapshot().Units {
 		if r.Unit == u {
 			return r
 		}
@@ -215,8 +215,8 @@ func highest(term, generation int64) edit {
 	return func(b *storage.Heartbeat) { b.HighestTerm, b.HighestGeneration = term, generation }
 }
 
-// stand campaigns for the next term, with a lease of that length.
-func stand(lease time.Duration) edit {
+// campaign campaigns for the next term, with a lease of that length.
+func campaign(lease time.Duration) edit {
 	return func(b *storage.Heartbeat) { b.TermRequest.Campaign, b.TermRequest.Lease = true, lease }
 }
 
@@ -259,7 +259,7 @@ func (p *peer) beat(edits ...edit) *storage.Reply {
 // lead makes the process the leader of a vacant term.
 func (p *peer) lead() node.Term {
 	p.w.Helper()
-	r := p.beat(stand(long))
+	r := p.beat(campaign(long))
 	p.w.equal("verdict", r.Verdict, storage.Elect)
 	return r.Term
 }
@@ -268,7 +268,7 @@ func (p *peer) lead() node.Term {
 // unchanged.
 func (p *peer) replaceLeader(old node.Term) node.Term {
 	p.w.Helper()
-	r := p.beat(stand(long), seen(old.Number, p.w.look().Lease.Renewals), unchanged)
+	r := p.beat(campaign(long), seen(old.Number, p.w.snapshot().Lease.Renewals), unchanged)
 	p.w.equal("verdict", r.Verdict, storage.Elect)
 	return r.Term
 }

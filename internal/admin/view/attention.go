@@ -45,8 +45,8 @@ func (v *viewer) attention(s Status) []Notice {
 }
 
 // addNotices adds the notices about a part of the status that was read later.
-func (s *Status) addNotices(tell func(add notify)) {
-	tell(func(sev severity, subject, do, format string, args ...any) {
+func (s *Status) addNotices(addAll func(add notify)) {
+	addAll(func(sev severity, subject, do, format string, args ...any) {
 		s.Attention = append(s.Attention, Notice{Severity: sev, Subject: subject, Text: fmt.Sprintf(format, args...), Action: do})
 	})
 	sortNotices(s.Attention)

@@ -46,8 +46,8 @@ func narrow(head []string, width []int, limit int) []bool {
 	return keep
 }
 
-// cut shortens a line.
-func cut(line string, limit int) string {
+// truncate shortens a line.
+func truncate(line string, limit int) string {
 	if utf8.RuneCountInString(line) <= limit {
 		return line
 	}

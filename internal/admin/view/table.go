@@ -53,7 +53,7 @@ func (t *Table) Write(w io.Writer) error {
 		}
 		text := line.String()
 		if limit > 0 {
-			text = cut(strings.TrimRight(text, " "), limit)
+			text = truncate(strings.TrimRight(text, " "), limit)
 		}
 		b.WriteString(text + "\n")
 	}

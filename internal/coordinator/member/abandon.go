@@ -29,8 +29,8 @@ func (m *Member) abandon(u daemon.Unit, r *run, rec daemon.Record) {
 
 // returned notes that a run which was reported as abandoned has returned. A queued report of the abandoning is
 // dropped, because it is no longer true. One in flight has a lower sequence number than the heartbeat that
-// reports the return, so it arrives before that heartbeat or is refused. The unit may run nowhere, so that
-// heartbeat goes out early, but late enough to carry many returns at once.
+// reports the return, so it arrives before that heartbeat or is refused. Perhaps no node runs the unit now. The
+// heartbeat therefore goes out early, but late enough to carry many returns at once.
 func (m *Member) returned(now lease.Instant, run daemon.Fence) {
 	if m.runs.pending[run.Unit].Step == daemon.Abandon {
 		delete(m.runs.pending, run.Unit)

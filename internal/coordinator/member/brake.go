@@ -34,7 +34,7 @@ func (m *Member) observeSilence(now lease.Instant) {
 		if !p.Present() || p.Incarnation == m.cfg.Node.Incarnation {
 			continue
 		}
-		t := m.judging(p.Incarnation)
+		t := m.timingsFor(p.Incarnation)
 		switch {
 		case m.provablyElapsed(now, p.LastHeartbeatAt, l.rowUnchanged(p.Incarnation), t.Late()):
 			nodes[i].State = node.Late

@@ -135,7 +135,7 @@ func (m *Member) termRequest(now lease.Instant) storage.TermRequest {
 	if !m.knowsTimings(e.seen.Leader.Incarnation) {
 		return c
 	}
-	unchanged := now.Sub(e.observedAt.Since) >= m.judging(e.seen.Leader.Incarnation).LeaseDuration
+	unchanged := now.Sub(e.observedAt.Since) >= m.timingsFor(e.seen.Leader.Incarnation).LeaseDuration
 	// Leave a held term alone until its lease is over: a campaign makes the store write more than the node's row.
 	c.Campaign = (now >= e.leaseEnd && !m.cfg.Store.NoClock) || unchanged
 	if c.Campaign {
@@ -158,7 +158,7 @@ func (m *Member) yieldsUntil() lease.Instant {
 	longest := m.timings.longest
 	until := e.observedAt.Since.Add(2*longest.HeartbeatInterval + longest.QueryTimeout)
 	if e.seen.Held() {
-		until = until.Add(m.judging(e.seen.Leader.Incarnation).LeaseDuration)
+		until = until.Add(m.timingsFor(e.seen.Leader.Incarnation).LeaseDuration)
 	}
 	return until
 }
@@ -216,7 +216,7 @@ func (m *Member) observeTerm(now lease.Instant, r *storage.Reply) {
 	length := m.holderTiming(holder).LeaseDuration
 	stamp := r.Lease.ExpiresAt.Add(-length)
 	if m.knowsTimings(holder) && m.clock.Covers(stamp) && m.clock.MayFollow(stamp, e.observedAt) {
-		more := m.judging(holder).LeaseDuration - length
+		more := m.timingsFor(holder).LeaseDuration - length
 		left := max(r.Lease.ExpiresAt.Sub(r.Now)+more, 0)
 		over = now.Add(left + left/1000 + time.Millisecond) // this node's clock may be the faster one
 	}
@@ -243,7 +243,7 @@ func (m *Member) scheduleCampaign(now lease.Instant) {
 		return
 	}
 	spread := m.spread(min(200*time.Millisecond, m.t.HeartbeatInterval/5))
-	unchanged := e.observedAt.Since.Add(m.judging(e.seen.Leader.Incarnation).LeaseDuration)
+	unchanged := e.observedAt.Since.Add(m.timingsFor(e.seen.Leader.Incarnation).LeaseDuration)
 	switch {
 	case !e.seen.Held() || m.holds(e.seen):
 		e.campaignAt = now

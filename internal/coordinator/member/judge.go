@@ -110,17 +110,17 @@ func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 		})
 		return
 	}
-	judged, why := node.State(""), ""
-	t := m.judging(p.Incarnation)
+	state, why := node.State(""), ""
+	t := m.timingsFor(p.Incarnation)
 	switch {
 	case m.provablyElapsed(now, p.LastHeartbeatAt, l.rowUnchanged(p.Incarnation), t.Late()):
-		judged, why = node.Late, fmt.Sprintf("no heartbeat for %v", t.Late())
+		state, why = node.Late, fmt.Sprintf("no heartbeat for %v", t.Late())
 	case m.provablyElapsed(now, p.ConfirmedAt, l.echoSeen[p.Incarnation].Seen, t.NodeRegistrationTTL):
-		judged, why = node.Deaf, fmt.Sprintf("hears no reply for %v", t.NodeRegistrationTTL)
+		state, why = node.Deaf, fmt.Sprintf("hears no reply for %v", t.NodeRegistrationTTL)
 	}
-	if judged != p.LeaderState {
-		change := storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.Incarnation, Seq: p.Seq}, State: judged, Reason: why}
-		switch judged {
+	if state != p.LeaderState {
+		change := storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.Incarnation, Seq: p.Seq}, State: state, Reason: why}
+		switch state {
 		case node.Late:
 			change.ObservedAt = p.LastHeartbeatAt
 		case node.Deaf:
@@ -131,18 +131,18 @@ func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 		l.nodes = append(l.nodes, change)
 	}
 	switch {
-	case p.State == node.Draining && judged != node.Late:
+	case p.State == node.Draining && state != node.Late:
 		l.nodeStates[p.Incarnation] = node.Draining
-	case judged != "":
-		l.nodeStates[p.Incarnation] = judged
+	case state != "":
+		l.nodeStates[p.Incarnation] = state
 	default:
 		l.nodeStates[p.Incarnation] = p.State
 	}
-	if judged == node.Deaf && p.LeaderState != node.Deaf {
+	if state == node.Deaf && p.LeaderState != node.Deaf {
 		// Deaf was found for the first time: take nothing from the node until a newer snapshot
 		// shows the same. Its next heartbeat, which confirms a reply, may be on its way.
 		l.nodeStates[p.Incarnation], l.passAgain = node.Late, true
-	} else if judged == node.Deaf && m.braked(now) {
+	} else if state == node.Deaf && m.braked(now) {
 		l.nodeStates[p.Incarnation] = node.Late
 	}
 }
@@ -161,7 +161,7 @@ func (m *Member) deathReason(now lease.Instant, p *node.Member) string {
 	if p.ExitProven {
 		return "process has ended, as a peer on its host witnessed"
 	}
-	t := m.judging(p.Incarnation)
+	t := m.timingsFor(p.Incarnation)
 	if !m.provablyElapsed(now, p.LastHeartbeatAt, m.leader.rowUnchanged(p.Incarnation), t.NodeRegistrationTTL) {
 		return ""
 	}
@@ -215,11 +215,11 @@ func (m *Member) holderGone(now lease.Instant, inc node.Incarnation, holder *nod
 		return m.leader.nodeStates[inc] == node.Removed
 	}
 	seen := m.leader.seqSeen.Observe(inc, 0, now, m.leader.lastFastRead)
-	return m.provablyElapsed(now, time.Time{}, seen, m.judging(inc).NodeRegistrationTTL)
+	return m.provablyElapsed(now, time.Time{}, seen, m.timingsFor(inc).NodeRegistrationTTL)
 }
 
 // forceAfter returns how long after its revoke the unit may be taken from a holder that does not
 // report.
 func (m *Member) forceAfter(r *daemon.Record) time.Duration {
-	return m.judging(r.Holder.Incarnation).ForceAfter(r.DrainTimeout)
+	return m.timingsFor(r.Holder.Incarnation).ForceAfter(r.DrainTimeout)
 }

@@ -424,36 +424,36 @@ func (m *Member) change(d *plan.Decision) storage.Change {
 
 // noticeUnplaced informs the hooks of units that no node can take, once per reason.
 func (m *Member) noticeUnplaced(p *plan.Plan) {
-	told := make(map[daemon.Unit]string, len(p.Unplaced))
+	reported := make(map[daemon.Unit]string, len(p.Unplaced))
 	for i := range p.Unplaced {
 		u := &p.Unplaced[i]
 		why := u.Why.String()
 		if u.Why.Rule == plan.NotAdvertised {
 			why += fmt.Sprintf("; it leaves the list %v after it became free", m.timings.longest.RetireAfter())
 		}
-		told[u.Unit] = why
+		reported[u.Unit] = why
 		if m.leader.unplacedReported[u.Unit] != why {
 			m.emit(Notice{Kind: Unplaced, Fence: daemon.Fence{Unit: u.Unit}, Reason: why})
 		}
 	}
-	m.leader.unplaced, m.leader.unplacedReported = p.Unplaced, told
+	m.leader.unplaced, m.leader.unplacedReported = p.Unplaced, reported
 }
 
 // noticeDisagreements informs the hooks of daemons that nodes advertise differently, once each.
 func (m *Member) noticeDisagreements(p *plan.Plan) {
-	told := make(map[string]bool, len(p.Disagreements))
+	reported := make(map[string]bool, len(p.Disagreements))
 	for i := range p.Disagreements {
 		d := &p.Disagreements[i]
 		what := fmt.Sprintf("%s: %s says otherwise than %s: %s", d.Daemon, d.Loser.Name, d.Winner.Name, d.What)
 		if d.Why != "" {
 			what += "; " + d.Winner.Name + " wins: " + d.Why
 		}
-		told[what] = true
+		reported[what] = true
 		if !m.leader.reportedDisagreements[what] {
 			m.emit(Notice{Kind: Disagreement, Fence: daemon.Fence{Unit: daemon.Unit{Daemon: d.Daemon}}, Reason: what})
 		}
 	}
-	m.leader.reportedDisagreements = told
+	m.leader.reportedDisagreements = reported
 }
 
 // nothingDecided reports whether the pass has nothing to commit.

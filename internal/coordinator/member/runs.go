@@ -49,11 +49,11 @@ type listing struct {
 // run is one run that has not returned.
 type run struct {
 	localRun
-	validUntil   lease.Instant // end of the validity, less StopTimeout
-	ackBy        lease.Instant // deadline to be acknowledged; Never once it is
-	drainBy      lease.Instant // drain deadline; Never until draining
-	abandonAt    lease.Instant // when to ask (again) whether the agent ignores the cancellation; Never until cancelled
-	abandonAsked bool          // whether that was asked at least once
+	validUntil      lease.Instant // end of the validity, less StopTimeout
+	ackBy           lease.Instant // deadline to be acknowledged; Never once it is
+	drainBy         lease.Instant // drain deadline; Never until draining
+	abandonAt       lease.Instant // when to ask (again) whether the agent ignores the cancellation; Never until cancelled
+	abandonReported bool          // whether that was reported at least once
 	// abandonedAs is the newest generation under which this run was reported as abandoned; 0 = not reported.
 	abandonedAs int64
 	cause       CancelCause
@@ -176,7 +176,7 @@ func (m *Member) checkRunDeadlines(now lease.Instant) {
 		case r.Abandoned:
 		case r.Cancelled:
 			if now >= r.abandonAt {
-				r.abandonAsked, r.abandonAt = true, now.Add(m.t.StopTimeout)
+				r.abandonReported, r.abandonAt = true, now.Add(m.t.StopTimeout)
 				m.emit(Abandon{Fence: daemon.Fence{Unit: u, Generation: r.Generation}})
 			}
 		case now >= r.validUntil:
@@ -195,7 +195,7 @@ func (m *Member) checkRunDeadlines(now lease.Instant) {
 func (rs *runs) lastCancelDeadline() lease.Instant {
 	var last lease.Instant
 	for _, r := range rs.live {
-		if r.Cancelled && !r.abandonAsked {
+		if r.Cancelled && !r.abandonReported {
 			last = max(last, r.abandonAt)
 		}
 	}
@@ -262,7 +262,7 @@ func (m *Member) applyListed(now, sent lease.Instant, rec *daemon.Record) {
 		return // this was read before a report that has been answered since
 	case old == nil || old.rec.Generation != rec.Generation:
 		delete(m.runs.pending, u)
-		if w := m.starts.queued[u]; rec.State == daemon.Assigning && (old == nil || w == nil || w.postponeAsked != old.rec.Generation) {
+		if w := m.starts.queued[u]; rec.State == daemon.Assigning && (old == nil || w == nil || w.postponeReported != old.rec.Generation) {
 			m.emit(Notice{Kind: UnitAssigned, Fence: rec.Fence(), Term: rec.Term})
 		}
 		fallthrough

@@ -36,8 +36,8 @@ type startLimiter struct {
 
 // waiter is a unit that waits to start.
 type waiter struct {
-	timeout       time.Duration // the acknowledge timeout before it was postponed
-	postponeAsked int64         // the generation for which postponing was asked
+	timeout          time.Duration // the acknowledge timeout before it was postponed
+	postponeReported int64         // the generation whose postponing was reported
 }
 
 // slot is a run in its start phase.
@@ -227,15 +227,15 @@ func (m *Member) startWaiting(now lease.Instant) {
 		}
 		at := m.postponeAt(l, w)
 		switch {
-		case w.postponeAsked != l.rec.Generation && now < m.startBy(l, w) && free && m.begin(now, l, w.timeout):
+		case w.postponeReported != l.rec.Generation && now < m.startBy(l, w) && free && m.begin(now, l, w.timeout):
 			delete(s.queued, u)
 			free = s.hasFreeSlot(now)
 			continue
-		case w.postponeAsked != l.rec.Generation && now < at:
+		case w.postponeReported != l.rec.Generation && now < at:
 			s.nextPostponeAt = min(s.nextPostponeAt, at)
 		default:
-			w.postponeAsked = l.rec.Generation
-			m.report(u, w.postponeAsked, daemon.Postpone, storage.UnitReport{
+			w.postponeReported = l.rec.Generation
+			m.report(u, w.postponeReported, daemon.Postpone, storage.UnitReport{
 				Reason:             "waits behind other starts of its node",
 				AcknowledgeTimeout: min(2*l.rec.AcknowledgeTimeout, mostPostponed*w.timeout),
 			})

@@ -90,8 +90,8 @@ func (m *Member) holderTiming(inc node.Incarnation) node.Timing {
 	return m.timings.longest.Shared()
 }
 
-// judging returns the timings by which this node judges a process: the longer of its own and the holder's.
-func (m *Member) judging(inc node.Incarnation) lease.Timing {
+// timingsFor returns the timings by which this node judges a process: the longer of its own and the holder's.
+func (m *Member) timingsFor(inc node.Incarnation) lease.Timing {
 	t, more := m.holderTiming(inc), m.excess(inc)
 	t.LeaseDuration += more
 	t.NodeRegistrationTTL += more

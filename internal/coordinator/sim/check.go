@@ -17,11 +17,11 @@ const forever = time.Duration(math.MaxInt64)
 // checks is all checks of a world. They see calls, replies, events of the store and effects of members. They
 // never read a member's own state.
 type checks struct {
-	model  model // the state according to the store's events; a failover restores it
-	terms  terms // all terms, across failovers
-	reigns []*leaderTerm
-	issued []int64 // by unit: the highest generation ever issued
-	owners []owner // by unit: the newest generation entered, and by which process
+	model       model // the state according to the store's events; a failover restores it
+	terms       terms // all terms, across failovers
+	leaderTerms []*leaderTerm
+	issued      []int64 // by unit: the highest generation ever issued
+	owners      []owner // by unit: the newest generation entered, and by which process
 
 	failedOverAt time.Duration // 0 = never
 
@@ -61,8 +61,8 @@ type processHistory struct {
 	unaware   bool
 	sentSince time.Duration
 	// strayed is set when a former primary that the process used ends, until the process knows.
-	strayed bool
-	told    highestSeen
+	strayed  bool
+	reported highestSeen
 
 	changedAt time.Duration // when it learned that the store is another one; 0 = never
 	mustLose  bool          // it led at that moment
@@ -167,7 +167,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		}
 	case daemon.NodeRemoved:
 		if p := w.byInc[e.Incarnation]; p != nil {
-			p.watch.told = highestSeen{}
+			p.watch.reported = highestSeen{}
 		}
 		c.removed(w, e)
 	case daemon.NodeDeaf:
@@ -218,7 +218,7 @@ func decided(cl *call, store string) *broken {
 func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Reply) {
 	p := &cl.p.watch
 	p.beatAt = w.now
-	p.told = highestSeen{max(p.told.term, beat.HighestTerm), max(p.told.generation, beat.HighestGeneration)}
+	p.reported = highestSeen{max(p.reported.term, beat.HighestTerm), max(p.reported.generation, beat.HighestGeneration)}
 	c.terms.reported(beat.HighestTerm)
 	if beat.ConfirmedSeq > p.heard {
 		p.heard, p.heardAt = beat.ConfirmedSeq, w.now
@@ -253,36 +253,36 @@ func (c *checks) answered(p *process, cl *call) {
 	case res.Reply != nil:
 		r := res.Reply
 		c.noteStore(p.w, p, r)
-		if p.watch.unaware && cl.asked >= p.watch.sentSince {
+		if p.watch.unaware && cl.issuedAt >= p.watch.sentSince {
 			c.aware(p.w, p)
 		}
 		p.watch.sawTerm = max(p.watch.sawTerm, r.Term.Number)
 		if r.Verdict != storage.Refuse && r.Term.Leader.Incarnation == p.who.Incarnation {
-			p.watch.leaseFrom = cl.asked
+			p.watch.leaseFrom = cl.issuedAt
 		}
 		for i := range r.Units {
-			p.list(&r.Units[i], cl.asked)
+			p.list(&r.Units[i], cl.issuedAt)
 		}
 	case cl.req.Report != nil: // of its commits a leader learns nothing about its own units: its next heartbeat lists them
 		for i := range res.Outcomes {
-			p.list(&res.Outcomes[i].Record, cl.asked)
+			p.list(&res.Outcomes[i].Record, cl.issuedAt)
 		}
 	}
 }
 
-// list notes that a reply to a call issued at asked lists the record for the process.
-func (p *process) list(r *daemon.Record, asked time.Duration) {
+// list notes that a reply to a call issued at issuedAt lists the record for the process.
+func (p *process) list(r *daemon.Record, issuedAt time.Duration) {
 	if !r.HeldBy(p.who.Incarnation) {
 		return
 	}
 	p.watch.sawTerm = max(p.watch.sawTerm, r.Term)
 	l := &p.listings[p.w.unitAt[r.Unit]]
-	if r.Generation != l.generation || asked > l.sent {
-		*l = listed{r.Generation, asked}
+	if r.Generation != l.generation || issuedAt > l.sent {
+		*l = listed{r.Generation, issuedAt}
 	}
 	for _, run := range p.runs {
 		if run.fence == r.Fence() {
-			run.listed = max(run.listed, asked)
+			run.listed = max(run.listed, issuedAt)
 		}
 	}
 	p.w.check.checkDrainCancelled(p.w, p, r)

@@ -65,7 +65,7 @@ func (c *checks) checkWell(w *world) {
 
 // healthy reports whether a process can do its part.
 func (p *process) healthy() bool {
-	return p != nil && p.state == running && !p.stopping && !p.host.cut && !p.host.deaf
+	return p != nil && p.state == running && !p.stopping && !p.host.cutOff && !p.host.deaf
 }
 
 // wellBy checks that the cluster is well: every healthy process is a member, one leads, and every unit that a
@@ -301,7 +301,7 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 	died, at := w.now, c.disturbedAt
 	if led {
 		w.after(takeover, func() {
-			if c.disturbedAt == at && len(c.reigns) == 0 && w.anyCandidate() {
+			if c.disturbedAt == at && len(c.leaderTerms) == 0 && w.anyCandidate() {
 				w.violate("I5", "nobody leads %v after the leader was killed", w.now-died)
 			}
 		})

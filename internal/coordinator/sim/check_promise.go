@@ -125,8 +125,8 @@ func (w *world) forcedAfter(p *process, u *unit) time.Duration {
 func (c *checks) checkDrainCancelled(w *world, p *process, r *daemon.Record) {
 	u := w.unitAt[r.Unit]
 	c.grow(len(w.units))
-	asked := c.revoked[u]
-	if r.State != daemon.Revoking || asked.generation != r.Generation {
+	revoked := c.revoked[u]
+	if r.State != daemon.Revoking || revoked.generation != r.Generation {
 		return
 	}
 	run := p.find(r.Fence())
@@ -134,11 +134,11 @@ func (c *checks) checkDrainCancelled(w *world, p *process, r *daemon.Record) {
 		return
 	}
 	run.watched = true
-	due := max(asked.at+slow(r.DrainTimeout), w.now+p.t.Wakeup+time.Millisecond)
+	due := max(revoked.at+slow(r.DrainTimeout), w.now+p.t.Wakeup+time.Millisecond)
 	w.after(due-w.now, func() {
-		if p.state != running || p.stopping || run.phase == over || run.cancelled || p.watch.paused && p.watch.pausedTill >= asked.at {
+		if p.state != running || p.stopping || run.phase == over || run.cancelled || p.watch.paused && p.watch.pausedTill >= revoked.at {
 			return
 		}
-		w.violate("A5", "p%02d lets %s run on, %v after it was asked back", p.index, run.fence, w.now-asked.at)
+		w.violate("A5", "p%02d lets %s run on, %v after it was asked back", p.index, run.fence, w.now-revoked.at)
 	})
 }

@@ -26,20 +26,20 @@ func (c *checks) elected(w *world, p *process, t node.Term) {
 		w.violate("I1", "p%02d leads term %d, which is of %s", p.index, t.Number, t.Leader.Incarnation)
 	}
 	p.watch.leading = true
-	c.reigns = append(c.reigns, &leaderTerm{p, t.Number, w.now})
+	c.leaderTerms = append(c.leaderTerms, &leaderTerm{p, t.Number, w.now})
 	c.together(w)
-	w.queue.push(event{at: p.watch.leaseFrom + p.leaderTrust(), kind: evReign, p: p, n: t.Number})
+	w.queue.push(event{at: p.watch.leaseFrom + p.leaderTrust(), kind: evLeaderTrust, p: p, n: t.Number})
 }
 
 // together checks that no two contexts are live at once, unless a pause excuses it. After a
 // failover that lost rows, a process that knew nothing of the old store may lead at once, while the
 // old leader has not yet learned of the new store.
 func (c *checks) together(w *world) {
-	if len(c.reigns) < 2 || c.recentFailover(w) {
+	if len(c.leaderTerms) < 2 || c.recentFailover(w) {
 		return
 	}
-	for i, a := range c.reigns {
-		for _, b := range c.reigns[:i] {
+	for i, a := range c.leaderTerms {
+		for _, b := range c.leaderTerms[:i] {
 			till := max(a.p.excuse(a.p.noticed(0)), b.p.excuse(b.p.noticed(0)))
 			switch {
 			case apart(a.p, b.p):
@@ -64,9 +64,9 @@ func (p *process) leaderTrust() time.Duration {
 	return slow(t.LeaseDuration-t.Margin(t.LeaseDuration)) + t.Wakeup
 }
 
-// reignTrust checks that a leader that still leads has been renewed.
-func (c *checks) reignTrust(w *world, p *process, term int64) {
-	for _, r := range c.reigns {
+// checkLeaderTrust checks that a leader that still leads has been renewed.
+func (c *checks) checkLeaderTrust(w *world, p *process, term int64) {
+	for _, r := range c.leaderTerms {
 		if r.p != p || r.term != term {
 			continue
 		}
@@ -75,11 +75,11 @@ func (c *checks) reignTrust(w *world, p *process, term int64) {
 		case w.now >= end:
 			w.violate("I6", "p%02d leads term %d, last renewed by a call from %v", p.index, term, p.watch.leaseFrom)
 		case end == forever && p.watch.pausedTill == forever:
-			w.after(w.t.LeaseDuration, func() { c.reignTrust(w, p, term) })
+			w.after(w.t.LeaseDuration, func() { c.checkLeaderTrust(w, p, term) })
 		case end == forever:
-			w.queue.push(event{at: max(p.watch.pausedTill, w.now) + time.Millisecond, kind: evReign, p: p, n: term})
+			w.queue.push(event{at: max(p.watch.pausedTill, w.now) + time.Millisecond, kind: evLeaderTrust, p: p, n: term})
 		default:
-			w.queue.push(event{at: end, kind: evReign, p: p, n: term})
+			w.queue.push(event{at: end, kind: evLeaderTrust, p: p, n: term})
 		}
 	}
 }
@@ -90,13 +90,13 @@ func (c *checks) lost(w *world, p *process, e member.LeadershipLost) {
 		w.violate("hooks", "p%02d lost term %d without leading", p.index, e.Term.Number)
 	}
 	p.watch.leading, p.watch.mustLose = false, false
-	c.endReign(p)
+	c.endLeaderTerm(p)
 }
 
-func (c *checks) endReign(p *process) {
-	for i, r := range c.reigns {
+func (c *checks) endLeaderTerm(p *process) {
+	for i, r := range c.leaderTerms {
 		if r.p == p {
-			c.reigns = append(c.reigns[:i], c.reigns[i+1:]...)
+			c.leaderTerms = append(c.leaderTerms[:i], c.leaderTerms[i+1:]...)
 			return
 		}
 	}
@@ -104,7 +104,7 @@ func (c *checks) endReign(p *process) {
 
 // ended handles the end of a process.
 func (c *checks) ended(w *world, p *process) {
-	c.endReign(p)
+	c.endLeaderTerm(p)
 	p.watch.leading = false
 	w.restartBound("process ended")
 }
@@ -169,7 +169,7 @@ func (w *world) anySaw(number int64) bool {
 func (c *checks) failedOver(w *world) {
 	c.failedOverAt = w.now
 	for _, p := range w.procs {
-		p.watch.told = highestSeen{}
+		p.watch.reported = highestSeen{}
 	}
 	c.terms.failedOver(c.model.term)
 	c.grow(len(w.units))

@@ -16,9 +16,8 @@ func breaks(rule, format string, args ...any) *broken {
 	return &broken{rule, fmt.Sprintf(format, args...)}
 }
 
-// model is the state of the store according to its events; I8 says that the events tell everything.
-// The lifecycle is written out here again on purpose: a mistake in the product's table must not
-// excuse itself.
+// model is the state of the store according to its events. By rule I8, the state follows from the events alone.
+// The lifecycle is written out here again on purpose: a mistake in the product's table must not hide itself.
 type model struct {
 	seq    int64
 	term   int64
@@ -101,8 +100,8 @@ func (m *model) unitEvent(u *unitModel, e *daemon.Event) *broken {
 	return nil
 }
 
-// shows compares a row of the store with the model.
-func (m *model) shows(r *daemon.Record, at map[daemon.Unit]int) *broken {
+// checkRow compares a row of the store with the model.
+func (m *model) checkRow(r *daemon.Record, at map[daemon.Unit]int) *broken {
 	i, ok := at[r.Unit]
 	if !ok {
 		return breaks("I8", "a row of %s, which nobody declared", r.Unit)
@@ -115,8 +114,8 @@ func (m *model) shows(r *daemon.Record, at map[daemon.Unit]int) *broken {
 	return nil
 }
 
-// lists compares all units that the store lists for a process with the model.
-func (m *model) lists(records []daemon.Record, inc node.Incarnation, at map[daemon.Unit]int) *broken {
+// checkUnits compares all units that the store lists for a process with the model.
+func (m *model) checkUnits(records []daemon.Record, inc node.Incarnation, at map[daemon.Unit]int) *broken {
 	held := 0
 	for i := range m.units {
 		if u := &m.units[i]; u.holder == inc && u.state != daemon.Deleted && u.state != daemon.Unassigned {
@@ -124,7 +123,7 @@ func (m *model) lists(records []daemon.Record, inc node.Incarnation, at map[daem
 		}
 	}
 	for i := range records {
-		if err := m.shows(&records[i], at); err != nil {
+		if err := m.checkRow(&records[i], at); err != nil {
 			return err
 		}
 	}
@@ -170,8 +169,8 @@ func (t *terms) elected(number int64) *broken {
 	return nil
 }
 
-// issue checks an event that gives a unit a new generation. highest is the unit's highest so far.
-func issue(highest *int64, e *daemon.Event) *broken {
+// checkIssued checks an event that gives a unit a new generation. highest is the unit's highest so far.
+func checkIssued(highest *int64, e *daemon.Event) *broken {
 	if e.Generation <= *highest {
 		return breaks("I3", "%s was given generation %d after %d", e.Unit, e.Generation, *highest)
 	}

@@ -336,13 +336,13 @@ func TestTrust(t *testing.T) {
 			a.watch.leaseFrom = w.now
 			w.check.elected(w, a, term(a))
 			w.now += a.leaderTrust() - 1
-			w.check.reignTrust(w, a, 5)
+			w.check.checkLeaderTrust(w, a, 5)
 		}},
 		{"a leader beyond its trust", "I6", func(w *world, a, b *process) {
 			a.watch.leaseFrom = w.now
 			w.check.elected(w, a, term(a))
 			w.now += a.leaderTrust()
-			w.check.reignTrust(w, a, 5)
+			w.check.checkLeaderTrust(w, a, 5)
 		}},
 		{"two leaders", "I1", func(w *world, a, b *process) {
 			w.check.elected(w, a, term(a))

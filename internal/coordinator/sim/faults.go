@@ -93,7 +93,7 @@ func (d *director) repair() {
 	d.quiet()
 	w.open()
 	for _, h := range w.hosts {
-		h.cut, h.deaf, h.slow = false, false, 0
+		h.cutOff, h.deaf, h.slow = false, false, 0
 		if h.twin != nil {
 			h.twin.kill()
 			h.twin = nil
@@ -124,8 +124,8 @@ func (w *world) alive() int {
 // victim draws a live process, half of the time the leader; nil if there is none.
 func (d *director) victim() *process {
 	w := d.w
-	if c := &w.check; len(c.reigns) > 0 && w.chance(0.5) {
-		return c.reigns[w.rng.IntN(len(c.reigns))].p
+	if c := &w.check; len(c.leaderTerms) > 0 && w.chance(0.5) {
+		return c.leaderTerms[w.rng.IntN(len(c.leaderTerms))].p
 	}
 	first := w.rng.IntN(len(w.hosts))
 	for i := range w.hosts {
@@ -179,8 +179,8 @@ func (d *director) fault(kind Faults) {
 	case Pause:
 		d.pause(v)
 	case Cut:
-		v.host.cut = true
-		d.end(d.lasting(), func() { v.host.cut = false })
+		v.host.cutOff = true
+		d.end(d.lasting(), func() { v.host.cutOff = false })
 	case Deaf:
 		v.host.deaf = true
 		d.end(d.lasting(), func() { v.host.deaf = false })

@@ -168,10 +168,10 @@ func (c *checks) above(w *world, e *daemon.Event) {
 		for _, p := range [...]*process{h.proc, h.twin} {
 			switch {
 			case p == nil || p.state == dead:
-			case e.Kind == daemon.LeaderElected && e.Term <= p.watch.told.term:
-				w.violate("I1", "term %d was elected although p%02d had told of %d", e.Term, p.index, p.watch.told.term)
-			case e.Kind != daemon.LeaderElected && e.Generation <= p.watch.told.generation:
-				w.violate("I3", "%s was given generation %d although p%02d had told of %d", e.Unit, e.Generation, p.index, p.watch.told.generation)
+			case e.Kind == daemon.LeaderElected && e.Term <= p.watch.reported.term:
+				w.violate("I1", "term %d was elected although p%02d had told of %d", e.Term, p.index, p.watch.reported.term)
+			case e.Kind != daemon.LeaderElected && e.Generation <= p.watch.reported.generation:
+				w.violate("I3", "%s was given generation %d although p%02d had told of %d", e.Unit, e.Generation, p.index, p.watch.reported.generation)
 			}
 		}
 	}

@@ -42,15 +42,15 @@ type network struct {
 
 // call is a request to the store in flight.
 type call struct {
-	p      *process
-	req    member.Call
-	run    *run          // for a fence stamp
-	asked  time.Duration // when the member issued it
-	done   bool          // answered or given up
-	repeat bool          // a second copy, for whose answer nobody waits
-	from   int           // the number of failovers when it was sent
-	old    bool          // sent to a former primary
-	read   string        // the store ID that the process knew when the member issued it
+	p        *process
+	req      member.Call
+	run      *run          // for a fence stamp
+	issuedAt time.Duration // when the member issued it
+	done     bool          // answered or given up
+	repeat   bool          // a second copy, for whose answer nobody waits
+	from     int           // the number of failovers when it was sent
+	old      bool          // sent to a former primary
+	read     string        // the store ID that the process knew when the member issued it
 
 	result member.Result
 }
@@ -88,7 +88,7 @@ func (w *world) wakeSide(hint storage.Hint, old bool) {
 	in := member.Input(member.WakeUp{Wake: hint})
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {
-			if p == nil || p.state == dead || h.onOld != old || (p.host.cut || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {
+			if p == nil || p.state == dead || h.onOld != old || (p.host.cutOff || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {
 				continue // wake-ups come on another connection, which may or may not be alive
 			}
 			if !w.calm && w.network.lose > 0 && w.chance(w.network.lose) {
@@ -110,7 +110,7 @@ func (w *world) wakeSide(hint storage.Hint, old bool) {
 func (p *process) call(c member.Call) {
 	p.w.stats.Calls++
 	p.w.check.checkCall(p.w, p, &c)
-	cl := &call{p: p, req: c, asked: p.w.now, read: p.watch.store}
+	cl := &call{p: p, req: c, issuedAt: p.w.now, read: p.watch.store}
 	if p.crashIn > 0 {
 		p.crashIn--
 		if p.crashIn == 0 && p.crashAt == beforeSend {
@@ -172,7 +172,7 @@ func (w *world) latency(h *host) time.Duration {
 func (w *world) arrive(c *call) {
 	p := c.p
 	switch {
-	case p.host.cut:
+	case p.host.cutOff:
 		return
 	case (c.from != w.server.failovers && !p.host.onOld || c.old && !p.host.onOld) && (c.repeat || c.done || w.chance(0.5)):
 		return // its connection ended with the server; some requests wait in a pooler for the new one
@@ -220,7 +220,7 @@ func (w *world) reply(c *call) {
 	if w.loseReply != nil && w.loseReply(c) {
 		return
 	}
-	if c.p.host.cut || c.p.host.deaf {
+	if c.p.host.cutOff || c.p.host.deaf {
 		return
 	}
 	if !w.calm && w.chance(w.network.loseReply) {

@@ -130,7 +130,7 @@ func (o *operations) event(w *world, e *daemon.Event) {
 		}
 		return
 	case daemon.AssignmentRevoking:
-		if !asked(e.Reason) {
+		if !byOperator(e.Reason) {
 			return
 		}
 		if o.revoked[e.Unit]++; o.revoked[e.Unit] > o.requested[e.Unit] {
@@ -225,7 +225,7 @@ func commandOf(e *daemon.Event) (d commandDetail, ok bool) {
 	return d, json.Unmarshal(e.Detail, &d) == nil
 }
 
-// asked reports whether a unit was revoked for a move or restart.
-func asked(reason string) bool {
+// byOperator reports whether a unit was revoked for a move or restart.
+func byOperator(reason string) bool {
 	return strings.HasPrefix(reason, string(plan.MoveRequested)) || strings.HasPrefix(reason, string(plan.RestartRequested))
 }

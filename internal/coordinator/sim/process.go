@@ -26,7 +26,7 @@ type process struct {
 	tickGen int64
 
 	neighbours []*process // other processes on its machine, as in the newest member list
-	looking    bool       // it will check them soon
+	checkDue   bool       // it will check them soon
 
 	runs     []*run   // runs that have not returned
 	started  []int64  // by unit: the highest generation that was started

@@ -13,8 +13,10 @@ import (
 // member does. A process knows its neighbours from member lists and checks them now and then. It reports those
 // that have ended to the member until a list shows that the store knows.
 
-// lookEvery returns how long a process may take to find that a neighbour has ended.
-func (w *world) lookEvery() time.Duration { return min(250*time.Millisecond, w.t.HeartbeatInterval/4) }
+// exitCheckEvery returns how long a process may take to find that a neighbour has ended.
+func (w *world) exitCheckEvery() time.Duration {
+	return min(250*time.Millisecond, w.t.HeartbeatInterval/4)
+}
 
 // setNeighbours handles a member list.
 func (p *process) setNeighbours(members []node.Member) {
@@ -34,16 +36,16 @@ func (p *process) setNeighbours(members []node.Member) {
 
 // checkNeighboursSoon makes the process check its neighbours, if one of them has ended.
 func (p *process) checkNeighboursSoon() {
-	if p.looking || !slices.ContainsFunc(p.neighbours, func(q *process) bool { return q.state == dead }) {
+	if p.checkDue || !slices.ContainsFunc(p.neighbours, func(q *process) bool { return q.state == dead }) {
 		return
 	}
-	p.looking = true
-	p.w.after(p.w.upTo(p.w.lookEvery()), p.checkNeighbours)
+	p.checkDue = true
+	p.w.after(p.w.upTo(p.w.exitCheckEvery()), p.checkNeighbours)
 }
 
 // checkNeighbours reports the neighbours that have ended to the member.
 func (p *process) checkNeighbours() {
-	p.looking = false
+	p.checkDue = false
 	if p.state == running {
 		var ended []node.Incarnation
 		for _, q := range p.neighbours {

@@ -50,7 +50,7 @@ const (
 	evArrive       // a call at the store
 	evEffectArrive // an effect at the resource
 	evTrust        // check: is the run still valid?
-	evReign        // check: is the leadership still valid?
+	evLeaderTrust  // check: is the leadership still valid?
 	evOverlap      // check: is an excused overlap over?
 	evSettled      // check: is the cluster well?
 	evDo           // in is a func

@@ -23,7 +23,7 @@ func (r *run) readResource() {
 }
 
 func (w *world) reachable(p *process) bool {
-	return !p.host.cut && !p.host.deaf && !w.server.down && !p.host.onOld && !p.watch.strayed
+	return !p.host.cutOff && !p.host.deaf && !w.server.down && !p.host.onOld && !p.watch.strayed
 }
 
 // effect sends one effect and plans the next. Some effects are in flight for a while, and arrive

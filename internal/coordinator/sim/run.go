@@ -109,7 +109,7 @@ func (p *process) startRun(e member.Start) {
 func (r *run) stamp() {
 	w := r.p.w
 	w.stats.Calls++
-	w.send(&call{p: r.p, run: r, asked: w.now})
+	w.send(&call{p: r.p, run: r, issuedAt: w.now})
 }
 
 // stamped handles the store's answer.

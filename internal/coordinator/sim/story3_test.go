@@ -104,10 +104,10 @@ func TestStoryJudgementComesTwice(t *testing.T) {
 			}
 			return false
 		}
-		p.host.cut = true
+		p.host.cutOff = true
 		s.restartBound("cut")
 		s.within(2*timing.Late(), "it is late", func() bool { return kept[node.Late] != nil })
-		p.host.cut, p.host.deaf = false, true
+		p.host.cutOff, p.host.deaf = false, true
 		s.within(2*timing.NodeRegistrationTTL, "it is deaf", func() bool { return kept[node.Deaf] != nil })
 		p.host.deaf = false
 		s.restartBound("it is well")

@@ -79,7 +79,7 @@ func TestStoryBrakeOutlastsAPartition(t *testing.T) {
 		n := 0
 		for _, h := range s.hosts {
 			if h.proc != stays && n < 8 {
-				h.cut = true
+				h.cutOff = true
 				n++
 			}
 		}
@@ -89,7 +89,7 @@ func TestStoryBrakeOutlastsAPartition(t *testing.T) {
 			t.Errorf("the brake was told %d times", s.told(daemon.BrakeHeld))
 		}
 		for _, h := range s.hosts {
-			h.cut = false
+			h.cutOff = false
 		}
 		s.restartBound("heal")
 		s.within(2*timing.HeartbeatInterval, "all units run", s.allRun)

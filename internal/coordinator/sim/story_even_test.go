@@ -105,11 +105,11 @@ func TestStoryHealOfNineNodes(t *testing.T) {
 		stays := s.leader()
 		s.restartBound("cut")
 		for _, h := range s.hosts {
-			h.cut = h.proc != stays
+			h.cutOff = h.proc != stays
 		}
 		s.within(2*s.bound(), "one node runs everything", func() bool { return len(stays.runs) == 60 && s.allRun() })
 		for _, h := range s.hosts {
-			h.cut = false
+			h.cutOff = false
 		}
 		s.restartBound("heal")
 		j := s.watch()

@@ -83,10 +83,10 @@ func (s *stage) within(d time.Duration, what string, cond func() bool) time.Dura
 
 // leader returns the process that leads now, or nil.
 func (s *stage) leader() *process {
-	if len(s.check.reigns) == 0 {
+	if len(s.check.leaderTerms) == 0 {
 		return nil
 	}
-	return s.check.reigns[0].p
+	return s.check.leaderTerms[0].p
 }
 
 // follower returns a live process that does not lead.
@@ -153,7 +153,7 @@ func TestStoryLeaderPausedBeyondItsLease(t *testing.T) {
 		old.pauseIn, old.pauseFor = 1, timing.LeaseDuration*2
 		s.within(timing.HeartbeatInterval*2, "the pause begins", func() bool { return old.state == paused })
 		s.within(timing.LeaseDuration+300*time.Millisecond, "another leads", func() bool {
-			return len(s.check.reigns) == 2
+			return len(s.check.leaderTerms) == 2
 		})
 		s.within(timing.LeaseDuration*2, "the pause ends", func() bool { return old.state == running })
 		s.within(timing.ClockCheckInterval+100*time.Millisecond, "the old leader publishes Lost", func() bool { return !old.watch.leading })

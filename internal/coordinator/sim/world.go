@@ -57,11 +57,11 @@ type host struct {
 	proc   *process // the newest
 	twin   *process // a second process, at times
 	// A cut machine exchanges nothing with the store; a deaf one receives no replies.
-	cut, deaf bool
-	slow      time.Duration // the longest delay added to each of its messages
-	standing  bool          // it is stopped, and its clock with it
-	onOld     bool          // it uses a former primary that lives on
-	sluggish  bool          // its timers are usually late
+	cutOff, deaf bool
+	slow         time.Duration // the longest delay added to each of its messages
+	standing     bool          // it is stopped, and its clock with it
+	onOld        bool          // it uses a former primary that lives on
+	sluggish     bool          // its timers are usually late
 	// startsUntil is when the last of the starts that it makes one after another is done.
 	startsUntil time.Duration
 }
@@ -191,8 +191,8 @@ func (w *world) dispatch(e *event) {
 		w.effectArrives(e.run, e.n)
 	case evTrust:
 		w.check.runTrust(w, e.run)
-	case evReign:
-		w.check.reignTrust(w, e.p, e.n)
+	case evLeaderTrust:
+		w.check.checkLeaderTrust(w, e.p, e.n)
 	case evOverlap:
 		w.check.overlapEnds(w, int(e.n))
 	case evSettled:

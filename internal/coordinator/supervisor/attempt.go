@@ -76,8 +76,8 @@ func (r *run) ready() {
 // StopTimeout, that is reported and logged. Only its return ends it.
 func (r *run) stalled(result <-chan error) error {
 	fail := fmt.Errorf("%w of %v", ErrStalled, r.spec.StallTimeout)
-	patience := time.NewTimer(r.s.cfg.StopTimeout)
-	defer patience.Stop()
+	timer := time.NewTimer(r.s.cfg.StopTimeout)
+	defer timer.Stop()
 	for {
 		select {
 		case err := <-result:
@@ -85,7 +85,7 @@ func (r *run) stalled(result <-chan error) error {
 				return fail
 			}
 			return fmt.Errorf("%w: %w", fail, err)
-		case <-patience.C:
+		case <-timer.C:
 			if r.over() {
 				continue // the caller of Drain or Cancel waits for the run, and abandons it
 			}

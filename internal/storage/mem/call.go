@@ -76,14 +76,14 @@ func (b *Bucket) do(ctx context.Context, call *Call, effect func(Fault) error) e
 	}
 	if err := wait(ctx, latency/2); err != nil {
 		b.tally(call, true)
-		return cut(*call, err)
+		return interrupted(*call, err)
 	}
 	fault, err := b.arrive(call, effect)
 	if fault.Hang {
 		<-ctx.Done()
 	}
 	if late := wait(ctx, latency-latency/2); late != nil {
-		return cut(*call, late)
+		return interrupted(*call, late)
 	}
 	return err
 }
@@ -135,8 +135,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// cut is the error of a call whose context ended while the call was in flight.
-func cut(call Call, err error) error {
+// interrupted is the error of a call whose context ended while the call was in flight.
+func interrupted(call Call, err error) error {
 	e := &blob.Error{Op: string(call.Op), Key: call.Key, Err: err}
 	if call.Op.writes() {
 		e.Unknown = true

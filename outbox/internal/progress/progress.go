@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// patience is how long a call may go on without progress.
-type patience struct {
+// stallTimer is how long a call may go on without progress.
+type stallTimer struct {
 	timer *time.Timer
 	limit time.Duration
 }
 
-type patienceKey struct{}
+type stallTimerKey struct{}
 
 // WithTimeout returns the context of a call. It ends when limit has passed without progress, with the cause
 // context.DeadlineExceeded.
 func WithTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
-	p := &patience{limit: limit, timer: time.AfterFunc(limit, func() { end(context.DeadlineExceeded) })}
-	return context.WithValue(ctx, patienceKey{}, p), func() { p.timer.Stop(); end(nil) }
+	p := &stallTimer{limit: limit, timer: time.AfterFunc(limit, func() { end(context.DeadlineExceeded) })}
+	return context.WithValue(ctx, stallTimerKey{}, p), func() { p.timer.Stop(); end(nil) }
 }
 
 // Report says that the receiver has taken a message of the call. The call's time limit starts anew, so that a
 // receiver which is slow is not taken for one that hangs.
 func Report(ctx context.Context) {
-	if p, ok := ctx.Value(patienceKey{}).(*patience); ok && ctx.Err() == nil {
+	if p, ok := ctx.Value(stallTimerKey{}).(*stallTimer); ok && ctx.Err() == nil {
 		p.timer.Reset(p.limit)
 	}
 }

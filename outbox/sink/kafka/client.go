@@ -11,11 +11,11 @@ import (
 	"github.com/emitd/emitd/outbox/sink"
 )
 
-// askEvery is how often a waiting delivery checks whether any broker answers. silent is the time without
+// pingEvery is how often a waiting delivery checks whether any broker answers. silent is the time without
 // an answer after which a broker counts as gone, unless Config.Options set another one.
 const (
-	askEvery = 500 * time.Millisecond
-	silent   = 5 * time.Second
+	pingEvery = 500 * time.Millisecond
+	silent    = 5 * time.Second
 )
 
 // brokerWatch checks whether brokers answer. It is needed because clients repeat produce requests by themselves
@@ -60,7 +60,7 @@ func (w *brokerWatch) during(ctx context.Context) (watched context.Context, stop
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		tick := time.NewTicker(askEvery)
+		tick := time.NewTicker(pingEvery)
 		defer tick.Stop()
 		for {
 			select {
@@ -109,7 +109,7 @@ func (w *brokerWatch) unreachable(ctx context.Context) error {
 func (q *brokerCheck) old() bool {
 	select {
 	case <-q.done:
-		return time.Since(q.at) >= askEvery
+		return time.Since(q.at) >= pingEvery
 	default:
 		return false
 	}
@@ -136,10 +136,10 @@ func (w *brokerWatch) pingAny() (err error) {
 	answers := make(chan error, len(brokers))
 	next := time.NewTicker(w.silence / 2 / time.Duration(len(brokers))) // together they get half of the time, at least
 	defer next.Stop()
-	for asked, failed := 0, 0; failed < len(brokers); {
-		if asked < len(brokers) {
-			go func(b *kgo.Broker) { answers <- ping(ctx, b) }(brokers[asked])
-			asked++
+	for pinged, failed := 0, 0; failed < len(brokers); {
+		if pinged < len(brokers) {
+			go func(b *kgo.Broker) { answers <- ping(ctx, b) }(brokers[pinged])
+			pinged++
 		}
 		select {
 		case err = <-answers:

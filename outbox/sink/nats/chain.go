@@ -64,9 +64,9 @@ type boundTo struct {
 }
 
 const (
-	maxSubjects = 10_000          // whose streams are remembered
-	askWithin   = time.Second     // how long an answer may take
-	askAgain    = 5 * time.Minute // when an answer is too old
+	maxSubjects   = 10_000          // whose streams are remembered
+	lookupTimeout = time.Second     // how long an answer may take
+	lookupTTL     = 5 * time.Minute // when an answer is too old
 )
 
 // streamOf returns the stream that binds a subject, "" if that is not known. Then its messages are not chained.
@@ -80,7 +80,7 @@ func (s *Sink) streamOf(ctx context.Context, subject string) string {
 	if time.Now().Before(known.until) {
 		return known.stream
 	}
-	bounded, cancel := context.WithTimeout(ctx, askWithin)
+	bounded, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	name, err := s.js.StreamNameBySubject(bounded, subject)
 	if ctx.Err() != nil {
@@ -94,7 +94,7 @@ func (s *Sink) streamOf(ctx context.Context, subject string) string {
 	if len(s.subjects) >= maxSubjects {
 		clear(s.subjects)
 	}
-	s.subjects[subject] = boundTo{name, time.Now().Add(askAgain)}
+	s.subjects[subject] = boundTo{name, time.Now().Add(lookupTTL)}
 	return name
 }
 
@@ -290,8 +290,8 @@ func (c *chain) open(rest []int) (open []int) {
 // between. It also returns rows that must wait for another chain.
 func (c *chain) send(ctx context.Context, rows []int) (links []link, rest []int) {
 	select {
-	case c.s.turn <- struct{}{}:
-		defer func() { <-c.s.turn }()
+	case c.s.sending <- struct{}{}:
+		defer func() { <-c.s.sending }()
 	case <-ctx.Done():
 		return nil, rows
 	}

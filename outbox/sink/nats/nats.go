@@ -93,10 +93,10 @@ type Config struct {
 
 // Sink publishes messages. It is safe for concurrent use.
 type Sink struct {
-	cfg  Config
-	conn *nats.Conn
-	js   jetstream.JetStream
-	turn chan struct{} // held while a chain is sent
+	cfg     Config
+	conn    *nats.Conn
+	js      jetstream.JetStream
+	sending chan struct{} // held while a chain is sent
 
 	mu      sync.Mutex
 	markers map[string]marker // by subject
@@ -115,7 +115,7 @@ var (
 // the sink is down until the connection succeeds.
 func New(_ context.Context, cfg Config) (*Sink, error) {
 	s := &Sink{
-		cfg: cfg, turn: make(chan struct{}, 1), markers: map[string]marker{}, denied: map[string]string{},
+		cfg: cfg, sending: make(chan struct{}, 1), markers: map[string]marker{}, denied: map[string]string{},
 		subjects: map[string]boundTo{}, chains: map[string]chains{},
 	}
 	opts, err := s.options()

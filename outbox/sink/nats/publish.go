@@ -139,16 +139,16 @@ func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 // noStream finds out why no stream answered. A stream that has no leader is also silent for a moment.
 func (s *Sink) noStream(ctx context.Context, subject string, err error) error {
 	what := fmt.Sprintf("publish to %.80q", subject)
-	_, asked := s.js.StreamNameBySubject(ctx, subject)
+	_, lookupErr := s.js.StreamNameBySubject(ctx, subject)
 	switch {
-	case asked == nil:
+	case lookupErr == nil:
 		return fmt.Errorf("%s: the stream has no leader now: %w", what, err)
-	case errors.Is(asked, jetstream.ErrStreamNotFound):
+	case errors.Is(lookupErr, jetstream.ErrStreamNotFound):
 		return sink.Missing("%s: no stream has this subject: create one that binds it", what)
 	case ctx.Err() != nil:
 		return s.unacknowledged(ctx, subject)
 	default:
-		return sink.Down(what, fmt.Errorf("JetStream does not answer: %w", asked))
+		return sink.Down(what, fmt.Errorf("JetStream does not answer: %w", lookupErr))
 	}
 }
 

@@ -26,8 +26,8 @@ import (
 const (
 	// aloneFor is how long a sink delivers alone after a conflict.
 	aloneFor = time.Minute
-	// turnWait bounds the wait for the others to end. A delivery that hangs must not hold up all others.
-	turnWait = time.Second
+	// excludeWait bounds the wait for the others to end. A delivery that hangs must not hold up all others.
+	excludeWait = time.Second
 )
 
 // repetitions are the pauses before a transaction is repeated that was in conflict. The first repetition
@@ -79,32 +79,32 @@ func (s *Sink) once(ctx context.Context, what string, f func(ctx context.Context
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%s: not attempted: %w", what, context.Cause(ctx))
 		}
-		return sink.Down("connect", plain(ctx, err))
+		return sink.Down("connect", withoutConfig(ctx, err))
 	}
 	defer conn.Release()
 	if s.alone() {
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			if err := s.takeTurn(ctx, tx); err != nil {
+			if err := s.excludeOthers(ctx, tx); err != nil {
 				return err
 			}
 			return f(ctx, tx)
 		})
-		if _, busy := errors.AsType[noTurnError](err); !busy {
+		if _, busy := errors.AsType[busyError](err); !busy {
 			return err
 		}
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return f(ctx, tx) })
 }
 
-// noTurnError says that other deliveries did not end within turnWait.
-type noTurnError struct{ error }
+// busyError says that other deliveries did not end within excludeWait.
+type busyError struct{ error }
 
-// takeTurn excludes other deliveries until the transaction ends. The statements have no snapshot, so that
+// excludeOthers excludes other deliveries until the transaction ends. The statements have no snapshot, so that
 // what those deliveries wrote is no conflict at higher isolation levels.
-func (s *Sink) takeTurn(ctx context.Context, tx pgx.Tx) error {
-	err := tx.Conn().PgConn().Exec(ctx, s.sql.turn).Close()
+func (s *Sink) excludeOthers(ctx context.Context, tx pgx.Tx) error {
+	err := tx.Conn().PgConn().Exec(ctx, s.sql.exclude).Close()
 	if pg, _ := errors.AsType[*pgconn.PgError](err); pg != nil && pg.Code == "55P03" {
-		return noTurnError{err}
+		return busyError{err}
 	}
 	return err
 }

@@ -32,8 +32,8 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	slices.Sort(c.shards)
 	c.shards = slices.Compact(c.shards)
 
-	err := s.write(ctx, c, func(ctx context.Context, tx pgx.Tx) error { return s.together(ctx, tx, d) })
-	if !ofRow(err) {
+	err := s.write(ctx, c, func(ctx context.Context, tx pgx.Tx) error { return s.writeAll(ctx, tx, d) })
+	if !isRowError(err) {
 		if err == nil {
 			s.prune(ctx)
 			return nil
@@ -44,7 +44,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	errs := make([]error, len(d.Rows))
 	err = s.write(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
 		clear(errs) // from an attempt that was rolled back
-		return s.apart(ctx, tx, d, errs)
+		return s.writeEach(ctx, tx, d, errs)
 	})
 	if err != nil {
 		return []error{err}
@@ -72,22 +72,22 @@ func (s *Sink) write(ctx context.Context, c fenceKey, f func(ctx context.Context
 	return s.inTx(ctx, "write", held)
 }
 
-// together writes all rows in one batch, in log order. All subscriptions of a log have that order, so those
+// writeAll writes all rows in one batch, in log order. All subscriptions of a log have that order, so those
 // that write the same rows wait for each other and do not deadlock.
-func (s *Sink) together(ctx context.Context, tx pgx.Tx, d outbox.Delivery) error {
-	fresh, err := s.fresh(ctx, tx, d.Subscription, d.Rows)
+func (s *Sink) writeAll(ctx context.Context, tx pgx.Tx, d outbox.Delivery) error {
+	unwritten, err := s.unwritten(ctx, tx, d.Subscription, d.Rows)
 	if err != nil {
 		return err
 	}
 	batch := &pgx.Batch{}
-	for _, row := range fresh {
-		s.queue(batch, d, row)
+	for _, row := range unwritten {
+		s.addTo(batch, d, row)
 	}
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// apart writes row by row, each in a savepoint, so that a failure affects only its row.
-func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []error) error {
+// writeEach writes row by row, each in a savepoint, so that a failure affects only its row.
+func (s *Sink) writeEach(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []error) error {
 	failed := map[string]bool{}
 	for i, row := range d.Rows {
 		if row.Key != "" && failed[row.Key] {
@@ -97,7 +97,7 @@ func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []e
 		err := pgx.BeginFunc(ctx, tx, func(point pgx.Tx) error { // a savepoint
 			one := d
 			one.Rows = d.Rows[i : i+1]
-			return s.together(ctx, point, one)
+			return s.writeAll(ctx, point, one)
 		})
 		if err == nil {
 			continue
@@ -105,7 +105,7 @@ func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []e
 		if conflict(err) {
 			return err
 		}
-		if err = classify(ctx, "write", err); !ofRow(err) {
+		if err = classify(ctx, "write", err); !isRowError(err) {
 			return err
 		}
 		errs[i], failed[row.Key] = err, true
@@ -113,9 +113,9 @@ func (s *Sink) apart(ctx context.Context, tx pgx.Tx, d outbox.Delivery, errs []e
 	return nil
 }
 
-// fresh returns the rows for which the statement has not run yet, in order. The message table needs no
+// unwritten returns the rows for which the statement has not run yet, in order. The message table needs no
 // such check, because its primary key refuses repetitions.
-func (s *Sink) fresh(ctx context.Context, tx pgx.Tx, subscription string, all []outbox.Row) ([]outbox.Row, error) {
+func (s *Sink) unwritten(ctx context.Context, tx pgx.Tx, subscription string, all []outbox.Row) ([]outbox.Row, error) {
 	if s.cfg.Statement == "" {
 		return all, nil
 	}
@@ -145,8 +145,8 @@ func (s *Sink) fresh(ctx context.Context, tx pgx.Tx, subscription string, all []
 	return out, nil
 }
 
-// queue adds a row's statement to a batch.
-func (s *Sink) queue(batch *pgx.Batch, d outbox.Delivery, row outbox.Row) {
+// addTo adds a row's statement to a batch.
+func (s *Sink) addTo(batch *pgx.Batch, d outbox.Delivery, row outbox.Row) {
 	headers, err := json.Marshal(row.Headers)
 	if err != nil {
 		panic(fmt.Sprintf("postgres sink: encode strings: %v", err))
@@ -195,7 +195,7 @@ func (s *Sink) prepare(ctx context.Context) error {
 		return nil
 	}
 	err := s.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
-		return conn.Conn().PgConn().Exec(ctx, inTurnSQL+s.sql.create).Close()
+		return conn.Conn().PgConn().Exec(ctx, createLockSQL+s.sql.create).Close()
 	})
 	s.ready = err == nil
 	return err
@@ -206,7 +206,7 @@ type rowError struct{ error }
 
 func (e rowError) Unwrap() error { return e.error }
 
-func ofRow(err error) bool {
+func isRowError(err error) bool {
 	_, is := errors.AsType[rowError](err)
 	return is
 }
@@ -215,12 +215,12 @@ func ofRow(err error) bool {
 func classify(ctx context.Context, what string, err error) error {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case err == nil, errors.Is(err, outbox.ErrFenced), errors.Is(err, errNotRaised), errors.Is(err, outbox.ErrSinkDown), ofRow(err):
+	case err == nil, errors.Is(err, outbox.ErrFenced), errors.Is(err, errNotRaised), errors.Is(err, outbox.ErrSinkDown), isRowError(err):
 		return err
 	case pg == nil && ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	case pg == nil:
-		return sink.Down(what, plain(ctx, err))
+		return sink.Down(what, withoutConfig(ctx, err))
 	}
 	text := fmt.Errorf("%s: %s (SQLSTATE %s)", what, pg.Message, pg.Code) // Detail may hold the payload
 	switch class := pg.Code[:min(2, len(pg.Code))]; {
@@ -243,8 +243,8 @@ func classify(ctx context.Context, what string, err error) error {
 	}
 }
 
-// plain returns a connection's error without the configuration that it contains.
-func plain(ctx context.Context, err error) error {
+// withoutConfig returns a connection's error without the configuration that it contains.
+func withoutConfig(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -7,7 +7,7 @@ import (
 
 // statements holds the SQL texts of a configuration.
 type statements struct {
-	create, turn, raise, hold, insert, note, prune string
+	create, exclude, raise, hold, insert, note, prune string
 }
 
 // The templates; {schema} and {table} are names that match identifier. Functions are qualified, because
@@ -29,7 +29,7 @@ create table if not exists {schema}.delivered (
 create index if not exists delivered_at on {schema}.delivered (at);
 `
 	// The lock makes two relays that create the tables at once wait for each other.
-	inTurnSQL = `select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('emitd sink'::text, 0::bigint));
+	createLockSQL = `select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('emitd sink'::text, 0::bigint));
 `
 
 	createTableSQL = `create table if not exists {table} (
@@ -48,7 +48,7 @@ create index if not exists delivered_at on {schema}.delivered (at);
 `
 	// The lock excludes deliveries, which lock rows of the table, and no readers. The idle timeout is that of
 	// idleSQL.
-	turnSQL = `set local idle_in_transaction_session_timeout = '5s';
+	excludeSQL = `set local idle_in_transaction_session_timeout = '5s';
 set local lock_timeout = '{wait}ms';
 lock table {schema}.fence in exclusive mode;
 set local lock_timeout to default;
@@ -87,9 +87,9 @@ on conflict do nothing returning id`
 )
 
 func (c Config) statements() statements {
-	fill := strings.NewReplacer("{schema}", c.Schema, "{table}", c.Table, "{idle}", idleSQL, "{wait}", strconv.FormatInt(turnWait.Milliseconds(), 10)).Replace
+	fill := strings.NewReplacer("{schema}", c.Schema, "{table}", c.Table, "{idle}", idleSQL, "{wait}", strconv.FormatInt(excludeWait.Milliseconds(), 10)).Replace
 	s := statements{
-		create: fill(createSQL), turn: fill(turnSQL), raise: fill(raiseSQL), hold: fill(holdSQL),
+		create: fill(createSQL), exclude: fill(excludeSQL), raise: fill(raiseSQL), hold: fill(holdSQL),
 		insert: fill(insertSQL), note: fill(noteSQL), prune: fill(pruneSQL),
 	}
 	if c.Statement == "" {

@@ -20,7 +20,7 @@ type link struct {
 	ended   chan struct{}          // closed when the channel has ended
 	why     atomic.Pointer[error]  // why the channel ended; set before ended is closed
 	alarm   atomic.Pointer[string] // why the broker blocks publishing, "" if it does not
-	asked   chan returnQuery
+	queries chan returnQuery
 }
 
 // returnQuery asks watch whether a message was returned.
@@ -110,7 +110,7 @@ func newLink(conn *amqp.Connection) (*link, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, fmt.Errorf("ask for confirmations: %w", err)
 	}
-	l := &link{conn: conn, channel: ch, ended: make(chan struct{}), asked: make(chan returnQuery)}
+	l := &link{conn: conn, channel: ch, ended: make(chan struct{}), queries: make(chan returnQuery)}
 	none := ""
 	l.alarm.Store(&none)
 	go l.watch(ch.NotifyClose(make(chan *amqp.Error, 1)), ch.NotifyReturn(make(chan amqp.Return)), conn.NotifyBlocked(make(chan amqp.Blocking, 1)))
@@ -130,7 +130,7 @@ func (l *link) watch(ends chan *amqp.Error, returns chan amqp.Return, alarms cha
 				continue
 			}
 			returned[r.MessageId] = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
-		case q := <-l.asked:
+		case q := <-l.queries:
 			q.answer <- returned[q.id]
 			delete(returned, q.id)
 		case b, open := <-alarms:
@@ -244,7 +244,7 @@ func (l *link) cause(ctx context.Context, err error) error {
 func (l *link) returned(ctx context.Context, id string) (string, error) {
 	q := returnQuery{id, make(chan string, 1)}
 	select {
-	case l.asked <- q:
+	case l.queries <- q:
 		return <-q.answer, nil
 	case <-l.ended:
 		return "", *l.why.Load()

@@ -48,18 +48,18 @@ func (l *limiter) enter(ctx context.Context) bool {
 		return true
 	}
 	l.waited = true
-	turn := make(chan struct{})
-	l.waiting = append(l.waiting, turn)
+	admitted := make(chan struct{})
+	l.waiting = append(l.waiting, admitted)
 	l.mu.Unlock()
 	select {
-	case <-turn:
+	case <-admitted:
 		return true
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, w := range l.waiting {
-		if w == turn {
+		if w == admitted {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
 			return false
 		}
@@ -82,13 +82,13 @@ func (l *limiter) leave(took time.Duration, overloaded bool) {
 		l.limit = max(l.limit/2, leastParallel)
 		l.answers, l.took, l.waited = 0, 0, false
 	case l.answers >= l.limit:
-		l.judgeLocked()
+		l.adjustLocked()
 	}
 	l.nextLocked()
 }
 
-// judgeLocked sets the bound by the answers since it was last judged.
-func (l *limiter) judgeLocked() {
+// adjustLocked sets the bound by the answers since it was last judged.
+func (l *limiter) adjustLocked() {
 	mean := l.took / time.Duration(l.answers)
 	if l.best == 0 || mean < l.best || l.limit == leastParallel { // with so few, the requests are not what makes it slow
 		l.best = mean

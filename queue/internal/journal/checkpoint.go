@@ -13,7 +13,7 @@ type Checkpoint struct {
 }
 
 // Checkpoint begins a checkpoint of the state after all records appended so far. upTo is the
-// highest slot it covers; its segment is cut as soon as the window allows. The caller writes the
+// highest slot it covers; its segment is written as soon as the window allows. The caller writes the
 // state as of this moment, in steps if it wants, while the log continues. The checkpoint comes into
 // force when upTo is durable, all parts are stored, and HEAD names it. Errors: ErrBusy, and Err
 // once the log has ended.

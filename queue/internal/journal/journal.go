@@ -87,7 +87,7 @@
 //
 // # Committing
 //
-// A record is written at once if no other is being written. Under load, segments are cut
+// A record is written at once if no other is being written. Under load, segments are written
 // [Config.MinGap] apart, at 4 MiB, and never more than the window allows; [Config.WritesPerSecond]
 // is a budget for stores that bill each write. A write with an unknown outcome is repeated with the
 // same bytes. If the slot is then taken, a random number in its header (the put ID) tells whether

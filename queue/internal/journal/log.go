@@ -16,7 +16,7 @@ import (
 // The limits of one call of Append, and of a segment.
 const (
 	MaxCall    = 32 << 20 // bytes of records in one call of Append
-	maxSegment = 4 << 20  // bytes of records at which a segment is cut; a larger call gets a segment of its own
+	maxSegment = 4 << 20  // bytes of records at which a segment ends; a larger call gets a segment of its own
 )
 
 // Log is a journal that this process owns. Its methods may be called from any goroutine. Except

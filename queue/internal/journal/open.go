@@ -92,7 +92,7 @@ func random() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// Open takes over the journal and rebuilds the state in fold; see the package comment. The journal
+// Open takes over the journal and rebuilds the state; see the package comment. The journal
 // is owned until the log is closed, ctx ends, or another process takes it over. If ctx carries a
 // deadline of the assignment (daemon.Validity), no request outlasts it. Failing requests are repeated
 // until nothing was read for OpenTimeout; a denied request is not repeated.
@@ -100,7 +100,7 @@ func random() uint64 {
 // Errors to act on: [GenerationError] (also if another process took over meanwhile), [ErrOtherStore],
 // [ErrFenced] (another run of this same process took over meanwhile), [ErrCorrupt], [ErrNewer],
 // [ErrMissing], [ErrRepairing], and those of package blob, such as blob.ErrDenied.
-func Open(ctx context.Context, cfg Config, fold StateBuilder) (*Log, error) {
+func Open(ctx context.Context, cfg Config, state StateBuilder) (*Log, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
@@ -111,7 +111,7 @@ func Open(ctx context.Context, cfg Config, fold StateBuilder) (*Log, error) {
 		done: make(chan struct{}), stopped: make(chan struct{}), wakeAt: never,
 	}
 	l.ctx, l.cancel = context.WithCancel(ctx)
-	if err := l.takeOver(fold); err != nil {
+	if err := l.takeOver(state); err != nil {
 		l.cancel()
 		l.calls.Wait()
 		return nil, fmt.Errorf("open %w", l.wrap(err))
@@ -121,17 +121,17 @@ func Open(ctx context.Context, cfg Config, fold StateBuilder) (*Log, error) {
 }
 
 // takeOver drives the machine until it owns the journal.
-func (l *Log) takeOver(fold StateBuilder) error {
+func (l *Log) takeOver(state StateBuilder) error {
 	timeout := time.NewTimer(l.cfg.OpenTimeout)
 	defer timeout.Stop()
 	var last error // error of the latest request that failed
 	effects := l.machine.Start(l.now())
 	for {
-		moved, err := l.rebuild(fold, effects)
+		progressed, err := l.rebuild(state, effects)
 		if err != nil {
 			return err
 		}
-		if moved {
+		if progressed {
 			timeout.Reset(l.cfg.OpenTimeout)
 		}
 		if l.owned {
@@ -157,16 +157,16 @@ func (l *Log) takeOver(fold StateBuilder) error {
 
 // rebuild carries out the effects of a takeover, and reports whether one of them added to the
 // state.
-func (l *Log) rebuild(fold StateBuilder, effects []owner.Effect) (moved bool, err error) {
+func (l *Log) rebuild(state StateBuilder, effects []owner.Effect) (progressed bool, err error) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case owner.Reset:
 			l.lost = nil
-			fold.Reset()
+			state.Reset()
 		case owner.Restore:
-			moved, err = true, restore(fold, e.Part)
+			progressed, err = true, restore(state, e.Part)
 		case owner.Replay:
-			moved, err = true, replay(fold, e.Segment)
+			progressed, err = true, replay(state, e.Segment)
 		case owner.Skipped:
 			l.lost = append(l.lost, Lost{Slot: e.Slot, End: e.Next, Err: e.Err})
 		case owner.End:
@@ -175,16 +175,16 @@ func (l *Log) rebuild(fold StateBuilder, effects []owner.Effect) (moved bool, er
 			l.carryOut([]owner.Effect{e})
 		}
 		if err != nil {
-			return moved, err
+			return progressed, err
 		}
 	}
-	return moved, nil
+	return progressed, nil
 }
 
-func restore(fold StateBuilder, part *format.Segment) error {
+func restore(state StateBuilder, part *format.Segment) error {
 	for _, b := range part.Batches {
 		for chunk := range b.Records() {
-			if err := fold.Restore(chunk); err != nil {
+			if err := state.Restore(chunk); err != nil {
 				return fmt.Errorf("restore checkpoint %d: %w", part.Header.Slot, err)
 			}
 		}
@@ -192,9 +192,9 @@ func restore(fold StateBuilder, part *format.Segment) error {
 	return nil
 }
 
-func replay(fold StateBuilder, s *format.Segment) error {
+func replay(state StateBuilder, s *format.Segment) error {
 	for _, b := range s.Batches {
-		if err := fold.Replay(s.Header.Slot, time.UnixMicro(b.At), b.Records()); err != nil {
+		if err := state.Replay(s.Header.Slot, time.UnixMicro(b.At), b.Records()); err != nil {
 			return fmt.Errorf("replay slot %d: %w", s.Header.Slot, err)
 		}
 	}

@@ -187,15 +187,15 @@ const readsAtOnce = 16
 // readAll reads every object except HEAD and stores its header.
 func (v *verifier) readAll(ctx context.Context, keys []string) error {
 	var all sync.WaitGroup
-	turns := make(chan struct{}, readsAtOnce)
+	reading := make(chan struct{}, readsAtOnce)
 	var failed error
 	for _, key := range keys {
 		if key == format.HeadKey {
 			continue
 		}
-		turns <- struct{}{}
+		reading <- struct{}{}
 		all.Go(func() {
-			defer func() { <-turns }()
+			defer func() { <-reading }()
 			o, err := v.read(ctx, key)
 			v.mu.Lock()
 			defer v.mu.Unlock()
@@ -240,7 +240,7 @@ func (v *verifier) decode(key string, data []byte) *object {
 		if x.err == nil && x.head.Serial != serial {
 			x.err = fmt.Errorf("%w: it is the copy with the number %d", format.ErrCorrupt, x.head.Serial)
 		}
-		if x.err == nil && v.foreign(&x.head) {
+		if x.err == nil && v.ofOther(&x.head) {
 			x.err = fmt.Errorf("%w: it is of the journal %q", format.ErrCorrupt, x.head.Name)
 		}
 		return x
@@ -320,7 +320,7 @@ func (v *verifier) compareHead(ctx context.Context, head format.Head, bad error)
 		v.broken(format.HeadKey, bad, false)
 	case newest.Serial > head.Serial:
 		v.problem(format.HeadKey, ErrCorrupt, false, "it is an older HEAD, of the serial number %d: %s has %d", head.Serial, format.CopyKey(newest.Serial), newest.Serial)
-	case v.foreign(&head):
+	case v.ofOther(&head):
 		v.problem(format.HeadKey, ErrCorrupt, false, "it is of the journal %q, this one is %q", head.Name, v.name)
 	default:
 		v.found.Head, v.found.copied = head, false
@@ -351,8 +351,8 @@ func (v *verifier) checkCopy(ctx context.Context, head *format.Head) error {
 	return err
 }
 
-// foreign reports whether a HEAD belongs to another journal.
-func (v *verifier) foreign(h *format.Head) bool {
+// ofOther reports whether a HEAD belongs to another journal.
+func (v *verifier) ofOther(h *format.Head) bool {
 	return h.Name != "" && v.name != "" && h.Name != v.name
 }
 

@@ -12,7 +12,7 @@ type job struct {
 	more       *extras // fields that only few jobs have; nil: none
 	number     uint64
 	created    int64
-	pos        uint32 // position in the heap or line of its state
+	pos        uint32 // position in the heap or FIFO of its state
 	ttl        uint32 // position in the heap of times to live, + 1; 0: not in it
 	typ        uint32
 	size       uint32 // of the payload, unless that is an object of its own
@@ -32,7 +32,7 @@ const (
 	phase                  // parity of the checkpoint in which it was last saved
 	movedToEnd             // its place is not its number: see more.place
 	begun                  // the current delivery was counted as an attempt
-	inLine                 // it waits in the line of its ready queue, not in the heap
+	inFIFO                 // it waits in the FIFO of its ready queue, not in the heap
 )
 
 // extras has the fields that active, dead, retried, grouped and otherwise unusual jobs need.

@@ -11,8 +11,8 @@ import (
 // have payloads, the deduplication window from the oldest ID on, jobs in any order, and a trailer with the number of jobs.
 //
 // The checkpoint itself contains only the part of the window that is in no run. Runs are stored
-// once, and checkpoints name them as long as they have an ID that is remembered. A cut drops the
-// runs that have none. If many IDs are in no run, it writes all of them into new runs.
+// once, and checkpoints name them as long as they have an ID that is remembered. A new checkpoint drops
+// the runs that have none. If many IDs are in no run, it writes all of them into new runs.
 type CheckpointWriter struct {
 	l            *Ledger
 	buf          []byte    // written, not returned by Write yet
@@ -33,14 +33,14 @@ type CheckpointWriter struct {
 
 // BeginCheckpoint begins a checkpoint. An unfinished one is aborted: there is one at a time.
 func (l *Ledger) BeginCheckpoint() *CheckpointWriter {
-	if l.cut != nil {
-		l.cut.Abort()
+	if l.checkpoint != nil {
+		l.checkpoint.Abort()
 	}
 	l.checkpointParity ^= phase
 	w := &l.window
 	dropped, from := w.unneededRuns()
 	c := &CheckpointWriter{l: l, entryRange: [2]uint64{from, w.tail}, runs: w.worthRun(from), dropped: dropped, limit: l.next, jobs: l.Jobs()}
-	l.cut, w.beforeForget = c, c.leaving
+	l.checkpoint, w.beforeForget = c, c.writeBeforeForget
 	t := l.totals
 	h := Record{
 		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.Jobs()), uint64(w.ids.n)}, Config: l.config,
@@ -103,8 +103,8 @@ func (l *Ledger) saveBeforeChange(i uint32) {
 		return
 	}
 	j.flags = j.flags&^phase | l.checkpointParity
-	if l.cut != nil {
-		l.cut.job(i)
+	if l.checkpoint != nil {
+		l.checkpoint.job(i)
 	}
 }
 
@@ -155,7 +155,7 @@ func (c *CheckpointWriter) Write(b []byte, bytes int) (out []byte, run, more boo
 		case c.entryRange[0] < c.entryRange[1]:
 			c.writeEntry()
 		case c.next < c.limit:
-			c.next = c.l.step(c, bytes)
+			c.next = c.l.writeJobs(c, bytes)
 		default:
 			c.buf = put(c.buf, &Record{Kind: trailer, save: &checkpointFields{counts: [6]uint64{uint64(c.jobs)}}})
 			c.close()
@@ -171,8 +171,8 @@ func (c *CheckpointWriter) Write(b []byte, bytes int) (out []byte, run, more boo
 	return b, false, !c.done
 }
 
-// leaving writes an ID that is about to be forgotten, and the IDs before it.
-func (c *CheckpointWriter) leaving(pos uint64) {
+// writeBeforeForget writes an ID that is about to be forgotten, and the IDs before it.
+func (c *CheckpointWriter) writeBeforeForget(pos uint64) {
 	for c.entryRange[0] <= pos && c.entryRange[0] < c.entryRange[1] {
 		c.writeEntry()
 	}
@@ -186,7 +186,7 @@ func (c *CheckpointWriter) writeEntry() {
 	r, s := &c.rec, &c.save
 	*s = checkpointFields{}
 	*r = Record{Kind: endedID, Numbers: r.Numbers[:0], save: s}
-	if pos >= w.head && w.at(pos).state != None { // otherwise it was dropped before the cut: see leaving
+	if pos >= w.head && w.at(pos).state != None { // otherwise it was forgotten before the checkpoint began: see writeBeforeForget
 		e := w.at(pos)
 		s.state = e.state
 		r.At, r.PackedID, r.Nonce, r.Result, r.Config.DedupWindow = e.at, w.packed(pos), e.nonce, w.result[pos], w.spans[e.span]
@@ -208,7 +208,7 @@ func (c *CheckpointWriter) writeEntry() {
 	}
 }
 
-// DroppedRuns returns how many of the previous checkpoint's oldest runs are not part of this one.
+// DroppedRuns returns how many of the previous checkpoint's oldest runs this one does not name.
 func (c *CheckpointWriter) DroppedRuns() int { return c.dropped }
 
 // SetCurrentRuns makes this checkpoint's runs the ones that the next checkpoint has, too. The caller
@@ -218,9 +218,9 @@ func (c *CheckpointWriter) SetCurrentRuns() {
 	w.runs = append(w.runs[c.dropped:], c.ends...)
 }
 
-// step writes jobs until the buffer has about the given size. It returns the number from which to
+// writeJobs writes jobs until the buffer has about the given size. It returns the number from which to
 // continue.
-func (l *Ledger) step(c *CheckpointWriter, bytes int) uint64 {
+func (l *Ledger) writeJobs(c *CheckpointWriter, bytes int) uint64 {
 	next := c.limit
 	l.numbers.from(c.next, func(number uint64, i uint32) bool {
 		if number >= c.limit || len(c.buf) >= bytes {
@@ -250,7 +250,7 @@ func (c *CheckpointWriter) Abort() {
 }
 
 func (c *CheckpointWriter) close() {
-	c.done, c.l.cut, c.l.window.beforeForget = true, nil, nil
+	c.done, c.l.checkpoint, c.l.window.beforeForget = true, nil, nil
 }
 
 // CheckpointReader builds a ledger from a checkpoint.
@@ -268,10 +268,10 @@ type CheckpointReader struct {
 	touch uint32
 }
 
-// NewRestore returns an empty CheckpointReader.
-func NewRestore() *CheckpointReader { return &CheckpointReader{l: New(Config{})} }
+// NewCheckpointReader returns an empty CheckpointReader.
+func NewCheckpointReader() *CheckpointReader { return &CheckpointReader{l: New(Config{})} }
 
-// Add reads what Cut.Write appended: the runs and then the rest, each in order. b must end between
+// Add reads what CheckpointWriter.Write appended: the runs and then the rest, each in order. b must end between
 // two records.
 func (r *CheckpointReader) Add(b []byte) error {
 	for len(b) > 0 {

@@ -162,7 +162,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(slices.Concat(withRuns(f)...))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := NewRestore()
+		r := NewCheckpointReader()
 		if err := r.Add(b); err != nil {
 			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewer) {
 				t.Fatal(err)
@@ -208,7 +208,7 @@ func TestTornCheckpoint(t *testing.T) {
 		ends = append(ends, at)
 	}
 	for n, end := range ends[:len(ends)-1] {
-		r := NewRestore()
+		r := NewCheckpointReader()
 		err := r.Add(whole[:end])
 		if err == nil {
 			_, err = r.Ledger()
@@ -219,12 +219,12 @@ func TestTornCheckpoint(t *testing.T) {
 		if n < 2 {
 			continue
 		}
-		r = NewRestore() // without one record in the middle
+		r = NewCheckpointReader() // without one record in the middle
 		err = errors.Join(r.Add(whole[:ends[n-1]]), r.Add(whole[end:]))
 		if !errors.Is(err, ErrCorrupt) {
 			t.Errorf("without record %d: %v", n, err)
 		}
-		r = NewRestore() // with one record twice
+		r = NewCheckpointReader() // with one record twice
 		err = errors.Join(r.Add(whole[:end]), r.Add(whole[ends[n-1]:]))
 		if !errors.Is(err, ErrCorrupt) {
 			t.Errorf("with record %d twice: %v", n, err)
@@ -236,7 +236,7 @@ func BenchmarkRestoreMillion(b *testing.B) {
 	whole := checkpointOf(b, 1_000_000)
 	for b.Loop() {
 		start := time.Now()
-		r := NewRestore()
+		r := NewCheckpointReader()
 		if err := r.Add(whole); err != nil {
 			b.Fatal(err)
 		}
@@ -248,7 +248,7 @@ func BenchmarkRestoreMillion(b *testing.B) {
 func BenchmarkCycle(b *testing.B) {
 	for _, n := range []int{10_000, 100_000, 1_000_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			r := NewRestore()
+			r := NewCheckpointReader()
 			if err := r.Add(checkpointOf(b, n)); err != nil {
 				b.Fatal(err)
 			}

@@ -5,16 +5,16 @@ import (
 	"unsafe"
 )
 
-// readyQueue holds the waiting jobs of one type. Jobs that came in order are in a line. The others, which
+// readyQueue holds the waiting jobs of one type. Jobs that came in order are in a FIFO. The others, which
 // are retried or have a higher priority than jobs before them, are in a heap. The heap has four
 // children per node, for fewer cache misses than with two.
 type readyQueue struct {
-	line fifo
+	fifo fifo
 	heap []uint32
 	most int // highest length of the heap since the last tidy
 }
 
-func (n *readyQueue) len() int { return n.line.live + len(n.heap) }
+func (n *readyQueue) len() int { return n.fifo.live + len(n.heap) }
 
 const (
 	arity          = 4
@@ -43,9 +43,9 @@ func (l *Ledger) addReady(i uint32) {
 	if n.len() == 0 {
 		l.nonEmptyTypes = append(l.nonEmptyTypes, j.typ)
 	}
-	if n.line.live == 0 || l.less(n.line.last(), i) {
-		j.flags |= inLine
-		j.pos = n.line.push(i)
+	if n.fifo.live == 0 || l.less(n.fifo.last(), i) {
+		j.flags |= inFIFO
+		j.pos = n.fifo.push(i)
 		return
 	}
 	n.heap = append(n.heap, i)
@@ -57,11 +57,11 @@ func (l *Ledger) addReady(i uint32) {
 func (l *Ledger) removeReady(i uint32) {
 	j := l.jobs.at(i)
 	n := &l.readyByType[j.typ]
-	if j.flags&inLine != 0 {
-		j.flags &^= inLine
-		n.line.remove(j.pos)
-		if n.line.mostlyGaps() {
-			n.line.compact(func(i, pos uint32) { l.jobs.at(i).pos = pos })
+	if j.flags&inFIFO != 0 {
+		j.flags &^= inFIFO
+		n.fifo.remove(j.pos)
+		if n.fifo.mostlyGaps() {
+			n.fifo.compact(func(i, pos uint32) { l.jobs.at(i).pos = pos })
 		}
 	} else {
 		l.unheap(n, int(j.pos))
@@ -87,12 +87,12 @@ func (l *Ledger) unheap(n *readyQueue, at int) {
 // best returns the job of a ready queue that is claimed first. The queue must not be empty.
 func (l *Ledger) best(n *readyQueue) uint32 {
 	switch {
-	case n.line.live == 0:
+	case n.fifo.live == 0:
 		return n.heap[0]
-	case len(n.heap) > 0 && l.less(n.heap[0], n.line.jobs[n.line.front]):
+	case len(n.heap) > 0 && l.less(n.heap[0], n.fifo.jobs[n.fifo.front]):
 		return n.heap[0]
 	}
-	return n.line.jobs[n.line.front]
+	return n.fifo.jobs[n.fifo.front]
 }
 
 func (l *Ledger) up(n *readyQueue, at int) {

@@ -172,9 +172,9 @@ type Ledger struct {
 	payloadBytes int64 // bytes of payloads in memory
 	extraBytes   int64 // bytes of the fields that only few jobs have
 
-	cut              *CheckpointWriter
-	checkpointParity uint8   // flips with each checkpoint; see save
-	replayed         *Record // reused by Replay
+	checkpoint       *CheckpointWriter // in progress; nil: none
+	checkpointParity uint8             // flips with each checkpoint; see saveBeforeChange
+	replayed         *Record           // reused by Replay
 }
 
 // New returns an empty ledger.

@@ -388,7 +388,7 @@ func (b *both) checkpoint(t *rapid.T, what string, ids []string) {
 
 // restored reads the newest checkpoint.
 func (b *both) restored(t *rapid.T) *Ledger {
-	r := NewRestore()
+	r := NewCheckpointReader()
 	for _, chunk := range append(slices.Clone(b.runs), b.saved) {
 		if err := r.Add(chunk); err != nil {
 			t.Fatalf("%v", err)

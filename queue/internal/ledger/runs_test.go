@@ -50,7 +50,7 @@ func named(from, to int) (ids []string) {
 
 func restoreAll(t testing.TB, runs [][]byte, rest []byte) *Ledger {
 	t.Helper()
-	r := NewRestore()
+	r := NewCheckpointReader()
 	for _, chunk := range append(slices.Clone(runs), rest) {
 		if err := r.Add(chunk); err != nil {
 			t.Fatal(err)
@@ -305,7 +305,7 @@ func TestRunsThatDoNotFit(t *testing.T) {
 		"a position with no name behind": slices.Concat(whole[:n-1], [][]byte{slices.Concat(whole[n-1][:headerSize(whole[n-1])],
 			put(nil, &Record{Kind: endedID, save: &checkpointFields{}}), whole[n-1][headerSize(whole[n-1]):])}),
 	} {
-		r := NewRestore()
+		r := NewCheckpointReader()
 		var err error
 		for _, chunk := range chunks {
 			err = errors.Join(err, r.Add(chunk))

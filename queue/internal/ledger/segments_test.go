@@ -226,7 +226,7 @@ func TestCheckpointsOfSegments(t *testing.T) {
 		"no slot":                {slices.Concat(head, segs(0, 200, 7, 200), one(7), end), false},
 		"half a pair":            {slices.Concat(head, segs(7), one(7), end), false},
 	} {
-		r := NewRestore()
+		r := NewCheckpointReader()
 		err := r.Add(c.chunks)
 		if (err == nil) != c.good || err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)

@@ -403,7 +403,7 @@ func TestLineLikeAList(t *testing.T) {
 			t.Fatalf("step %d: %d jobs, want %d", step, n.live, len(want))
 		}
 		longest = max(longest, n.live)
-		if most := 8*longest + 4*shortLine; cap(n.jobs) > most {
+		if most := 8*longest + 4*minCapacity; cap(n.jobs) > most {
 			t.Fatalf("step %d: room for %d, there were %d at most", step, cap(n.jobs), longest)
 		}
 	}
@@ -451,7 +451,7 @@ func TestDueWhileHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Advance(s.now + 1)
-	restore, cut := NewRestore(), s.BeginCheckpoint()
+	restore, cut := NewCheckpointReader(), s.BeginCheckpoint()
 	for more := true; more; {
 		var out []byte
 		out, _, more = cut.Write(nil, 1<<20)

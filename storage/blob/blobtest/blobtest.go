@@ -37,8 +37,8 @@ type Config struct {
 	Divide int
 }
 
-// patience bounds every single wait of the suite. Reaching it is a failure.
-const patience = 2 * time.Minute
+// callTimeout bounds every single wait of the suite. Reaching it is a failure.
+const callTimeout = 2 * time.Minute
 
 func (c Config) many(n int) int {
 	return max(2, n*max(c.Scale, 1)/max(c.Divide, 1))
@@ -63,7 +63,7 @@ func Run(t *testing.T, config Config) {
 		for name, test := range theme {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 				t.Cleanup(cancel)
 				open := config.Open(t)
 				test(&world{T: t, Bucket: open(), another: open, config: config, ctx: ctx})

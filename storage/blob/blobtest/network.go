@@ -24,7 +24,7 @@ type Network struct {
 // Fault is what happens to one request.
 type Fault int
 
-// The troubles.
+// The faults.
 const (
 	None            Fault = iota
 	LostRequest           // a reset before anything arrived
@@ -42,13 +42,13 @@ const (
 	HangApplied           // the same, although carried out
 )
 
-var troubleNames = [...]string{
+var faultNames = [...]string{
 	"none", "lost request", "lost reply", "late", "internal error", "internal error though carried out", "unavailable",
 	"too many requests", "conflict", "refused", "sent twice", "torn", "hang", "hang though carried out",
 }
 
-// String names the trouble.
-func (t Fault) String() string { return troubleNames[t] }
+// String names the fault.
+func (t Fault) String() string { return faultNames[t] }
 
 // errReset is the error of a broken connection.
 var errReset = errors.New("connection reset by peer")
@@ -60,26 +60,26 @@ func (n *Network) Script(script func(*http.Request) Fault) {
 	n.script = script
 }
 
-// Next is a script: the next requests of a method get these troubles, in order, and later ones get
+// Next is a script: the next requests of a method get these faults, in order, and later ones get
 // none.
-func (n *Network) Next(method string, troubles ...Fault) {
+func (n *Network) Next(method string, faults ...Fault) {
 	n.Script(func(r *http.Request) Fault {
-		if r.Method != method || len(troubles) == 0 {
+		if r.Method != method || len(faults) == 0 {
 			return None
 		}
-		trouble := troubles[0]
-		troubles = troubles[1:]
-		return trouble
+		fault := faults[0]
+		faults = faults[1:]
+		return fault
 	})
 }
 
-// FaultCounts returns how often each trouble has happened.
+// FaultCounts returns how often each fault has happened.
 func (n *Network) FaultCounts() map[Fault]int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	met := map[Fault]int{}
-	for trouble, count := range n.met {
-		met[trouble] = count
+	for fault, count := range n.met {
+		met[fault] = count
 	}
 	return met
 }
@@ -169,12 +169,12 @@ func (n *Network) meet(r *http.Request) Fault {
 	if n.script == nil {
 		return None
 	}
-	trouble := n.script(r)
+	fault := n.script(r)
 	if n.met == nil {
 		n.met = map[Fault]int{}
 	}
-	n.met[trouble]++
-	return trouble
+	n.met[fault]++
+	return fault
 }
 
 // dropped carries a request out and loses its answer.

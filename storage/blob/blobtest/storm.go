@@ -20,7 +20,7 @@ type StressConfig struct {
 	// Steps is how many writes each writer attempts.
 	Steps int
 
-	// Timeout bounds each call; 0 is the suite's patience.
+	// Timeout bounds each call; 0 is that of the suite.
 	Timeout time.Duration
 
 	// Verifier reads the result at the end. It must have no faults; nil is the first bucket.
@@ -39,7 +39,7 @@ type Counts struct {
 // outcomeOf maps each write's mark to its error.
 type outcomeOf map[string]error // by mark; nil is acknowledged
 
-func (s StressConfig) judge() blob.Bucket {
+func (s StressConfig) verifier() blob.Bucket {
 	if s.Verifier != nil {
 		return s.Verifier
 	}
@@ -49,7 +49,7 @@ func (s StressConfig) judge() blob.Bucket {
 func (s StressConfig) call(t *testing.T) (context.Context, context.CancelFunc) {
 	timeout := s.Timeout
 	if timeout == 0 {
-		timeout = patience
+		timeout = callTimeout
 	}
 	return context.WithTimeout(t.Context(), timeout)
 }
@@ -122,7 +122,7 @@ func (s StressConfig) read(t *testing.T, b blob.Bucket, key string) (*blob.Objec
 func StressAppend(t *testing.T, s StressConfig) Counts {
 	t.Helper()
 	const key = "chain/HEAD"
-	if _, err := s.judge().Create(t.Context(), key, []byte("begin")); err != nil {
+	if _, err := s.verifier().Create(t.Context(), key, []byte("begin")); err != nil {
 		t.Fatal(err)
 	}
 	outcomes := s.run(t, func(b blob.Bucket, mark string, _ int) error {
@@ -140,7 +140,7 @@ func StressAppend(t *testing.T, s StressConfig) Counts {
 			return err
 		}
 	})
-	o, err := s.judge().Read(t.Context(), key)
+	o, err := s.verifier().Read(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func StressCreate(t *testing.T, s StressConfig) Counts {
 	})
 	found := map[string]int{}
 	for n := range s.Steps {
-		o, err := s.judge().Read(t.Context(), name(n))
+		o, err := s.verifier().Read(t.Context(), name(n))
 		if err == nil {
 			found[string(o.Data)]++
 		} else if !errors.Is(err, blob.ErrNotFound) {

@@ -13,17 +13,17 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// weather are the default troubles of RandomFaults: all that end by themselves.
+// weather are the default faults of RandomFaults: all that end by themselves.
 var weather = []Fault{LostRequest, LostReply, Late, Internal, InternalApplied, Unavailable, Conflict, Torn, TooMany}
 
-// doubtful are the troubles after which the outcome of a write is unknown.
+// doubtful are the faults after which the outcome of a write is unknown.
 var doubtful = []Fault{LostRequest, LostReply, Late, Internal, InternalApplied, Unavailable}
 
-// RandomFaults is a script: one of `of` requests gets a trouble. The seed chooses it from the given ones,
+// RandomFaults is a script: one of `of` requests gets a fault. The seed chooses it from the given ones,
 // or by default from all that end by themselves.
-func (n *Network) RandomFaults(seed uint64, of int, troubles ...Fault) {
-	if len(troubles) == 0 {
-		troubles = weather
+func (n *Network) RandomFaults(seed uint64, of int, faults ...Fault) {
+	if len(faults) == 0 {
+		faults = weather
 	}
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 71))
@@ -33,24 +33,24 @@ func (n *Network) RandomFaults(seed uint64, of int, troubles ...Fault) {
 		if rng.IntN(of) > 0 {
 			return None
 		}
-		return troubles[rng.IntN(len(troubles))]
+		return faults[rng.IntN(len(faults))]
 	})
 }
 
 // StressWithFaults runs StressAppend and StressCreate over a network that disturbs one request of three, with six clients
-// that open makes. judge reaches the store without disturbance. Of hundreds of writes with unknown
+// that open makes. verifier reaches the store without disturbance. Of hundreds of writes with unknown
 // outcome none happens twice and none is lost.
-func StressWithFaults(t *testing.T, net *Network, judge blob.Bucket, open func() blob.Bucket) {
+func StressWithFaults(t *testing.T, net *Network, verifier blob.Bucket, open func() blob.Bucket) {
 	t.Helper()
 	net.RandomFaults(2, 3)
-	s := StressConfig{Steps: 80, Verifier: judge, DeliverLate: func() { net.DeliverLate() }, Timeout: 10 * time.Second}
+	s := StressConfig{Steps: 80, Verifier: verifier, DeliverLate: func() { net.DeliverLate() }, Timeout: 10 * time.Second}
 	for range 6 {
 		s.Buckets = append(s.Buckets, open())
 	}
 	chain, slots := StressAppend(t, s), StressCreate(t, s)
 	met, doubts := net.FaultCounts(), 0
-	for _, trouble := range doubtful {
-		doubts += met[trouble]
+	for _, fault := range doubtful {
+		doubts += met[fault]
 	}
 	t.Logf("%d doubtful requests; chain %+v, slots %+v", doubts, chain, slots)
 	if doubts < 500 || chain.Acknowledged == 0 || slots.Acknowledged == 0 {
@@ -58,22 +58,22 @@ func StressWithFaults(t *testing.T, net *Network, judge blob.Bucket, open func()
 	}
 }
 
-// NoAnswer gives one trouble to every request of the method with which a backend writes, and lets
+// NoAnswer gives one fault to every request of the method with which a backend writes, and lets
 // its reads fail, until the caller's time ends. The backend must not claim to know the outcome. The
-// map says for each trouble whether it is certain that nothing has happened.
-func NoAnswer(t *testing.T, method string, troubles map[Fault]bool, open func(t *testing.T) (*Network, blob.Bucket)) {
-	for trouble, certain := range troubles {
-		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
+// map says for each fault whether it is certain that nothing has happened.
+func NoAnswer(t *testing.T, method string, faults map[Fault]bool, open func(t *testing.T) (*Network, blob.Bucket)) {
+	for fault, certain := range faults {
+		t.Run(fmt.Sprint(fault), func(t *testing.T) {
 			t.Parallel()
 			net, b := open(t)
 			net.Script(func(r *http.Request) Fault {
 				if r.Method == method {
-					return trouble
+					return fault
 				}
 				return Unavailable
 			})
 			err := createInVain(t, b)
-			// A request in flight when the time ends has an unknown outcome, whatever its trouble.
+			// A request in flight when the time ends has an unknown outcome, whatever its fault.
 			// On a busy machine that may happen a few times, but not always.
 			for tries := 0; certain && tries < 20 && errors.Is(err, blob.ErrUnknownOutcome); tries++ {
 				err = createInVain(t, b)

@@ -70,14 +70,14 @@ func (b *Bucket) remove(key string) error {
 }
 
 // cleanUp removes the remaining files of a deleted object. If it fails, the files stay and do no harm.
-func (b *Bucket) cleanUp(path, grave string) {
-	f, err := open(grave)
+func (b *Bucket) cleanUp(path, tombstone string) {
+	f, err := open(tombstone)
 	if err == nil {
 		f.Close()
 		b.removeVersions(path, f.self)
 	}
 	if b.at("bury") == nil {
-		_ = os.Remove(grave)
+		_ = os.Remove(tombstone)
 	}
 	for parent := filepath.Dir(path); parent != b.root; parent = filepath.Dir(parent) {
 		if b.at("prune") != nil || os.Remove(parent) != nil {

@@ -12,7 +12,7 @@
 //
 // Each conditional upload stores a random number in the metadata of the object, emitd-nonce. After
 // a timeout, a reset or a 5xx, the metadata is read back: the same number means that the write has
-// happened. Package settle describes what is sent again, and what is reported if the outcome cannot
+// happened. Package resolve describes what is sent again, and what is reported if the outcome cannot
 // be determined. All of it ends with the caller's context.
 //
 // # Limits
@@ -40,7 +40,7 @@ import (
 	"golang.org/x/oauth2/google"
 
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/internal/settle"
+	"github.com/emitd/emitd/storage/blob/internal/resolve"
 )
 
 // Config says where the bucket is. Only Bucket is required.
@@ -70,7 +70,7 @@ const (
 // Bucket is a blob.Bucket in Google Cloud Storage. Use Open.
 type Bucket struct {
 	config Config
-	policy settle.Policy
+	policy resolve.Policy
 	client *http.Client
 }
 
@@ -95,7 +95,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 		}
 		tokens = found.TokenSource
 	}
-	policy := settle.Over(client, config.Retry)
+	policy := resolve.Over(client, config.Retry)
 	if config.Endpoint == "" {
 		config.Endpoint = googleEndpoint
 	}
@@ -146,7 +146,7 @@ func (b *Bucket) name(key string) string {
 
 // Create implements blob.Bucket.
 func (b *Bucket) Create(ctx context.Context, key string, data []byte) (blob.Version, error) {
-	call := settle.Call{Op: "create", Key: key, Size: len(data), Kind: blob.ErrExists}
+	call := resolve.Call{Op: "create", Key: key, Size: len(data), Kind: blob.ErrExists}
 	return b.conditional(ctx, call, data, "0")
 }
 
@@ -155,7 +155,7 @@ func (b *Bucket) Replace(ctx context.Context, key string, data []byte, old blob.
 	if !isGeneration(old) && blob.CheckKey(key) == nil && ctx.Err() == nil {
 		return "", &blob.Error{Op: "replace", Key: key, Kind: blob.ErrChanged}
 	}
-	call := settle.Call{Op: "replace", Key: key, Size: len(data), Kind: blob.ErrChanged, Old: old}
+	call := resolve.Call{Op: "replace", Key: key, Size: len(data), Kind: blob.ErrChanged, Old: old}
 	return b.conditional(ctx, call, data, string(old))
 }
 
@@ -167,16 +167,16 @@ func isGeneration(v blob.Version) bool {
 
 // Write implements blob.Bucket.
 func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Version, error) {
-	call := settle.Call{Op: "write", Key: key, Size: len(data)}
+	call := resolve.Call{Op: "write", Key: key, Size: len(data)}
 	if err := check(call); err != nil {
 		return "", err
 	}
-	call.Send = func(ctx context.Context) settle.Answer { return b.upload(ctx, key, data, rand.Text(), "") }
+	call.Send = func(ctx context.Context) resolve.Answer { return b.upload(ctx, key, data, rand.Text(), "") }
 	return b.policy.Repeat(ctx, call, true)
 }
 
 // check checks a call before anything is sent.
-func check(call settle.Call) error {
+func check(call resolve.Call) error {
 	if err := blob.CheckKey(call.Key); err != nil {
 		return &blob.Error{Op: call.Op, Key: call.Key, Kind: err}
 	}
@@ -187,28 +187,28 @@ func check(call settle.Call) error {
 }
 
 // conditional is the common part of Create and Replace.
-func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte, generation string) (blob.Version, error) {
+func (b *Bucket) conditional(ctx context.Context, call resolve.Call, data []byte, generation string) (blob.Version, error) {
 	if err := check(call); err != nil {
 		return "", err
 	}
 	call.Nonce = rand.Text()
-	call.Send = func(ctx context.Context) settle.Answer {
+	call.Send = func(ctx context.Context) resolve.Answer {
 		return b.upload(ctx, call.Key, data, call.Nonce, generation)
 	}
-	call.Stat = func(ctx context.Context) (settle.ObjectInfo, settle.Answer) { return b.look(ctx, call.Key) }
+	call.Stat = func(ctx context.Context) (resolve.ObjectInfo, resolve.Answer) { return b.stat(ctx, call.Key) }
 	return b.policy.Write(ctx, call)
 }
 
 // Delete implements blob.Bucket.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
-	call := settle.Call{Op: "delete", Key: key}
+	call := resolve.Call{Op: "delete", Key: key}
 	if err := check(call); err != nil {
 		return err
 	}
-	call.Send = func(ctx context.Context) settle.Answer {
-		_, answer := b.do(ctx, request{method: http.MethodDelete, path: b.object(key)})
-		if answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
-			return settle.Answer{}
+	call.Send = func(ctx context.Context) resolve.Answer {
+		_, answer := b.do(ctx, request{method: http.MethodDelete, path: b.objectPath(key)})
+		if answer.Effect == resolve.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
+			return resolve.Answer{}
 		}
 		return answer
 	}

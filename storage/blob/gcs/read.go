@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/internal/settle"
+	"github.com/emitd/emitd/storage/blob/internal/resolve"
 )
 
 // Read implements blob.Bucket.
@@ -47,7 +47,7 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 
 // read takes data and generation from one answer.
 func (b *Bucket) read(ctx context.Context, key string, query url.Values, header http.Header) (*blob.Object, error) {
-	call := settle.Call{Op: "read", Key: key}
+	call := resolve.Call{Op: "read", Key: key}
 	if err := check(call); err != nil {
 		return nil, err
 	}
@@ -56,19 +56,19 @@ func (b *Bucket) read(ctx context.Context, key string, query url.Values, header 
 	}
 	query.Set("alt", "media")
 	var o *blob.Object
-	call.Send = func(ctx context.Context) settle.Answer {
-		got, answer := b.do(ctx, request{method: http.MethodGet, path: b.object(key), query: query, header: header})
-		if answer.Verdict != settle.Done {
+	call.Send = func(ctx context.Context) resolve.Answer {
+		got, answer := b.do(ctx, request{method: http.MethodGet, path: b.objectPath(key), query: query, header: header})
+		if answer.Effect != resolve.Done {
 			return answer
 		}
 		generation := blob.Version(got.header.Get("X-Goog-Generation"))
 		if !isGeneration(generation) {
-			return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{
+			return resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{
 				Kind: blob.ErrUnfit, Err: errors.New("the answer to a read does not name the generation (X-Goog-Generation)"),
 			}}
 		}
 		o = &blob.Object{Data: got.body, Version: generation}
-		return settle.Answer{}
+		return resolve.Answer{}
 	}
 	if _, err := b.policy.Repeat(ctx, call, false); err != nil {
 		return nil, err
@@ -108,13 +108,13 @@ func (b *Bucket) page(ctx context.Context, prefix, after string, query url.Value
 		Items         []resource `json:"items"`
 		NextPageToken string     `json:"nextPageToken"`
 	}
-	call := settle.Call{Op: "list", Key: prefix, Send: func(ctx context.Context) settle.Answer {
+	call := resolve.Call{Op: "list", Key: prefix, Send: func(ctx context.Context) resolve.Answer {
 		got, answer := b.do(ctx, request{method: http.MethodGet, path: "/storage/v1/b/" + url.PathEscape(b.config.Bucket) + "/o", query: query})
 		switch {
-		case answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound):
+		case answer.Effect == resolve.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound):
 			answer.Err.Kind = blob.ErrNoBucket
-		case answer.Verdict == settle.Done && json.Unmarshal(got.body, &listed) != nil:
-			return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+		case answer.Effect == resolve.Done && json.Unmarshal(got.body, &listed) != nil:
+			return resolve.Answer{Effect: resolve.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 		}
 		return answer
 	}}

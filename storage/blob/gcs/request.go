@@ -16,7 +16,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/internal/settle"
+	"github.com/emitd/emitd/storage/blob/internal/resolve"
 )
 
 // request is one call of the API.
@@ -43,13 +43,13 @@ type resource struct {
 	Metadata   map[string]string `json:"metadata,omitempty"`
 }
 
-// object is the path of a key; slashes in the key are escaped.
-func (b *Bucket) object(key string) string {
+// objectPath returns the path of a key; slashes in the key are escaped.
+func (b *Bucket) objectPath(key string) string {
 	return "/storage/v1/b/" + url.PathEscape(b.config.Bucket) + "/o/" + url.PathEscape(b.name(key))
 }
 
 // do sends one request and reads its answer. A body of more than blob.MaxSize is an error.
-func (b *Bucket) do(ctx context.Context, r request) (*reply, settle.Answer) {
+func (b *Bucket) do(ctx context.Context, r request) (*reply, resolve.Answer) {
 	address := b.config.Endpoint + r.path
 	if len(r.query) > 0 {
 		address += "?" + r.query.Encode()
@@ -60,7 +60,7 @@ func (b *Bucket) do(ctx context.Context, r request) (*reply, settle.Answer) {
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, address, body)
 	if err != nil {
-		return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the endpoint is no address")}}
+		return nil, resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the endpoint is not a valid URL")}}
 	}
 	for name, values := range r.header {
 		req.Header[name] = values
@@ -75,33 +75,33 @@ func (b *Bucket) do(ctx context.Context, r request) (*reply, settle.Answer) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return nil, settle.Transport(ctx, err)
+		return nil, resolve.Transport(ctx, err)
 	}
-	return answered(&reply{status: response.StatusCode, header: response.Header, body: data})
+	return interpret(&reply{status: response.StatusCode, header: response.Header, body: data})
 }
 
 // classify distinguishes a refusal of the token server from a transport error.
-func classify(ctx context.Context, err error) settle.Answer {
+func classify(ctx context.Context, err error) resolve.Answer {
 	if token, ok := errors.AsType[*oauth2.RetrieveError](err); ok && token.Response != nil && token.Response.StatusCode < 500 {
-		return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{
+		return resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{
 			Kind: blob.ErrDenied, Err: fmt.Errorf("no access token: status %d %s", token.Response.StatusCode, token.ErrorCode),
 		}}
 	}
-	return settle.Transport(ctx, err)
+	return resolve.Transport(ctx, err)
 }
 
-// errRange is the answer to a range of an empty object (416).
+// errRange says that a range was read of an empty object (status 416).
 var errRange = fmt.Errorf("%w: the range is not in the object", blob.ErrUnavailable)
 
-// answered interprets a complete answer.
-func answered(r *reply) (*reply, settle.Answer) {
+// interpret interprets a complete answer.
+func interpret(r *reply) (*reply, resolve.Answer) {
 	if r.status < 300 {
 		if len(r.body) > blob.MaxSize {
-			return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrTooLarge}}
+			return nil, resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{Kind: blob.ErrTooLarge}}
 		}
-		return r, settle.Answer{}
+		return r, resolve.Answer{}
 	}
-	verdict, kind := settle.Status(r.status)
+	effect, kind := resolve.Status(r.status)
 	message := message(r.body)
 	switch {
 	case r.status == http.StatusNotFound && strings.Contains(message, "bucket does not exist"):
@@ -109,8 +109,8 @@ func answered(r *reply) (*reply, settle.Answer) {
 	case r.status == http.StatusRequestedRangeNotSatisfiable:
 		kind = errRange
 	}
-	return nil, settle.Answer{Verdict: verdict, Err: &blob.Error{
-		Kind: kind, RetryAfter: settle.RetryAfter(r.header), Status: r.status, Err: fmt.Errorf("status %d %s", r.status, message),
+	return nil, resolve.Answer{Effect: effect, Err: &blob.Error{
+		Kind: kind, RetryAfter: resolve.RetryAfter(r.header), Status: r.status, Err: fmt.Errorf("status %d %s", r.status, message),
 	}}
 }
 
@@ -128,10 +128,10 @@ func message(body []byte) string {
 }
 
 // upload sends metadata and data in one request; generation "" is no condition.
-func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, generation string) settle.Answer {
+func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, generation string) resolve.Answer {
 	meta, err := json.Marshal(resource{Name: b.name(key), Metadata: map[string]string{nonceName: nonce}})
 	if err != nil {
-		return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
+		return resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
 	}
 	query := url.Values{"uploadType": {"multipart"}, "fields": {"generation"}}
 	if generation != "" {
@@ -145,8 +145,8 @@ func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, gen
 		header: http.Header{"Content-Type": {"multipart/related; boundary=" + boundary}},
 		body:   multipart(boundary, meta, data),
 	})
-	if answer.Verdict != settle.Done {
-		if answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
+	if answer.Effect != resolve.Done {
+		if answer.Effect == resolve.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
 			answer.Err.Kind = blob.ErrNoBucket
 		}
 		return answer
@@ -155,11 +155,11 @@ func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, gen
 	if err := json.Unmarshal(got.body, &written); err != nil || !isGeneration(blob.Version(written.Generation)) {
 		return noGeneration()
 	}
-	return settle.Answer{Version: blob.Version(written.Generation)}
+	return resolve.Answer{Version: blob.Version(written.Generation)}
 }
 
-func noGeneration() settle.Answer {
-	return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Err: errors.New("the answer has no generation")}}
+func noGeneration() resolve.Answer {
+	return resolve.Answer{Effect: resolve.Unknown, Err: &blob.Error{Err: errors.New("the answer has no generation")}}
 }
 
 // multipart is the body of an upload: RFC 2387, two parts.
@@ -172,25 +172,25 @@ func multipart(boundary string, meta, data []byte) []byte {
 	return append(body, "\r\n--"+boundary+"--\r\n"...)
 }
 
-// look reads the metadata of an object. It is no error if there is none.
-func (b *Bucket) look(ctx context.Context, key string) (settle.ObjectInfo, settle.Answer) {
+// stat reads the metadata of an object. It is no error if there is none.
+func (b *Bucket) stat(ctx context.Context, key string) (resolve.ObjectInfo, resolve.Answer) {
 	got, answer := b.do(ctx, request{
-		method: http.MethodGet, path: b.object(key), query: url.Values{"fields": {"generation,metadata"}},
+		method: http.MethodGet, path: b.objectPath(key), query: url.Values{"fields": {"generation,metadata"}},
 	})
-	if answer.Verdict == settle.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
-		return settle.ObjectInfo{}, settle.Answer{}
+	if answer.Effect == resolve.Failed && errors.Is(answer.Err.Kind, blob.ErrNotFound) {
+		return resolve.ObjectInfo{}, resolve.Answer{}
 	}
-	if answer.Verdict != settle.Done {
-		return settle.ObjectInfo{}, answer
+	if answer.Effect != resolve.Done {
+		return resolve.ObjectInfo{}, answer
 	}
 	var found resource
 	if err := json.Unmarshal(got.body, &found); err != nil {
-		return settle.ObjectInfo{}, settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+		return resolve.ObjectInfo{}, resolve.Answer{Effect: resolve.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 	}
 	if !isGeneration(blob.Version(found.Generation)) {
-		return settle.ObjectInfo{}, noGeneration()
+		return resolve.ObjectInfo{}, noGeneration()
 	}
-	return settle.ObjectInfo{Exists: true, Nonce: found.Metadata[nonceName], Version: blob.Version(found.Generation)}, settle.Answer{}
+	return resolve.ObjectInfo{Exists: true, Nonce: found.Metadata[nonceName], Version: blob.Version(found.Generation)}, resolve.Answer{}
 }
 
 // size is a number in quotes.

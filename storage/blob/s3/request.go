@@ -16,7 +16,7 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/internal/settle"
+	"github.com/emitd/emitd/storage/blob/internal/resolve"
 )
 
 func (b *Bucket) input(key string, data []byte, nonce string) *s3.PutObjectInput {
@@ -35,7 +35,7 @@ func (b *Bucket) input(key string, data []byte, nonce string) *s3.PutObjectInput
 }
 
 // put sends one PUT.
-func (b *Bucket) put(ctx context.Context, in *s3.PutObjectInput) settle.Answer {
+func (b *Bucket) put(ctx context.Context, in *s3.PutObjectInput) resolve.Answer {
 	out, err := b.client.PutObject(ctx, in)
 	if err != nil {
 		return classify(ctx, err)
@@ -44,28 +44,28 @@ func (b *Bucket) put(ctx context.Context, in *s3.PutObjectInput) settle.Answer {
 	if version == "" {
 		return noETag()
 	}
-	return settle.Answer{Version: version}
+	return resolve.Answer{Version: version}
 }
 
-func noETag() settle.Answer {
-	return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
+func noETag() resolve.Answer {
+	return resolve.Answer{Effect: resolve.Unknown, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
 }
 
-// look reads the metadata of an object. It is no error if there is none.
-func (b *Bucket) look(ctx context.Context, key string) (settle.ObjectInfo, settle.Answer) {
+// stat reads the metadata of an object. It is no error if there is none.
+func (b *Bucket) stat(ctx context.Context, key string) (resolve.ObjectInfo, resolve.Answer) {
 	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))})
 	if err != nil {
 		answer := classify(ctx, err)
 		if errors.Is(kind(answer), blob.ErrNotFound) {
-			return settle.ObjectInfo{}, settle.Answer{}
+			return resolve.ObjectInfo{}, resolve.Answer{}
 		}
-		return settle.ObjectInfo{}, answer
+		return resolve.ObjectInfo{}, answer
 	}
 	version := unquote(out.ETag)
 	if version == "" {
-		return settle.ObjectInfo{}, noETag()
+		return resolve.ObjectInfo{}, noETag()
 	}
-	return settle.ObjectInfo{Exists: true, Nonce: metadata(out.Metadata), Version: version}, settle.Answer{}
+	return resolve.ObjectInfo{Exists: true, Nonce: metadata(out.Metadata), Version: version}, resolve.Answer{}
 }
 
 // metadata finds the nonce. Some stores change the case of names.
@@ -115,12 +115,12 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 var errRange = fmt.Errorf("%w: the range is not in the object", blob.ErrUnavailable)
 
 func (b *Bucket) read(ctx context.Context, key string, change func(*s3.GetObjectInput)) (*blob.Object, error) {
-	call := settle.Call{Op: "read", Key: key}
+	call := resolve.Call{Op: "read", Key: key}
 	if err := check(call); err != nil {
 		return nil, err
 	}
 	var o *blob.Object
-	call.Send = func(ctx context.Context) (answer settle.Answer) {
+	call.Send = func(ctx context.Context) (answer resolve.Answer) {
 		in := &s3.GetObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))}
 		change(in)
 		o, answer = b.get(ctx, in)
@@ -133,7 +133,7 @@ func (b *Bucket) read(ctx context.Context, key string, change func(*s3.GetObject
 }
 
 // get sends one GET and reads its whole answer, so data and version are of the same moment.
-func (b *Bucket) get(ctx context.Context, in *s3.GetObjectInput) (*blob.Object, settle.Answer) {
+func (b *Bucket) get(ctx context.Context, in *s3.GetObjectInput) (*blob.Object, resolve.Answer) {
 	out, err := b.client.GetObject(ctx, in)
 	if err != nil {
 		return nil, classify(ctx, err)
@@ -144,16 +144,16 @@ func (b *Bucket) get(ctx context.Context, in *s3.GetObjectInput) (*blob.Object, 
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return nil, settle.Transport(ctx, err)
+		return nil, resolve.Transport(ctx, err)
 	}
 	if len(data) > blob.MaxSize {
-		return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrTooLarge}}
+		return nil, resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{Kind: blob.ErrTooLarge}}
 	}
 	version := unquote(out.ETag)
 	if version == "" {
-		return nil, settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrUnfit, Err: errors.New("the answer to a read has no ETag")}}
+		return nil, resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{Kind: blob.ErrUnfit, Err: errors.New("the answer to a read has no ETag")}}
 	}
-	return &blob.Object{Data: data, Version: version}, settle.Answer{}
+	return &blob.Object{Data: data, Version: version}, resolve.Answer{}
 }
 
 // List implements blob.Bucket.
@@ -182,7 +182,7 @@ func (b *Bucket) page(ctx context.Context, prefix, start string, limit int) (*bl
 		in.StartAfter = aws.String(start)
 	}
 	var out *s3.ListObjectsV2Output
-	call := settle.Call{Op: "list", Key: prefix, Send: func(ctx context.Context) settle.Answer {
+	call := resolve.Call{Op: "list", Key: prefix, Send: func(ctx context.Context) resolve.Answer {
 		var err error
 		if out, err = b.client.ListObjectsV2(ctx, in); err != nil {
 			answer := classify(ctx, err)
@@ -191,7 +191,7 @@ func (b *Bucket) page(ctx context.Context, prefix, start string, limit int) (*bl
 			}
 			return answer
 		}
-		return settle.Answer{}
+		return resolve.Answer{}
 	}}
 	if _, err := b.policy.Repeat(ctx, call, false); err != nil {
 		return nil, "", err
@@ -216,7 +216,7 @@ func quote(v blob.Version) string { return `"` + string(v) + `"` }
 func unquote(etag *string) blob.Version { return blob.Version(strings.Trim(aws.ToString(etag), `"`)) }
 
 // kind is the kind of an answer's error, nil if it has none.
-func kind(a settle.Answer) error {
+func kind(a resolve.Answer) error {
 	if a.Err == nil {
 		return nil
 	}
@@ -224,22 +224,22 @@ func kind(a settle.Answer) error {
 }
 
 // classify says what an error of the SDK means for the effect of its request.
-func classify(ctx context.Context, err error) settle.Answer {
+func classify(ctx context.Context, err error) resolve.Answer {
 	if err == nil {
-		return settle.Answer{}
+		return resolve.Answer{}
 	}
 	response, ok := errors.AsType[*smithyhttp.ResponseError](err)
 	if !ok || response.HTTPStatusCode() == 0 {
 		return classifyLocal(ctx, err)
 	}
-	verdict, what := settle.Status(response.HTTPStatusCode())
-	answer := settle.Answer{Verdict: verdict, Err: &blob.Error{
-		Kind: what, RetryAfter: settle.RetryAfter(response.Response.Header), Status: response.HTTPStatusCode(), Err: describe(response, err),
+	effect, what := resolve.Status(response.HTTPStatusCode())
+	answer := resolve.Answer{Effect: effect, Err: &blob.Error{
+		Kind: what, RetryAfter: resolve.RetryAfter(response.Response.Header), Status: response.HTTPStatusCode(), Err: describe(response, err),
 	}}
 	api, ok := errors.AsType[smithy.APIError](err)
 	switch {
 	case response.HTTPStatusCode() < 300: // a success status with a body that cannot be parsed
-		answer.Verdict, answer.Err.Kind = settle.Unknown, blob.ErrUnavailable
+		answer.Effect, answer.Err.Kind = resolve.Unknown, blob.ErrUnavailable
 	case response.HTTPStatusCode() == http.StatusRequestedRangeNotSatisfiable:
 		answer.Err.Kind = errRange
 	case ok:
@@ -248,36 +248,36 @@ func classify(ctx context.Context, err error) settle.Answer {
 	return answer
 }
 
-// byCode corrects the verdict where the status alone does not tell.
-func byCode(answer *settle.Answer, code string) {
+// byCode corrects the effect where the status alone does not tell.
+func byCode(answer *resolve.Answer, code string) {
 	switch code {
 	case "NoSuchBucket":
-		answer.Verdict, answer.Err.Kind = settle.Failed, blob.ErrNoBucket
+		answer.Effect, answer.Err.Kind = resolve.Failed, blob.ErrNoBucket
 	case "ExpiredToken", "InvalidToken", "TokenRefreshRequired":
-		answer.Verdict, answer.Err.Kind = settle.Failed, blob.ErrDenied
+		answer.Effect, answer.Err.Kind = resolve.Failed, blob.ErrDenied
 	case "EntityTooLarge":
-		answer.Verdict, answer.Err.Kind = settle.Failed, blob.ErrTooLarge
+		answer.Effect, answer.Err.Kind = resolve.Failed, blob.ErrTooLarge
 	case "RequestTimeout": // a 400: the store gave up waiting for the body
-		answer.Verdict, answer.Err.Kind = settle.Unknown, blob.ErrUnavailable
+		answer.Effect, answer.Err.Kind = resolve.Unknown, blob.ErrUnavailable
 	}
 }
 
 // classifyLocal handles requests without an answer: not signed, not sent, or cut off.
-func classifyLocal(ctx context.Context, err error) settle.Answer {
+func classifyLocal(ctx context.Context, err error) resolve.Answer {
 	if send, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
-		return settle.Transport(ctx, send.Err)
+		return resolve.Transport(ctx, send.Err)
 	}
 	if ctx.Err() != nil {
-		return settle.Transport(ctx, ctx.Err())
+		return resolve.Transport(ctx, ctx.Err())
 	}
 	if op, ok := errors.AsType[*smithy.OperationError](err); ok {
 		err = op.Err
 	}
 	if _, ok := errors.AsType[*smithy.DeserializationError](err); ok {
-		return settle.Answer{Verdict: settle.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
+		return resolve.Answer{Effect: resolve.Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: errors.New("the answer cannot be understood")}}
 	}
 	// A request that fails before it is sent lacks credentials or a usable address.
-	return settle.Answer{Verdict: settle.Failed, Err: &blob.Error{Kind: blob.ErrDenied, Err: err}}
+	return resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{Kind: blob.ErrDenied, Err: err}}
 }
 
 // describe returns the parts of an answer that help and are not secret.

@@ -11,7 +11,7 @@
 //
 // Exactly one attempt of the SDK at a time sends each conditional write. It stores a random number
 // in the metadata of the object, x-amz-meta-emitd-nonce. After a timeout, a reset or a 5xx, the
-// metadata is read back: the same number means that the write has happened. Package settle
+// metadata is read back: the same number means that the write has happened. Package resolve
 // describes what is sent again, and what is reported if the outcome cannot be determined. A 409
 // ConditionalRequestConflict is read back and sent again. All of it ends with the caller's context.
 //
@@ -53,7 +53,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/emitd/emitd/storage/blob"
-	"github.com/emitd/emitd/storage/blob/internal/settle"
+	"github.com/emitd/emitd/storage/blob/internal/resolve"
 )
 
 // Config says where the bucket is. Only Bucket is required.
@@ -87,7 +87,7 @@ const nonceName = "emitd-nonce"
 // Bucket is a blob.Bucket in S3. Use Open.
 type Bucket struct {
 	config Config
-	policy settle.Policy
+	policy resolve.Policy
 	client *s3.Client
 }
 
@@ -118,7 +118,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 		if config.Client != nil {
 			o.HTTPClient = config.Client
 		}
-		// One attempt only: package settle decides what is sent again, and when.
+		// One attempt only: package resolve decides what is sent again, and when.
 		o.Retryer = aws.NopRetryer{}
 		o.RetryMaxAttempts = 1
 		o.Logger = logging.Nop{} // the errors contain everything
@@ -126,7 +126,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 	})
-	return &Bucket{config: config, policy: settle.Over(config.Client, config.Retry), client: client}, nil
+	return &Bucket{config: config, policy: resolve.Over(config.Client, config.Retry), client: client}, nil
 }
 
 // validate names the field and the value.
@@ -157,7 +157,7 @@ func (b *Bucket) name(key string) string {
 
 // Create implements blob.Bucket.
 func (b *Bucket) Create(ctx context.Context, key string, data []byte) (blob.Version, error) {
-	call := settle.Call{Op: "create", Key: key, Size: len(data), Kind: blob.ErrExists}
+	call := resolve.Call{Op: "create", Key: key, Size: len(data), Kind: blob.ErrExists}
 	return b.conditional(ctx, call, data, func(in *s3.PutObjectInput) { in.IfNoneMatch = aws.String("*") })
 }
 
@@ -166,22 +166,22 @@ func (b *Bucket) Replace(ctx context.Context, key string, data []byte, old blob.
 	if old == "" && blob.CheckKey(key) == nil && ctx.Err() == nil {
 		return "", &blob.Error{Op: "replace", Key: key, Kind: blob.ErrChanged}
 	}
-	call := settle.Call{Op: "replace", Key: key, Size: len(data), Kind: blob.ErrChanged, Old: old}
+	call := resolve.Call{Op: "replace", Key: key, Size: len(data), Kind: blob.ErrChanged, Old: old}
 	return b.conditional(ctx, call, data, func(in *s3.PutObjectInput) { in.IfMatch = aws.String(quote(old)) })
 }
 
 // Write implements blob.Bucket.
 func (b *Bucket) Write(ctx context.Context, key string, data []byte) (blob.Version, error) {
-	call := settle.Call{Op: "write", Key: key, Size: len(data)}
+	call := resolve.Call{Op: "write", Key: key, Size: len(data)}
 	if err := check(call); err != nil {
 		return "", err
 	}
-	call.Send = func(ctx context.Context) settle.Answer { return b.put(ctx, b.input(key, data, rand.Text())) }
+	call.Send = func(ctx context.Context) resolve.Answer { return b.put(ctx, b.input(key, data, rand.Text())) }
 	return b.policy.Repeat(ctx, call, true)
 }
 
 // check checks a call before anything is sent.
-func check(call settle.Call) error {
+func check(call resolve.Call) error {
 	if err := blob.CheckKey(call.Key); err != nil {
 		return &blob.Error{Op: call.Op, Key: call.Key, Kind: err}
 	}
@@ -192,36 +192,36 @@ func check(call settle.Call) error {
 }
 
 // conditional is the common part of Create and Replace.
-func (b *Bucket) conditional(ctx context.Context, call settle.Call, data []byte, condition func(*s3.PutObjectInput)) (blob.Version, error) {
+func (b *Bucket) conditional(ctx context.Context, call resolve.Call, data []byte, condition func(*s3.PutObjectInput)) (blob.Version, error) {
 	if err := check(call); err != nil {
 		return "", err
 	}
 	call.Nonce, call.ReadTwice = rand.Text(), true
-	call.Send = func(ctx context.Context) settle.Answer {
+	call.Send = func(ctx context.Context) resolve.Answer {
 		in := b.input(call.Key, data, call.Nonce)
 		condition(in)
 		answer := b.put(ctx, in)
 		if errors.Is(call.Kind, blob.ErrChanged) && errors.Is(kind(answer), blob.ErrNotFound) {
-			answer.Verdict = settle.Refused // with If-Match, an object that does not exist is a 404
+			answer.Effect = resolve.Refused // with If-Match, an object that does not exist is a 404
 		}
 		return answer
 	}
-	call.Stat = func(ctx context.Context) (settle.ObjectInfo, settle.Answer) { return b.look(ctx, call.Key) }
+	call.Stat = func(ctx context.Context) (resolve.ObjectInfo, resolve.Answer) { return b.stat(ctx, call.Key) }
 	return b.policy.Write(ctx, call)
 }
 
 // Delete implements blob.Bucket.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
-	call := settle.Call{Op: "delete", Key: key}
+	call := resolve.Call{Op: "delete", Key: key}
 	if err := check(call); err != nil {
 		return err
 	}
-	call.Send = func(ctx context.Context) settle.Answer {
+	call.Send = func(ctx context.Context) resolve.Answer {
 		_, err := b.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))})
 		if answer := classify(ctx, err); !errors.Is(kind(answer), blob.ErrNotFound) {
 			return answer
 		}
-		return settle.Answer{}
+		return resolve.Answer{}
 	}
 	_, err := b.policy.Repeat(ctx, call, true)
 	return err

@@ -113,10 +113,10 @@ func Done(c storage.Command, l storage.Leave, t node.Term, now time.Time) storag
 }
 
 // Sweep removes the oldest commands that were done before cut, at most limit, and returns how many.
-func (cs *Commands) Sweep(cut time.Time, limit int) int {
+func (cs *Commands) Sweep(before time.Time, limit int) int {
 	n := 0
 	*cs = slices.DeleteFunc(*cs, func(c *storage.Command) bool {
-		if n >= limit || c.DoneAt.IsZero() || !c.DoneAt.Before(cut) {
+		if n >= limit || c.DoneAt.IsZero() || !c.DoneAt.Before(before) {
 			return false
 		}
 		n++

@@ -17,12 +17,12 @@ type TermAndLease struct {
 
 // DecideTerm decides about the term by [storage.Decide], after the node's row was written. A node that
 // never leads is refused whatever it asks for.
-func DecideTerm(r Rows, reign TermAndLease, c storage.TermRequest, row *node.Member, now time.Time) storage.ElectionResult {
+func DecideTerm(r Rows, current TermAndLease, c storage.TermRequest, row *node.Member, now time.Time) storage.ElectionResult {
 	if row.NeverLead {
 		return storage.Refuse
 	}
-	l := reign.Lease
-	verdict := storage.Decide(c, row.Identity, *reign.Term, *l, now)
+	l := current.Lease
+	verdict := storage.Decide(c, row.Identity, *current.Term, *l, now)
 	switch verdict {
 	case storage.Renew:
 		l.ExpiresAt = now.Add(c.Lease)
@@ -31,33 +31,33 @@ func DecideTerm(r Rows, reign TermAndLease, c storage.TermRequest, row *node.Mem
 			l.PassSeq, l.LastPassAt = c.PassSeq, now
 		}
 	case storage.Elect:
-		elect(r, reign, c, row, now)
+		elect(r, current, c, row, now)
 	}
 	return verdict
 }
 
 // elect begins a new term. If it replaces a leader, it first emits that leader's loss: expired, or
 // replaced if the candidate itself held that term and had published Lost for it.
-func elect(r Rows, reign TermAndLease, c storage.TermRequest, row *node.Member, now time.Time) {
-	old := *reign.Term
+func elect(r Rows, current TermAndLease, c storage.TermRequest, row *node.Member, now time.Time) {
+	old := *current.Term
 	if old.Held() {
 		reason := node.Expired
 		if old.Leader.Incarnation == row.Incarnation {
 			reason = node.Replaced
 		}
 		e := termEvent(daemon.LeaderLost, old, string(reason))
-		e.Detail = storage.NewLostDetail(*reign.Lease, now)
+		e.Detail = storage.NewLostDetail(*current.Lease, now)
 		r.Emit(e, now)
 	}
 	highest, _ := r.Highest() // row already contains what this heartbeat reports
-	*reign.Term = node.Term{
+	*current.Term = node.Term{
 		Number:    storage.NextTermNumber(old.Number, now, highest),
 		Ordinal:   old.Ordinal + 1,
 		Leader:    row.Identity,
 		ElectedAt: now,
 	}
-	*reign.Lease = node.Lease{ExpiresAt: now.Add(c.Lease)}
-	r.Emit(termEvent(daemon.LeaderElected, *reign.Term, ""), now)
+	*current.Lease = node.Lease{ExpiresAt: now.Add(c.Lease)}
+	r.Emit(termEvent(daemon.LeaderElected, *current.Term, ""), now)
 }
 
 // Resign vacates the term if exactly this process holds it, and reports whether it did.

@@ -21,7 +21,7 @@ import (
 // checkCommand asks one node how it is, for probes that run a command.
 func (a *app) checkCommand() *cobra.Command {
 	var addr string
-	asked := map[string]*bool{"/livez": new(bool), "/startupz": new(bool), "/leaderz": new(bool)}
+	endpoints := map[string]*bool{"/livez": new(bool), "/startupz": new(bool), "/leaderz": new(bool)}
 	cmd := &cobra.Command{
 		Use: "check", Short: "Ask a node whether it is ready, for probes",
 		Long: "Ask the node with this configuration whether it is ready, as /readyz answers. It is for probes that run a\n" +
@@ -35,7 +35,7 @@ func (a *app) checkCommand() *cobra.Command {
 				return err
 			}
 			path := "/readyz"
-			for p, want := range asked {
+			for p, want := range endpoints {
 				if !*want {
 					continue
 				}
@@ -49,9 +49,9 @@ func (a *app) checkCommand() *cobra.Command {
 			return a.probeNode(ctx, cfg, addr, path)
 		},
 	}
-	cmd.Flags().BoolVar(asked["/livez"], "live", false, "ask whether the process makes progress, whatever the store does (/livez)")
-	cmd.Flags().BoolVar(asked["/startupz"], "started", false, "ask whether the node has joined the cluster (/startupz)")
-	cmd.Flags().BoolVar(asked["/leaderz"], "leader", false, "ask whether the node leads (/leaderz); never use it to restart a node")
+	cmd.Flags().BoolVar(endpoints["/livez"], "live", false, "ask whether the process makes progress, whatever the store does (/livez)")
+	cmd.Flags().BoolVar(endpoints["/startupz"], "started", false, "ask whether the node has joined the cluster (/startupz)")
+	cmd.Flags().BoolVar(endpoints["/leaderz"], "leader", false, "ask whether the node leads (/leaderz); never use it to restart a node")
 	cmd.Flags().StringVar(&addr, "addr", "", "host:port of another node")
 	return cmd
 }

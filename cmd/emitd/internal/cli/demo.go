@@ -51,7 +51,7 @@ const (
 
 const (
 	demoEvery   = 500 * time.Millisecond // between two orders
-	demoTell    = 20                     // orders between two lines on the board
+	demoReport  = 20                     // orders between two lines on the board
 	demoNothing = 100                    // one of this many orders is of nothing
 )
 
@@ -105,7 +105,7 @@ func (d *demo) receive(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("order %d is empty", o.Order), http.StatusUnprocessableEntity)
 		return
 	}
-	if d.taken++; d.taken%demoTell == 1 {
+	if d.taken++; d.taken%demoReport == 1 {
 		d.board.printf("%s  webhook took %d orders, refused %d", time.Now().Format("15:04:05"), d.taken, d.refused)
 	}
 	w.WriteHeader(http.StatusNoContent)

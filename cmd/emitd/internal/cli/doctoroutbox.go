@@ -11,17 +11,17 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Limits above or below which the state of an outbox is a warning.
+// Limits beyond which the state of an outbox is a warning.
 const (
-	oldestLimit    = time.Minute // age of the oldest pending message
-	partitionsLeft = 2           // ready to be written
+	oldestLimit        = time.Minute // age of the oldest pending message
+	minPartitionsAhead = 2           // empty partitions for new messages
 )
 
 // outbox checks the outbox, as the status does. If none is configured and the database lacks its tables,
 // there is no outbox.
 func (d *doctor) outbox(ctx context.Context, a *app) {
 	begun := time.Now()
-	kind, all, err := a.askOutbox(ctx, d.cfg)
+	kind, all, err := a.readOutbox(ctx, d.cfg)
 	if err != nil {
 		if f := backend.OutboxFault(err); !noOutbox(d.cfg, f) {
 			d.bad("outbox", f)
@@ -48,12 +48,12 @@ func (d *doctor) subscription(s outbox.Stats) {
 	if s.Dead > 0 || s.HeldKeys > 0 {
 		wrong = append(wrong, fmt.Sprintf("%d dead messages, %d keys are held", s.Dead, s.HeldKeys))
 	}
-	if s.PartitionsAhead >= 0 && s.PartitionsAhead < partitionsLeft {
+	if s.PartitionsAhead >= 0 && s.PartitionsAhead < minPartitionsAhead {
 		do = "run the sweeper on a node whose role may execute the outbox's functions"
 		wrong = append(wrong, fmt.Sprintf("%d partitions are ready for new messages: publishing fails when there is none", s.PartitionsAhead))
 	}
 	if age := s.Now.Sub(s.OldestAt); !s.OldestAt.IsZero() && age > oldestLimit {
-		wrong = append(wrong, "the oldest message waits for "+view.Exact(age))
+		wrong = append(wrong, "the oldest message has waited for "+view.Exact(age))
 	}
 	for _, c := range s.Cursors {
 		if c.Problem != "" {

@@ -81,7 +81,7 @@ func (a *app) operate(ctx context.Context, o order, subject string) error {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := a.patience(ctx, c, o)
+		ctx, cancel := a.withTimeout(ctx, c, o)
 		defer cancel()
 		op := &operator.Client{Store: c.store, Actor: cmp.Or(o.actor, actor())}
 		command := daemon.Command{Kind: o.kind, Reason: o.reason, Term: o.term, Args: args.Encode()}
@@ -109,8 +109,8 @@ func (a *app) operate(ctx context.Context, o order, subject string) error {
 	})
 }
 
-// patience bounds a command: by --timeout, or by what a change of the leader and a hand-over may take.
-func (a *app) patience(ctx context.Context, c *cluster, o order) (context.Context, context.CancelFunc) {
+// withTimeout bounds a command: by --timeout, or by what a change of the leader and a hand-over may take.
+func (a *app) withTimeout(ctx context.Context, c *cluster, o order) (context.Context, context.CancelFunc) {
 	wait := a.timeout
 	if t := c.cfg.Timing(); !o.timeoutGiven {
 		wait = max(wait, t.Late()+t.LeaseDuration+t.ForceAfter(t.DrainTimeout)+t.AcknowledgeTimeout)

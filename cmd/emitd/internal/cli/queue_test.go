@@ -318,14 +318,14 @@ func TestBenchmark(t *testing.T) {
 		calls benchCalls
 		batch int
 	}{{own, 3}, {osqueue, 1}} {
-		b := benchmark{batch: c.batch, rate: 1000, time: 20 * time.Millisecond, payload: []byte("x")}
+		b := benchmark{batch: c.batch, rate: 1000, length: 20 * time.Millisecond, payload: []byte("x")}
 		out, err := b.run(t.Context(), c.calls, 2)
 		if err != nil || out.Jobs != int64(20*c.batch) || out.Failed != 0 || out.Total.Max == 0 || out.Writes != nil {
 			t.Errorf("%T: %+v, %v", c.calls, out, err)
 		}
 	}
 	s.Close()
-	if out, err := (benchmark{batch: 1, rate: 1000, time: 2 * time.Millisecond}).run(t.Context(), osqueue, 1); err != nil || out.Failed != 2 || out.Error == "" {
+	if out, err := (benchmark{batch: 1, rate: 1000, length: 2 * time.Millisecond}).run(t.Context(), osqueue, 1); err != nil || out.Failed != 2 || out.Error == "" {
 		t.Errorf("without a server: %+v, %v", out, err)
 	}
 }

@@ -22,8 +22,8 @@ const benchType = "emitd:bench"
 // benchmark runs clients that each submit a batch, claim as many jobs and complete them, again and again.
 type benchmark struct {
 	batch, size int
-	rate        float64 // cycles per second of all clients together; 0: each begins anew at once
-	time        time.Duration
+	rate        float64       // cycles per second of all clients together; 0: each client begins its next cycle at once
+	length      time.Duration // of the whole benchmark
 	payload     []byte
 }
 
@@ -112,7 +112,7 @@ type benchRun struct {
 	benchmark
 	calls  benchCalls
 	began  time.Time
-	begun  atomic.Int64 // number of cycles that a client has taken
+	cycles atomic.Int64 // number of cycles that the clients have begun
 	mu     sync.Mutex
 	result benchResult
 	took   [4][]time.Duration // submit, claim, complete, cycle
@@ -148,15 +148,15 @@ func (b benchmark) run(ctx context.Context, calls benchCalls, clients int) (benc
 
 // next waits until the client may begin a cycle. It returns false at the end.
 func (r *benchRun) next(ctx context.Context) bool {
-	n := r.begun.Add(1) - 1
+	n := r.cycles.Add(1) - 1
 	if r.rate > 0 {
 		due := time.Duration(float64(n) / r.rate * float64(time.Second))
-		if due >= r.time {
+		if due >= r.length {
 			return false
 		}
 		return backoff.Sleep(ctx, time.Until(r.began.Add(due))) == nil
 	}
-	return time.Since(r.began) < r.time && ctx.Err() == nil
+	return time.Since(r.began) < r.length && ctx.Err() == nil
 }
 
 // cycle submits a batch, and then claims and completes jobs until it has completed as many, whichever
@@ -166,7 +166,7 @@ func (r *benchRun) cycle(ctx context.Context, worker string) {
 	for i := range jobs {
 		jobs[i] = queue.Job{Type: benchType, Payload: r.payload}
 	}
-	begun := time.Now()
+	cycles := time.Now()
 	if !r.call(0, func() error { return r.calls.submit(ctx, jobs) }) {
 		return
 	}
@@ -187,15 +187,15 @@ func (r *benchRun) cycle(ctx context.Context, worker string) {
 		r.mu.Unlock()
 	}
 	r.mu.Lock()
-	r.took[3] = append(r.took[3], time.Since(begun))
+	r.took[3] = append(r.took[3], time.Since(cycles))
 	r.mu.Unlock()
 }
 
 // call measures one call of a kind and reports whether it succeeded.
 func (r *benchRun) call(kind int, do func() error) bool {
-	begun := time.Now()
+	cycles := time.Now()
 	err := do()
-	took := time.Since(begun)
+	took := time.Since(cycles)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {

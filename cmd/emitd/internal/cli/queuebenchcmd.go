@@ -40,7 +40,7 @@ func (q *queues) bench() *cobra.Command {
 	fl.IntVar(&b.batch, "batch", 1, "jobs per call")
 	fl.IntVar(&b.size, "size", 100, "bytes per payload")
 	fl.Float64Var(&b.rate, "rate", 0, "calls to submit per second, of all clients together; 0: as many as possible")
-	fl.DurationVar(&b.time, "duration", 5*time.Second, "duration of the measurement, for each number of clients")
+	fl.DurationVar(&b.length, "duration", 5*time.Second, "duration of the measurement, for each number of clients")
 	fl.StringVar(&protocol, "protocol", "own", "own or osqueue")
 	return q.a.outputFlag(cmd)
 }
@@ -48,7 +48,7 @@ func (q *queues) bench() *cobra.Command {
 // check refuses flags that make no benchmark.
 func (b *benchmark) check(clients []int, protocol, name string) error {
 	wrong := len(clients) == 0 || slices.Min(clients) < 1 || b.batch < 1 || b.batch > queue.MaxCall || b.size < 0 ||
-		b.size > queue.InlinePayload || b.time <= 0 || !(b.rate >= 0)
+		b.size > queue.InlinePayload || b.length <= 0 || !(b.rate >= 0)
 	switch {
 	case wrong:
 		return fault.New(fault.Usage, "want --clients 1 or more, --batch 1 to %d, --size 0 to %d, --rate 0 or more, --duration above 0s", queue.MaxCall, queue.InlinePayload)
@@ -62,7 +62,7 @@ func (b *benchmark) check(clients []int, protocol, name string) error {
 
 // benchmark runs a benchmark with each number of clients, and prints the results.
 func (q *queues) benchmark(ctx context.Context, b benchmark, clients []int, osqueue bool, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, q.a.timeout+time.Duration(len(clients))*2*(b.time+time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, q.a.timeout+time.Duration(len(clients))*2*(b.length+time.Minute))
 	defer cancel()
 	cfg, err := q.config(ctx, q.nodes)
 	if err != nil {

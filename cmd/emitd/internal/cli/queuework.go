@@ -218,7 +218,7 @@ func (q *queues) claim() *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-var verbs = map[queue.Verb]string{
+var verbHelp = map[queue.Verb]string{
 	queue.Complete: "Complete a claimed job",
 	queue.Fail:     "Fail a claimed job",
 	queue.Release:  "Release a claimed job",
@@ -230,7 +230,7 @@ func (q *queues) settle(verb queue.Verb) *cobra.Command {
 	var result string
 	var after time.Duration
 	cmd := &cobra.Command{
-		Use: string(verb) + " QUEUE JOB --token TOKEN", Short: verbs[verb],
+		Use: string(verb) + " QUEUE JOB --token TOKEN", Short: verbHelp[verb],
 		Args: exactly(2, "the name of a queue and the ID of a job"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.ID = args[1]

@@ -44,7 +44,7 @@ func tooLate() *view.Outbox {
 
 // summary reads the outbox. If none is configured and the database lacks its tables, there is no outbox.
 func (a *app) summary(ctx context.Context, cfg *config.Loaded) *view.Outbox {
-	kind, all, err := a.askOutbox(ctx, cfg)
+	kind, all, err := a.readOutbox(ctx, cfg)
 	if err == nil {
 		return view.OutboxOf(kind, all)
 	}
@@ -64,7 +64,7 @@ func noOutbox(cfg *config.Loaded, f *fault.Fault) bool {
 	return f.Code == fault.OutboxURL || !cfg.HasOutbox() && (f.Code == fault.OutboxSchema || f.Code == fault.Unreachable)
 }
 
-func (a *app) askOutbox(ctx context.Context, cfg *config.Loaded) (kind string, all []outbox.Stats, err error) {
+func (a *app) readOutbox(ctx context.Context, cfg *config.Loaded) (kind string, all []outbox.Stats, err error) {
 	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.ReadOnly, Logger: a.commandLog(cfg)})
 	if err != nil {
 		return "", nil, err

@@ -26,7 +26,7 @@ func (q *queues) readQueues(ctx context.Context, c *cluster) *view.Queues {
 	ctx, cancel := context.WithTimeout(ctx, statusPartTimeout)
 	defer cancel()
 	out := &view.Queues{Queues: []view.QueueStats{}}
-	if err := q.askAll(ctx, c, out); err != nil {
+	if err := q.readCounts(ctx, c, out); err != nil {
 		out.Problem = firstLine(err.Error())
 		if refused, ok := errors.AsType[*queue.Error](err); ok && refused.Tag == queue.Unauthorized {
 			out.Problem, out.Denied = "the nodes require a token: use --token-file", true
@@ -35,8 +35,8 @@ func (q *queues) readQueues(ctx context.Context, c *cluster) *view.Queues {
 	return out
 }
 
-// askAll reads the list of queues and the counts of each.
-func (q *queues) askAll(ctx context.Context, c *cluster, out *view.Queues) error {
+// readCounts reads the list of queues and the counts of each.
+func (q *queues) readCounts(ctx context.Context, c *cluster, out *view.Queues) error {
 	nodes, err := q.client(ctx, func(context.Context) ([]string, error) { return serving(c) })
 	if err != nil {
 		return err
@@ -47,21 +47,21 @@ func (q *queues) askAll(ctx context.Context, c *cluster, out *view.Queues) error
 		return err
 	}
 	out.Queues = make([]view.QueueStats, len(declared))
-	var asked sync.WaitGroup
+	var reads sync.WaitGroup
 	slots := make(chan struct{}, queuesAtOnce)
 	for i, d := range declared {
-		asked.Go(func() {
+		reads.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			out.Queues[i] = askQueue(ctx, nodes, d.Name)
+			out.Queues[i] = readQueue(ctx, nodes, d.Name)
 		})
 	}
-	asked.Wait()
+	reads.Wait()
 	return nil
 }
 
-// askQueue reads the counts of one queue. A problem is part of the result.
-func askQueue(ctx context.Context, c *client.Client, name string) view.QueueStats {
+// readQueue reads the counts of one queue. A problem is part of the result.
+func readQueue(ctx context.Context, c *client.Client, name string) view.QueueStats {
 	got, err := c.Stats(ctx, name)
 	if err != nil {
 		problem := firstLine(err.Error())

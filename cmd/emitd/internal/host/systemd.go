@@ -118,10 +118,10 @@ func passed(checks map[string]error) bool {
 	return true
 }
 
-// every reports whether judge holds for the Started checks of every node.
-func (h *host) every(judge func(map[string]error) bool) bool {
+// every reports whether holds is true for the Started checks of every node.
+func (h *host) every(holds func(map[string]error) bool) bool {
 	for _, c := range h.up.Nodes {
-		if !judge(c.Started()) {
+		if !holds(c.Started()) {
 			return false
 		}
 	}

@@ -67,7 +67,7 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "start": start, "signal": signalProcess, "insist": insist, "ended": ended,
-			"json": judge, "until": until, "save": save, "says": says, "get": get, "objects": objects, "receiver": receiver,
+			"json": checkJSON, "until": until, "save": save, "says": says, "get": get, "objects": objects, "receiver": receiver,
 			"losesegment": loseSegment,
 		},
 		RequireExplicitExec: true,
@@ -202,7 +202,7 @@ func ended(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func judge(ts *testscript.TestScript, neg bool, args []string) {
+func checkJSON(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, len(args) > 0 && len(args)%3 == 0, "json PATH OP VALUE …")
 	ts.Check(check(ts.ReadFile("stdout"), args))
 }

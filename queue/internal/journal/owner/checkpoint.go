@@ -49,14 +49,14 @@ func (m *Machine) Checkpoint(now time.Duration) (uint64, []Effect, error) {
 		slots: m.stats.Slots + len(m.log.sealed), bytes: m.stats.Bytes,
 	}
 	if upTo < m.log.next {
-		m.ckpt.ref.LastPutID = m.log.lastPutID // otherwise it is set when the slot is cut
+		m.ckpt.ref.LastPutID = m.log.lastPutID // otherwise it is set when the slot is given to a segment
 	}
 	for _, o := range m.log.window {
 		if !o.written { // Stats counts it when it is written
 			m.ckpt.slots++
 		}
 	}
-	m.cutSegments(now)
+	m.writeSegments(now)
 	return upTo, m.effects(), nil
 }
 

@@ -18,29 +18,29 @@ const minTime = math.MinInt64
 // Slots are numbered in this order without gaps, so the slot of a record is known when it is
 // appended.
 type commits struct {
-	gathering *format.Body // records of the next segment; nil if there are none
-	sealed    []format.Body
-	window    []outstanding // slots durable+1 … next-1
-	next      uint64        // the slot of the next segment to be cut
-	durable   uint64
-	pending   int // bytes in gather, sealed and window
-	lastCutAt time.Duration
-	latency   time.Duration // latency of a write, smoothed
-	budget    budget
-	lastPutID uint64 // put ID of the newest segment or fence; 0: not known
+	gathering     *format.Body // records of the next segment; nil if there are none
+	sealed        []format.Body
+	window        []outstanding // slots durable+1 … next-1
+	next          uint64        // the slot of the next segment
+	durable       uint64
+	pending       int // bytes in gather, sealed and window
+	lastSegmentAt time.Duration
+	latency       time.Duration // latency of a write, smoothed
+	budget        budget
+	lastPutID     uint64 // put ID of the newest segment or fence; 0: not known
 
 	// Only the newest segment proves that its records exist, until the next one is written. If
 	// none follows, a mark is written: a segment without records.
 	unmarked bool          // no mark or segment follows the newest records
 	ackedAt  time.Duration // when durable last grew
-	markedAt time.Duration // when the newest mark was cut
+	markedAt time.Duration // when the newest idle mark was written
 	wakeAt   time.Duration // when Tick is requested
 }
 
 type outstanding struct {
 	write   *Write
 	bytes   int
-	cutAt   time.Duration // when it was cut
+	sentAt  time.Duration // when its write began
 	written bool
 }
 
@@ -110,11 +110,11 @@ func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64,
 	if l.gathering.Len() >= m.cfg.MaxSegment {
 		m.seal()
 	}
-	m.cutSegments(now)
+	m.writeSegments(now)
 	return slot, m.effects(), nil
 }
 
-// seal ends the segment that is being gathered, if there is one. It is cut as soon as the window
+// seal ends the segment that is being gathered, if there is one. It is written as soon as the window
 // allows.
 func (m *Machine) seal() {
 	if m.log.gathering != nil {
@@ -127,27 +127,27 @@ func (m *Machine) seal() {
 func (m *Machine) Tick(now time.Duration) []Effect {
 	m.log.wakeAt = never
 	if m.owns() {
-		m.cutSegments(now)
+		m.writeSegments(now)
 	}
 	return m.effects()
 }
 
-// cutSegments cuts segments while the window has room.
-func (m *Machine) cutSegments(now time.Duration) {
+// writeSegments writes segments while the window has room.
+func (m *Machine) writeSegments(now time.Duration) {
 	for l := &m.log; m.windowHasRoom(); {
-		switch due := m.nextCutAt(); {
+		switch due := m.nextSegmentAt(); {
 		case len(l.sealed) > 0:
 			body := l.sealed[0]
 			l.sealed[0] = format.Body{}
 			l.sealed = l.sealed[1:]
-			m.cutSegment(now, body)
+			m.writeSegment(now, body)
 		case l.gathering == nil:
-			m.cutMark(now)
+			m.writeIdleMark(now)
 			return
 		case now >= due || m.phase == closing:
 			body := *l.gathering
 			l.gathering = nil
-			m.cutSegment(now, body)
+			m.writeSegment(now, body)
 		default:
 			if l.wakeAt != due {
 				l.wakeAt = due
@@ -158,8 +158,8 @@ func (m *Machine) cutSegments(now time.Duration) {
 	}
 }
 
-// cutMark cuts a segment without records if the journal has been idle for long enough.
-func (m *Machine) cutMark(now time.Duration) {
+// writeIdleMark writes a segment without records if the journal has been idle for long enough.
+func (m *Machine) writeIdleMark(now time.Duration) {
 	l := &m.log
 	if !l.unmarked || m.cfg.MarkAfter == 0 || m.phase != owning || len(l.window) > 0 || m.head.AckedBelow > l.durable {
 		return
@@ -174,23 +174,23 @@ func (m *Machine) cutMark(now time.Duration) {
 	body := format.NewBody(m.time)
 	body.Add(m.time)
 	l.pending += body.Len()
-	m.cutSegment(now, body)
+	m.writeSegment(now, body)
 	l.unmarked, l.markedAt = false, now
 }
 
-// nextCutAt returns the earliest time for the next cut of what is being gathered.
-func (m *Machine) nextCutAt() time.Duration {
+// nextSegmentAt returns the earliest time at which the records that are being gathered become a segment.
+func (m *Machine) nextSegmentAt() time.Duration {
 	l := &m.log
 	due := l.budget.nextAt()
 	if len(l.window) == 0 && m.cfg.MaxGap > m.cfg.MinGap {
 		return due // nothing is being written, so nothing is gained by gathering more
 	}
-	// Spread over the latency of a write, the cuts fill the window exactly. The fewer writes are under
-	// way, the sooner the next is cut: callers who were answered together come back together, and the
+	// Spread over the latency of a write, the segments fill the window exactly. The fewer writes are under
+	// way, the sooner the next one begins: callers who were answered together come back together, and the
 	// first of them must not make the others wait.
 	window := time.Duration(m.cfg.Window)
 	gap := l.latency / window * 2 * time.Duration(len(l.window)) / window
-	return max(due, l.lastCutAt+max(m.cfg.MinGap, min(m.cfg.MaxGap, gap)))
+	return max(due, l.lastSegmentAt+max(m.cfg.MinGap, min(m.cfg.MaxGap, gap)))
 }
 
 // windowHasRoom reports whether another slot may be outstanding. The window counts from the lowest slot that
@@ -200,8 +200,8 @@ func (m *Machine) windowHasRoom() bool {
 	return len(m.log.window) < m.cfg.Window
 }
 
-// cutSegment gives the next slot to a body and writes it as a segment.
-func (m *Machine) cutSegment(now time.Duration, body format.Body) {
+// writeSegment gives the next slot to a body and writes it as a segment.
+func (m *Machine) writeSegment(now time.Duration, body format.Body) {
 	l := &m.log
 	w := &Write{
 		Header: format.Header{Slot: l.next, Epoch: m.head.Epoch, PutID: m.cfg.Rand(), Previous: l.lastPutID, AckedUpTo: l.durable},
@@ -211,13 +211,13 @@ func (m *Machine) cutSegment(now time.Duration, body format.Body) {
 	if c := m.ckpt; c != nil && c.upTo == l.next {
 		c.ref.LastPutID = l.lastPutID
 	}
-	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), cutAt: now})
+	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), sentAt: now})
 	m.stats.Segments++
 	m.stats.Records += int64(body.Records())
 	c := slotCall(CreateSlot, l.next)
 	c.Write = w
 	l.next++
-	l.lastCutAt = now
+	l.lastSegmentAt = now
 	l.budget.spend(now)
 	m.call(c)
 }
@@ -264,7 +264,7 @@ func (m *Machine) slotWritten(now time.Duration, slot uint64) {
 		return
 	}
 	o.written = true
-	l.latency += (now - o.cutAt - l.latency) / 8
+	l.latency += (now - o.sentAt - l.latency) / 8
 	size := int64(o.write.Size())
 	m.stats.Slots++
 	m.stats.Bytes += size
@@ -280,7 +280,7 @@ func (m *Machine) slotWritten(now time.Duration, slot uint64) {
 		l.ackedAt = now
 		m.emit(Ack{Slot: l.durable})
 	}
-	m.cutSegments(now)
+	m.writeSegments(now)
 	m.updateHead()
 }
 
@@ -293,7 +293,7 @@ func (m *Machine) Close(now time.Duration) []Effect {
 			m.ckpt = nil
 		}
 		m.seal()
-		m.cutSegments(now)
+		m.writeSegments(now)
 		m.updateHead()
 	case idle, taking:
 		m.end(ErrClosed)

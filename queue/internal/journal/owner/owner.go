@@ -39,7 +39,7 @@ type Config struct {
 	Salvage bool
 
 	Window int
-	// MinGap is the least time between two segments. If MaxGap is longer, a segment is cut at once
+	// MinGap is the least time between two segments. If MaxGap is longer, a segment is written at once
 	// when none is being written. Otherwise, the time is between the two: about the latency of a
 	// write divided by Window, less when few are being written.
 	MinGap, MaxGap time.Duration
@@ -111,7 +111,7 @@ type Stats struct {
 // New returns a machine that waits for Start.
 func New(cfg Config) *Machine {
 	return &Machine{
-		cfg: cfg, takeover: &takeover{}, calls: map[uint64]*Call{}, attemptNonces: map[uint64]bool{}, time: minTime, log: commits{lastCutAt: never, markedAt: never, wakeAt: never, budget: newBudget(cfg.WritesPerSecond)},
+		cfg: cfg, takeover: &takeover{}, calls: map[uint64]*Call{}, attemptNonces: map[uint64]bool{}, time: minTime, log: commits{lastSegmentAt: never, markedAt: never, wakeAt: never, budget: newBudget(cfg.WritesPerSecond)},
 	}
 }
 

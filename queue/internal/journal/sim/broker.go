@@ -17,19 +17,19 @@ type appended struct {
 
 // broker is one process that wants to own the journal. It drives a machine without goroutines.
 type broker struct {
-	w          *world
-	m          *owner.Machine
-	name       string
-	generation int64
-	window     int
-	since      time.Duration
-	until      time.Duration // paused
+	w           *world
+	m           *owner.Machine
+	name        string
+	generation  int64
+	window      int
+	since       time.Duration
+	pausedUntil time.Duration // paused
 
 	owns, ended, dead bool
 	state             state
 	acked             int    // records of its own
 	durable           uint64 // slot
-	own               []appended
+	unacked           []appended
 	writing           bool // a checkpoint
 }
 
@@ -52,8 +52,8 @@ func (b *broker) at(d time.Duration, f func()) {
 	b.w.after(d, func() {
 		switch {
 		case b.dead || b.ended:
-		case b.until > b.w.now:
-			b.at(b.until-b.w.now, f)
+		case b.pausedUntil > b.w.now:
+			b.at(b.pausedUntil-b.w.now, f)
 		default:
 			f()
 		}
@@ -122,13 +122,13 @@ func (b *broker) send(c *owner.Call) {
 	}
 }
 
-var errPatience = errors.New("no answer")
+var errNoAnswer = errors.New("no answer")
 
 func gaveUp(c *owner.Call) owner.Result {
 	if c.Op.Writes() {
-		return owner.Result{ID: c.ID, Answer: owner.Unknown, Err: errPatience}
+		return owner.Result{ID: c.ID, Answer: owner.Unknown, Err: errNoAnswer}
 	}
-	return owner.Result{ID: c.ID, Answer: owner.Failed, Err: errPatience}
+	return owner.Result{ID: c.ID, Answer: owner.Failed, Err: errNoAnswer}
 }
 
 func (b *broker) restore(e owner.Restore) {
@@ -169,7 +169,7 @@ func (b *broker) work() {
 	}
 	for _, id := range ids {
 		b.state.add(op{id, slot})
-		b.own = append(b.own, appended{op{id, slot}, at})
+		b.unacked = append(b.unacked, appended{op{id, slot}, at})
 	}
 	b.perform(effects)
 	pause := w.between(0, 80*time.Millisecond)
@@ -181,11 +181,11 @@ func (b *broker) work() {
 
 func (b *broker) ack(slot uint64) {
 	n := 0
-	for n < len(b.own) && b.own[n].slot <= slot {
+	for n < len(b.unacked) && b.unacked[n].slot <= slot {
 		n++
 	}
-	b.w.check.acked(b.w, b, slot, b.own[:n])
-	b.own = b.own[n:]
+	b.w.check.acked(b.w, b, slot, b.unacked[:n])
+	b.unacked = b.unacked[n:]
 	b.acked += n
 	b.durable = slot
 	b.w.totals.Acked += n

@@ -65,7 +65,7 @@ func (w *world) appoint() {
 		old.crash()
 		w.replace()
 	case n < 75: // paused, and continued later, as an owner that does not know of its successor
-		old.until = w.now + w.between(50*time.Millisecond, 3*time.Minute)
+		old.pausedUntil = w.now + w.between(50*time.Millisecond, 3*time.Minute)
 		w.replace()
 	case n < 85: // the old owner does not know of its successor
 		w.replace()
@@ -94,9 +94,9 @@ func (w *world) replace() {
 	b, soon := w.current, w.between(0, 500*time.Millisecond)
 	switch n := w.rng.IntN(1000); {
 	case n < 40: // stopped at once, during its takeover
-		b.until = w.now + w.between(0, 2*time.Minute)
+		b.pausedUntil = w.now + w.between(0, 2*time.Minute)
 	case n < 80:
-		w.after(soon, func() { b.until = w.now + w.between(0, 2*time.Minute) })
+		w.after(soon, func() { b.pausedUntil = w.now + w.between(0, 2*time.Minute) })
 	case n < 120:
 		w.after(soon, b.crash)
 	}

@@ -174,7 +174,7 @@ func (w *world) between(a, b time.Duration) time.Duration {
 func (w *world) endFaults() {
 	w.faultsEnded = true
 	for _, b := range w.brokers {
-		b.until = min(b.until, w.now)
+		b.pausedUntil = min(b.pausedUntil, w.now)
 	}
 	w.bucket.DeliverLate()
 	w.current = w.start(w.generation+1, "healer")

@@ -283,12 +283,12 @@ func (s *Server) quick(w http.ResponseWriter, action string, body []byte) bool {
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 	out := append(make([]byte, 0, 1024), `{"Failed":[],"Successful":[`...)
 	for n := 0; ; n++ {
-		id, rest, more := cut(body, "Id")
+		id, rest, more := nextField(body, "Id")
 		if !more {
 			break
 		}
 		var text []byte
-		if text, body, more = cut(rest, "MessageBody"); !more {
+		if text, body, more = nextField(rest, "MessageBody"); !more {
 			return false
 		}
 		if n > 0 {
@@ -303,9 +303,9 @@ func (s *Server) quick(w http.ResponseWriter, action string, body []byte) bool {
 	return true
 }
 
-// cut finds the next field of that name with a string value. It returns the value and the text after it.
+// nextField finds the next field of that name with a string value. It returns the value and the text after it.
 // No string contains the searched text, because quotes in strings are escaped.
-func cut(text []byte, name string) (value, rest []byte, found bool) {
+func nextField(text []byte, name string) (value, rest []byte, found bool) {
 	_, rest, found = bytes.Cut(text, []byte(`"`+name+`":"`))
 	for end := 0; found && end < len(rest); end++ {
 		switch rest[end] {

@@ -1,4 +1,4 @@
-package settle
+package resolve
 
 import (
 	"context"
@@ -62,15 +62,15 @@ func Transport(ctx context.Context, err error) Answer {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	answer := Answer{Verdict: Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
+	answer := Answer{Effect: Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
 	if ctx.Err() != nil {
 		answer.Err.Err = with(ctx.Err(), err)
 	}
 	switch {
 	case untrusted(err):
-		answer.Verdict = Failed // waiting does not make a certificate valid
+		answer.Effect = Failed // waiting does not make a certificate valid
 	case neverConnected(err):
-		answer.Verdict = NotSent
+		answer.Effect = NotSent
 	}
 	return answer
 }

@@ -1,4 +1,4 @@
-package settle
+package resolve
 
 import (
 	"context"
@@ -20,11 +20,11 @@ import (
 type scene struct {
 	now    ObjectInfo
 	send   []Effect // verdicts of the attempts, in order; the last one repeats
-	apply  []bool   // whether an attempt happens in spite of its verdict
-	look   []Effect
-	before func(n int) // runs before look n
+	apply  []bool   // whether an attempt happens in spite of its effect
+	stat   []Effect
+	before func(n int) // runs before read n
 	sent   int
-	looked int
+	reads  int
 }
 
 func at[T any](list []T, n int) (v T) {
@@ -41,27 +41,27 @@ func (s *scene) call(old blob.Version) Call {
 	}
 	c := Call{Op: "create", Key: "k", Nonce: "mine", Kind: kind, Old: old}
 	c.Send = func(context.Context) Answer {
-		verdict, happens := at(s.send, s.sent), at(s.apply, s.sent)
+		effect, happens := at(s.send, s.sent), at(s.apply, s.sent)
 		s.sent++
-		if holds := s.now.Version == old; verdict == Done && !holds {
-			verdict = Refused
-		} else if holds && (verdict == Done || happens) {
+		if holds := s.now.Version == old; effect == Done && !holds {
+			effect = Refused
+		} else if holds && (effect == Done || happens) {
 			s.now = ObjectInfo{Exists: true, Nonce: "mine", Version: "v-mine"}
 		}
-		return Answer{Verdict: verdict, Version: "v-mine", Err: trouble(verdict)}
+		return Answer{Effect: effect, Version: "v-mine", Err: cause(effect)}
 	}
 	c.Stat = func(context.Context) (ObjectInfo, Answer) {
 		if s.before != nil {
-			s.before(s.looked)
+			s.before(s.reads)
 		}
-		verdict := at(s.look, s.looked)
-		s.looked++
-		return s.now, Answer{Verdict: verdict, Err: trouble(verdict)}
+		effect := at(s.stat, s.reads)
+		s.reads++
+		return s.now, Answer{Effect: effect, Err: cause(effect)}
 	}
 	return c
 }
 
-func trouble(v Effect) *blob.Error {
+func cause(v Effect) *blob.Error {
 	switch v {
 	case Done, Refused:
 		return nil
@@ -96,15 +96,15 @@ func TestWrite(t *testing.T) {
 		{name: "lost request of a replacement", scene: scene{now: other, send: []Effect{Unknown, Done}}, old: "v-other", sent: 2},
 		{name: "lost, and another was first", scene: scene{now: other, send: []Effect{Unknown}}, want: blob.ErrExists, unknown: true, sent: 1},
 		{name: "lost many times", scene: scene{send: []Effect{Unknown, Unknown, Unknown, Done}}, sent: 4},
-		{name: "lost, cannot look at first", scene: scene{send: []Effect{Unknown}, apply: []bool{true}, look: []Effect{Unknown, NotSent, Done}}, sent: 1},
-		{name: "lost, may not look", scene: scene{send: []Effect{Unknown}, look: []Effect{Failed}}, want: blob.ErrDenied, unknown: true, sent: 1},
+		{name: "lost, cannot read at first", scene: scene{send: []Effect{Unknown}, apply: []bool{true}, stat: []Effect{Unknown, NotSent, Done}}, sent: 1},
+		{name: "lost, may not read", scene: scene{send: []Effect{Unknown}, stat: []Effect{Failed}}, want: blob.ErrDenied, unknown: true, sent: 1},
 		{name: "conflict", scene: scene{send: []Effect{Conflict, Done}}, sent: 2},
 		{name: "conflict, and another was first", scene: scene{now: other, send: []Effect{Conflict}}, want: blob.ErrExists, sent: 1},
 		{name: "own write refused after a resend", scene: scene{send: []Effect{Refused}, apply: []bool{true}}, sent: 1},
 		{name: "not sent", scene: scene{send: []Effect{NotSent, NotSent, Done}}, sent: 3},
 		{name: "refused though nothing is there", scene: scene{send: []Effect{Refused, Done}}, sent: 2},
 		{name: "always refused", scene: scene{send: []Effect{Refused}}, want: blob.ErrExists, sent: maxRefusals},
-		{name: "refused, may not look", scene: scene{send: []Effect{Refused}, look: []Effect{Failed}}, want: blob.ErrExists, sent: 1},
+		{name: "refused, may not read", scene: scene{send: []Effect{Refused}, stat: []Effect{Failed}}, want: blob.ErrExists, sent: 1},
 		{name: "denied", scene: scene{send: []Effect{Failed}}, want: blob.ErrDenied, sent: 1},
 		{name: "doubt, then denied", scene: scene{send: []Effect{Unknown, Failed}}, want: blob.ErrDenied, unknown: true, sent: 2},
 		{name: "doubt, then not sent", scene: scene{send: []Effect{Unknown, NotSent, Done}}, sent: 3},
@@ -161,8 +161,8 @@ func TestMetadataAndVersionOfDifferentMoments(t *testing.T) {
 		s = scene{send: []Effect{Unknown}, apply: []bool{true}}
 		c = s.call("")
 		c.ReadTwice = true
-		if v, err := (Policy{}).Write(t.Context(), c); err != nil || v != "v-mine" || s.looked != 2 {
-			t.Errorf("got %q, %v after %d looks, want success after 2", v, err, s.looked)
+		if v, err := (Policy{}).Write(t.Context(), c); err != nil || v != "v-mine" || s.reads != 2 {
+			t.Errorf("got %q, %v after %d reads, want success after 2", v, err, s.reads)
 		}
 	})
 }
@@ -197,7 +197,7 @@ func TestDoubtIsKept(t *testing.T) {
 func TestItEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		verdict Effect
+		effect  Effect
 		timeout time.Duration // 0 is none
 		within  time.Duration
 		unknown bool
@@ -217,7 +217,7 @@ func TestItEnds(t *testing.T) {
 					defer cancel()
 				}
 				begin := time.Now()
-				s := scene{send: []Effect{c.verdict}, look: []Effect{Unknown}}
+				s := scene{send: []Effect{c.effect}, stat: []Effect{Unknown}}
 				_, err := Policy{}.Write(ctx, s.call(""))
 				if took := time.Since(begin); took > c.within || took < c.within/2 {
 					t.Errorf("took %s, want up to %s", took, c.within)
@@ -261,7 +261,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 		begin := time.Now()
 		send := func(context.Context) Answer {
 			if n++; n == 1 {
-				return Answer{Verdict: NotSent, Err: &blob.Error{Kind: blob.ErrThrottled, RetryAfter: 7 * time.Second}}
+				return Answer{Effect: NotSent, Err: &blob.Error{Kind: blob.ErrThrottled, RetryAfter: 7 * time.Second}}
 			}
 			return Answer{}
 		}
@@ -286,9 +286,9 @@ func TestRepeatKeepsTheDoubtOfWritesOnly(t *testing.T) {
 		n := 0
 		send := func(context.Context) Answer {
 			if n++; n == 1 {
-				return Answer{Verdict: Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable}}
+				return Answer{Effect: Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable}}
 			}
-			return Answer{Verdict: Failed, Err: &blob.Error{Kind: blob.ErrDenied}}
+			return Answer{Effect: Failed, Err: &blob.Error{Kind: blob.ErrDenied}}
 		}
 		_, err := Policy{RetryPolicy: blob.RetryPolicy{Pause: time.Microsecond}}.Repeat(t.Context(), Call{Send: send}, writes)
 		if !errors.Is(err, blob.ErrDenied) || blob.NotApplied(err) == writes {
@@ -316,8 +316,8 @@ func TestTransport(t *testing.T) {
 		{ended, context.Canceled, Unknown},
 	} {
 		got := Transport(c.ctx, c.err)
-		if got.Verdict != c.want || strings.Contains(got.Err.Error(), "hunter2") {
-			t.Errorf("%v: got %v: %v, want %v", c.err, got.Verdict, got.Err, c.want)
+		if got.Effect != c.want || strings.Contains(got.Err.Error(), "hunter2") {
+			t.Errorf("%v: got %v: %v, want %v", c.err, got.Effect, got.Err, c.want)
 		}
 	}
 }
@@ -351,10 +351,10 @@ func TestNoConnection(t *testing.T) {
 			if c.got {
 				trace.GotConn(httptrace.GotConnInfo{})
 			}
-			return Answer{Verdict: Unknown}
+			return Answer{Effect: Unknown}
 		})
-		if answer.Verdict != c.want {
-			t.Errorf("%+v: got %v", c, answer.Verdict)
+		if answer.Effect != c.want {
+			t.Errorf("%+v: got %v", c, answer.Effect)
 		}
 	}
 }
@@ -362,9 +362,9 @@ func TestNoConnection(t *testing.T) {
 func TestStatusNeverClaimsTooMuch(t *testing.T) {
 	t.Parallel()
 	for code := 300; code < 600; code++ {
-		verdict, _ := Status(code)
-		if doubtful := verdict == Unknown; doubtful != (code == 408 || code >= 500 && code != 501) {
-			t.Errorf("status %d: verdict %v", code, verdict)
+		effect, _ := Status(code)
+		if doubtful := effect == Unknown; doubtful != (code == 408 || code >= 500 && code != 501) {
+			t.Errorf("status %d: effect %v", code, effect)
 		}
 	}
 	for value, want := range map[string]time.Duration{"": 0, "x": 0, "-1": 0, "3": 3 * time.Second, "999999": time.Hour} {

@@ -1,7 +1,7 @@
-// Package settle determines the outcome of a write to a store across a network.
+// Package resolve finds out the outcome of a write to a store across a network.
 //
 // A conditional write (create if absent, replace if unchanged) is sent once at a time. The result
-// is a [Effect]. Timeouts and broken connections give verdicts that leave the outcome unknown.
+// is an [Effect]. Timeouts and broken connections leave it unknown.
 // Each write stores a nonce beside its data. If the outcome is unknown, the writer reads the object
 // back:
 //
@@ -22,7 +22,7 @@
 // call's time.
 //
 // The package works on one call at a time and starts no goroutines.
-package settle
+package resolve
 
 import (
 	"cmp"
@@ -38,7 +38,7 @@ import (
 // Effect is what one request says about its effect.
 type Effect int
 
-// The verdicts.
+// The effects.
 const (
 	Done     Effect = iota // it has happened, or it is the requested answer
 	Refused                // the condition does not hold (412); it has not happened
@@ -50,9 +50,9 @@ const (
 
 // Answer is the result of one request.
 type Answer struct {
-	Verdict Effect
+	Effect  Effect
 	Version blob.Version
-	Err     *blob.Error // of every verdict but Done
+	Err     *blob.Error // of every effect but Done
 }
 
 // ObjectInfo is what reading an object's metadata found.
@@ -102,9 +102,9 @@ func (p Policy) bound(ctx context.Context) (context.Context, context.CancelFunc)
 
 // pause waits before attempt n (1 is the first repetition). The wait is random between half and all
 // of a growing time, or what the store asked for if that is longer.
-func (p Policy) pause(ctx context.Context, n int, asked time.Duration) error {
+func (p Policy) pause(ctx context.Context, n int, retryAfter time.Duration) error {
 	base := cmp.Or(p.Pause, 50*time.Millisecond)
-	d := max(backoff.Policy{First: base, Limit: 40 * base}.Jittered(n), asked)
+	d := max(backoff.Policy{First: base, Limit: 40 * base}.Jittered(n), retryAfter)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return context.DeadlineExceeded // the context would end during the pause, so return at once
 	}
@@ -147,7 +147,7 @@ func (p Policy) Write(ctx context.Context, call Call) (blob.Version, error) {
 	w := &conditionalWrite{Policy: p, Call: call}
 	for {
 		answer := p.once(ctx, call.Size, call.Send)
-		switch answer.Verdict {
+		switch answer.Effect {
 		case Done:
 			return answer.Version, nil
 		case Failed:
@@ -167,7 +167,7 @@ func (p Policy) Write(ctx context.Context, call Call) (blob.Version, error) {
 
 // readBack reads the object back until it is clear what to do. again asks to send the write again.
 func (w *conditionalWrite) readBack(ctx context.Context, answer Answer) (v blob.Version, again bool, err error) {
-	refused := answer.Verdict == Refused
+	refused := answer.Effect == Refused
 	for last, first := answer.Err, true; ; first = false {
 		if stopped := w.pauseBeforeNext(ctx, first && refused, last.RetryAfter); stopped != nil {
 			if refused && !w.outcomeUnknown {
@@ -175,18 +175,18 @@ func (w *conditionalWrite) readBack(ctx context.Context, answer Answer) (v blob.
 			}
 			return "", false, w.ended(last, stopped, w.outcomeUnknown)
 		}
-		if answer.Verdict == NotSent && !w.outcomeUnknown {
+		if answer.Effect == NotSent && !w.outcomeUnknown {
 			return "", true, nil // this call has changed nothing
 		}
 		var seen ObjectInfo
-		looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { seen, a = w.Stat(ctx); return a })
+		stat := w.once(ctx, 0, func(ctx context.Context) (a Answer) { seen, a = w.Stat(ctx); return a })
 		switch {
-		case looked.Verdict == Failed && refused && !w.outcomeUnknown:
+		case stat.Effect == Failed && refused && !w.outcomeUnknown:
 			return "", false, w.finish(&blob.Error{Kind: w.Kind}, false)
-		case looked.Verdict == Failed:
-			return "", false, w.finish(looked.Err, w.outcomeUnknown)
-		case looked.Verdict != Done:
-			last = looked.Err
+		case stat.Effect == Failed:
+			return "", false, w.finish(stat.Err, w.outcomeUnknown)
+		case stat.Effect != Done:
+			last = stat.Err
 			continue
 		case seen.Exists && seen.Nonce == w.Nonce:
 			w.outcomeUnknown = true // it has happened; from now on it can only have been replaced
@@ -208,8 +208,8 @@ var errDiffer = errors.New("the object changed between two reads")
 // same reads a second time, and reports whether the result is the same.
 func (w *conditionalWrite) same(ctx context.Context, first ObjectInfo) bool {
 	var second ObjectInfo
-	looked := w.once(ctx, 0, func(ctx context.Context) (a Answer) { second, a = w.Stat(ctx); return a })
-	return looked.Verdict == Done && second == first
+	stat := w.once(ctx, 0, func(ctx context.Context) (a Answer) { second, a = w.Stat(ctx); return a })
+	return stat.Effect == Done && second == first
 }
 
 // maxRefusals bounds how often a refusal is not believed although the condition seems to be true.
@@ -221,12 +221,12 @@ func (w *conditionalWrite) holds(seen ObjectInfo) bool {
 }
 
 // pauseBeforeNext pauses before the next request, unless the object should be read at once.
-func (w *conditionalWrite) pauseBeforeNext(ctx context.Context, atOnce bool, asked time.Duration) error {
+func (w *conditionalWrite) pauseBeforeNext(ctx context.Context, atOnce bool, retryAfter time.Duration) error {
 	if atOnce && w.refusals == 1 {
 		return ctx.Err()
 	}
 	w.pauses++
-	return w.pause(ctx, w.pauses, asked)
+	return w.pause(ctx, w.pauses, retryAfter)
 }
 
 // finish adds the call to its error. With doubt, the error is an ErrUnknownOutcome.
@@ -249,17 +249,17 @@ func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
 }
 
 // with joins the end of the context and the last error before it, in one line.
-func with(stopped, trouble error) error {
-	if trouble == nil || errors.Is(trouble, stopped) {
+func with(stopped, cause error) error {
+	if cause == nil || errors.Is(cause, stopped) {
 		return stopped
 	}
-	return &both{stopped, trouble}
+	return &both{stopped, cause}
 }
 
-type both struct{ stopped, trouble error }
+type both struct{ stopped, cause error }
 
-func (b *both) Error() string   { return b.stopped.Error() + ", after: " + b.trouble.Error() }
-func (b *both) Unwrap() []error { return []error{b.stopped, b.trouble} }
+func (b *both) Error() string   { return b.stopped.Error() + ", after: " + b.cause.Error() }
+func (b *both) Unwrap() []error { return []error{b.stopped, b.cause} }
 
 // Repeat carries out a call that may be sent any number of times: reads, unconditional writes,
 // deletions. If writes is set, an attempt with unknown outcome makes its error an
@@ -273,7 +273,7 @@ func (p Policy) Repeat(ctx context.Context, call Call, writes bool) (blob.Versio
 	doubt := false
 	for n := 1; ; n++ {
 		answer := p.once(ctx, call.Size, call.Send)
-		switch answer.Verdict {
+		switch answer.Effect {
 		case Done:
 			return answer.Version, nil
 		case Refused: // refused by a condition that was not sent
@@ -297,10 +297,10 @@ func (p Policy) once(ctx context.Context, size int, send func(context.Context) A
 	defer cancel()
 	traced, conn := watch(attempt)
 	answer := send(traced)
-	if answer.Verdict == Unknown && conn.never(p.traced) {
-		answer.Verdict = NotSent
+	if answer.Effect == Unknown && conn.never(p.traced) {
+		answer.Effect = NotSent
 	}
-	if answer.Verdict != Done && answer.Err == nil {
+	if answer.Effect != Done && answer.Err == nil {
 		answer.Err = &blob.Error{}
 	}
 	return answer

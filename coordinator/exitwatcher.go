@@ -20,7 +20,7 @@ type exitWatcher struct {
 	peers map[node.Incarnation]node.Host
 }
 
-func newWitness(id node.Identity, own node.Host) *exitWatcher {
+func newExitWatcher(id node.Identity, own node.Host) *exitWatcher {
 	return &exitWatcher{
 		self: node.Member{Identity: id, Traits: node.Traits{Host: own}},
 		host: thisHostLevel(), peersAdded: make(chan struct{}, 1), peers: map[node.Incarnation]node.Host{},
@@ -48,7 +48,7 @@ func (w *exitWatcher) addPeer(m node.Member) {
 	w.add(&m, w.peers)
 }
 
-// add adds a process of this host, and signals met if it is new. It skips nodes of this very process, which live
+// add adds a process of this host, and signals peersAdded if it is new. It skips nodes of this very process, which live
 // as long as the watcher, and of which there may be a thousand.
 func (w *exitWatcher) add(m *node.Member, known map[node.Incarnation]node.Host) {
 	if m.Host.BootID == "" || m.Host.BootID != w.self.Host.BootID ||
@@ -77,8 +77,8 @@ func (w *exitWatcher) ended() []node.Incarnation {
 	var out []node.Incarnation
 	over := map[node.Host]bool{} // a process with many nodes is checked once
 	for inc, h := range peers {
-		ended, looked := over[h]
-		if !looked {
+		ended, checked := over[h]
+		if !checked {
 			ended = w.host.ended(h)
 			over[h] = ended
 		}

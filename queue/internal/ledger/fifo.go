@@ -10,11 +10,11 @@ type fifo struct {
 }
 
 const (
-	gap       = 1<<32 - 1
-	shortLine = 1024 // places that are kept even if they are not needed
+	gap         = 1<<32 - 1
+	minCapacity = 1024 // places that are kept even if they are not needed
 )
 
-// last returns the job at the end. The line must not be empty.
+// last returns the job at the end. The list must not be empty.
 func (n *fifo) last() uint32 { return n.jobs[len(n.jobs)-1] }
 
 // push adds a job at the end and returns its position.
@@ -36,7 +36,7 @@ func (n *fifo) remove(pos uint32) {
 	if n.live == 0 {
 		n.base += uint32(len(n.jobs))
 		n.jobs, n.front = n.jobs[:0], 0
-		if cap(n.jobs) > shortLine {
+		if cap(n.jobs) > minCapacity {
 			n.jobs = nil
 		}
 		return
@@ -49,8 +49,8 @@ func (n *fifo) remove(pos uint32) {
 	}
 }
 
-// mostlyGaps reports whether most places of the line are gaps.
-func (n *fifo) mostlyGaps() bool { return len(n.jobs)-n.front > max(2*n.live, shortLine) }
+// mostlyGaps reports whether most places are gaps.
+func (n *fifo) mostlyGaps() bool { return len(n.jobs)-n.front > max(2*n.live, minCapacity) }
 
 // compact removes the gaps. It calls moved with each job's new position.
 func (n *fifo) compact(moved func(i, pos uint32)) {
