@@ -43,16 +43,16 @@ type wakes struct {
 }
 
 // add adds a wake-up. It never blocks.
-func (w *wakes) add(hint storage.Hint) {
-	if len(hint.Nodes) > 0 && !slices.Contains(hint.Nodes, w.self) {
+func (w *wakes) add(wakeUp storage.WakeUp) {
+	if len(wakeUp.Nodes) > 0 && !slices.Contains(wakeUp.Nodes, w.self) {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.pass = w.pass || hint.Leader
-	if !hint.Leader || len(hint.Nodes) != 1 {
-		if !w.beat || len(w.nodes) == 0 || len(hint.Nodes) > 0 && len(hint.Nodes) < len(w.nodes) {
-			w.nodes = hint.Nodes // a smaller group waits for less long
+	w.pass = w.pass || wakeUp.Leader
+	if !wakeUp.Leader || len(wakeUp.Nodes) != 1 {
+		if !w.beat || len(w.nodes) == 0 || len(wakeUp.Nodes) > 0 && len(wakeUp.Nodes) < len(w.nodes) {
+			w.nodes = wakeUp.Nodes // a smaller group waits for less long
 		}
 		w.beat = true
 	}
@@ -63,16 +63,16 @@ func (w *wakes) add(hint storage.Hint) {
 }
 
 // take returns one coalesced wake-up, if there is one. The leader's comes first.
-func (w *wakes) take() (storage.Hint, bool) {
+func (w *wakes) take() (storage.WakeUp, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pass {
 		w.pass = false
-		return storage.Hint{Leader: true, Nodes: []node.Incarnation{w.self}}, true
+		return storage.WakeUp{Leader: true, Nodes: []node.Incarnation{w.self}}, true
 	}
-	hint, some := storage.Hint{Nodes: w.nodes}, w.beat
+	wakeUp, some := storage.WakeUp{Nodes: w.nodes}, w.beat
 	w.beat, w.nodes = false, nil
-	return hint, some
+	return wakeUp, some
 }
 
 // watchStore listens for wake-ups from the store. If listening fails it begins again; until then,
@@ -84,8 +84,8 @@ func (s *shell) watchStore() {
 	}
 	for failures := 0; s.background.Err() == nil; {
 		began := time.Now()
-		err := waker.Watch(s.background, func(hint storage.Hint) {
-			s.wakes.add(hint)
+		err := waker.Watch(s.background, func(wakeUp storage.WakeUp) {
+			s.wakes.add(wakeUp)
 			s.c.wakeUps.notify()
 		})
 		if s.background.Err() != nil {

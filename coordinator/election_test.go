@@ -19,11 +19,11 @@ import (
 // gives everything up when it stops.
 func TestStartGainsStopResigns(t *testing.T) {
 	t.Parallel()
-	for _, hints := range []bool{true, false} {
-		t.Run(map[bool]string{true: "hints", false: "poll"}[hints], func(t *testing.T) {
+	for _, wakeUps := range []bool{true, false} {
+		t.Run(map[bool]string{true: "wake-ups", false: "poll"}[wakeUps], func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				cfg := coordinatortest.Config{}
-				if !hints {
+				if !wakeUps {
 					cfg.Wrap = func(_ int, s storage.Store) storage.Store { return struct{ storage.Store }{s} }
 				}
 				c := coordinatortest.New(t, cfg)

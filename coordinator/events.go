@@ -74,11 +74,11 @@ func (c *Coordinator) readEvents(ctx context.Context, after int64, yield func(da
 }
 
 // await waits for a wake-up, at most for d.
-func await(ctx context.Context, hint <-chan struct{}, d time.Duration) {
+func await(ctx context.Context, wakeUp <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-hint:
+	case <-wakeUp:
 	case <-t.C:
 	case <-ctx.Done():
 	}

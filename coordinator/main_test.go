@@ -140,7 +140,7 @@ func (tp *tap) Events(ctx context.Context, after int64, limit int) (p *storage.E
 	return p, err
 }
 
-func (tp *tap) Watch(ctx context.Context, wake func(storage.Hint)) error {
+func (tp *tap) Watch(ctx context.Context, wake func(storage.WakeUp)) error {
 	return tp.Store.(storage.Watcher).Watch(ctx, wake)
 }
 

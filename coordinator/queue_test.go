@@ -102,34 +102,34 @@ func TestWakesMerge(t *testing.T) {
 	t.Parallel()
 	self, other, third := node.Incarnation("self"), node.Incarnation("other"), node.Incarnation("third")
 	list := func(nodes ...node.Incarnation) []node.Incarnation { return nodes }
-	leader, all := storage.Hint{Leader: true, Nodes: list(self)}, storage.Hint{}
-	for _, tc := range []struct{ hints, want []storage.Hint }{
+	leader, all := storage.WakeUp{Leader: true, Nodes: list(self)}, storage.WakeUp{}
+	for _, tc := range []struct{ wakeUps, want []storage.WakeUp }{
 		{nil, nil},
-		{[]storage.Hint{{Nodes: list(other)}}, nil},
-		{[]storage.Hint{{Nodes: list(other), Leader: true}}, nil},
-		{[]storage.Hint{all}, []storage.Hint{all}},
-		{[]storage.Hint{{Nodes: list(self)}}, []storage.Hint{{Nodes: list(self)}}},
-		{[]storage.Hint{{Leader: true}}, []storage.Hint{leader, all}},
-		{[]storage.Hint{leader}, []storage.Hint{leader}},
-		{[]storage.Hint{leader, leader, leader}, []storage.Hint{leader}},
-		{[]storage.Hint{leader, {Nodes: list(other, self)}}, []storage.Hint{leader, {Nodes: list(other, self)}}},
-		{[]storage.Hint{{Nodes: list(self, other, third)}, {Nodes: list(other, self)}, all}, []storage.Hint{{Nodes: list(other, self)}}},
-		{[]storage.Hint{all, {Nodes: list(self, other)}, {Nodes: list(self, other, third)}}, []storage.Hint{{Nodes: list(self, other)}}},
+		{[]storage.WakeUp{{Nodes: list(other)}}, nil},
+		{[]storage.WakeUp{{Nodes: list(other), Leader: true}}, nil},
+		{[]storage.WakeUp{all}, []storage.WakeUp{all}},
+		{[]storage.WakeUp{{Nodes: list(self)}}, []storage.WakeUp{{Nodes: list(self)}}},
+		{[]storage.WakeUp{{Leader: true}}, []storage.WakeUp{leader, all}},
+		{[]storage.WakeUp{leader}, []storage.WakeUp{leader}},
+		{[]storage.WakeUp{leader, leader, leader}, []storage.WakeUp{leader}},
+		{[]storage.WakeUp{leader, {Nodes: list(other, self)}}, []storage.WakeUp{leader, {Nodes: list(other, self)}}},
+		{[]storage.WakeUp{{Nodes: list(self, other, third)}, {Nodes: list(other, self)}, all}, []storage.WakeUp{{Nodes: list(other, self)}}},
+		{[]storage.WakeUp{all, {Nodes: list(self, other)}, {Nodes: list(self, other, third)}}, []storage.WakeUp{{Nodes: list(self, other)}}},
 	} {
 		w := &wakes{self: self, ready: make(chan struct{}, 1)}
-		for _, h := range tc.hints {
+		for _, h := range tc.wakeUps {
 			w.add(h)
 		}
 		if (len(w.ready) == 1) != (len(tc.want) > 0) {
-			t.Errorf("%v: ready %d", tc.hints, len(w.ready))
+			t.Errorf("%v: ready %d", tc.wakeUps, len(w.ready))
 		}
-		var got []storage.Hint
+		var got []storage.WakeUp
 		for h, some := w.take(); some; h, some = w.take() {
 			got = append(got, h)
 		}
-		same := func(a, b storage.Hint) bool { return a.Leader == b.Leader && slices.Equal(a.Nodes, b.Nodes) }
+		same := func(a, b storage.WakeUp) bool { return a.Leader == b.Leader && slices.Equal(a.Nodes, b.Nodes) }
 		if !slices.EqualFunc(got, tc.want, same) {
-			t.Errorf("%v: got %v, want %v", tc.hints, got, tc.want)
+			t.Errorf("%v: got %v, want %v", tc.wakeUps, got, tc.want)
 		}
 	}
 }

@@ -310,7 +310,7 @@ func calledFrom(function string) bool {
 // Many wake-ups change neither renewals nor validity, and do not pile up.
 func TestHintStorm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var wake atomic.Pointer[func(storage.Hint)]
+		var wake atomic.Pointer[func(storage.WakeUp)]
 		c, taps := stormy(t, &wake)
 		var beats record[time.Duration]
 		began := time.Now()
@@ -332,8 +332,8 @@ func TestHintStorm(t *testing.T) {
 			defer close(calm)
 			for storm.Err() == nil {
 				for range 10 {
-					(*wake.Load())(storage.Hint{})
-					(*wake.Load())(storage.Hint{Leader: true})
+					(*wake.Load())(storage.WakeUp{})
+					(*wake.Load())(storage.WakeUp{Leader: true})
 				}
 				<-time.After(time.Millisecond)
 			}
@@ -363,23 +363,23 @@ func TestHintStorm(t *testing.T) {
 }
 
 // stormy is a node whose wake-ups the test creates.
-func stormy(t *testing.T, wake *atomic.Pointer[func(storage.Hint)]) (*coordinatortest.Cluster, []*tap) {
+func stormy(t *testing.T, wake *atomic.Pointer[func(storage.WakeUp)]) (*coordinatortest.Cluster, []*tap) {
 	t.Helper()
 	var taps []*tap
 	c := coordinatortest.New(t, coordinatortest.Config{Wrap: func(_ int, s storage.Store) storage.Store {
 		tp := &tap{Store: s}
 		taps = append(taps, tp)
-		return &hinting{tap: tp, wake: wake}
+		return &wakingTap{tap: tp, wake: wake}
 	}})
 	return c, taps
 }
 
-type hinting struct {
+type wakingTap struct {
 	*tap
-	wake *atomic.Pointer[func(storage.Hint)]
+	wake *atomic.Pointer[func(storage.WakeUp)]
 }
 
-func (h *hinting) Watch(ctx context.Context, wake func(storage.Hint)) error {
+func (h *wakingTap) Watch(ctx context.Context, wake func(storage.WakeUp)) error {
 	h.wake.Store(&wake)
 	<-ctx.Done()
 	return ctx.Err()
@@ -389,7 +389,7 @@ func (h *hinting) Watch(ctx context.Context, wake func(storage.Hint)) error {
 // early ones are coalesced into few heartbeats.
 func TestHintsAreMergedAndAddressed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var wake atomic.Pointer[func(storage.Hint)]
+		var wake atomic.Pointer[func(storage.WakeUp)]
 		c, taps := stormy(t, &wake)
 		c.Elect()
 		beats := 0
@@ -402,27 +402,27 @@ func TestHintsAreMergedAndAddressed(t *testing.T) {
 		advance(50 * time.Millisecond)
 		beats = 0
 		for range 100 {
-			(*wake.Load())(storage.Hint{Nodes: []node.Incarnation{"somebody else"}})
+			(*wake.Load())(storage.WakeUp{Nodes: []node.Incarnation{"somebody else"}})
 		}
 		advance(100 * time.Millisecond)
 		if beats != 0 {
-			t.Errorf("hints for somebody else caused %d heartbeats", beats)
+			t.Errorf("wake-ups for somebody else caused %d heartbeats", beats)
 		}
 		for range 100 {
-			(*wake.Load())(storage.Hint{})
+			(*wake.Load())(storage.WakeUp{})
 		}
 		advance(100 * time.Millisecond)
 		if beats < 1 || beats > 2 {
-			t.Errorf("100 hints at once caused %d heartbeats, want one or two", beats)
+			t.Errorf("100 wake-ups at once caused %d heartbeats, want one or two", beats)
 		}
 		if err := c.Stop(0); err != nil {
 			t.Fatal(err)
 		}
 		beats = 0
-		(*wake.Load())(storage.Hint{})
+		(*wake.Load())(storage.WakeUp{})
 		advance(time.Minute)
 		if beats != 0 {
-			t.Error("a hint after the end caused a heartbeat")
+			t.Error("a wake-up after the end caused a heartbeat")
 		}
 	})
 }
@@ -448,7 +448,7 @@ type deafWaker struct {
 	calls *atomic.Int32
 }
 
-func (d *deafWaker) Watch(context.Context, func(storage.Hint)) error {
+func (d *deafWaker) Watch(context.Context, func(storage.WakeUp)) error {
 	d.calls.Add(1)
 	return errors.New("connection refused")
 }

@@ -44,7 +44,7 @@ type Log interface {
 	// before (restored, failed over) only by the backend's own rules.
 	Claim(ctx context.Context, c ClaimRequest) (Cursor, error)
 	// WakeUps returns a channel that receives a value after messages were committed, until ctx ends. It is a
-	// hint: it may come late, be lost or be spurious. It is nil if the log has no wake-ups.
+	// wake-up: it may come late, be lost or be spurious. It is nil if the log has no wake-ups.
 	WakeUps(ctx context.Context) <-chan struct{}
 }
 

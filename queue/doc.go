@@ -34,18 +34,18 @@
 // Jobs are executed at least once. With soft claims, a job that was claimed within the last second
 // before its broker crashed may be claimed again, and either worker may complete it first. With
 // [DurableClaims], or after a clean hand-over, this does not happen. A claimed job begins at most
-// max-attempts attempts, and one more for each such crash.
+// max-attempts attempts, plus one for each such crash.
 //
 // # Attempts
 //
 // An attempt is counted at the first proof that it began (heartbeat, complete, fail), or when a
 // claim expires. A job is dead after max-attempts attempts or three times as many deliveries. It is
-// kept, with the cause, until it is redriven or purged. The record of a job's death is durable
-// before the job leaves its place.
+// kept, with the cause, until it is redriven or purged. A job becomes a dead letter only when the record of
+// its death is durable.
 //
 // # Not promised
 //
 // There is no order across shards. An ID is unique within its group only: the same ID in another
-// group may be another job. After an error that does not refuse the caller's own mistake, some jobs
-// of the call may have been submitted. The caller can repeat the call with the same IDs.
+// group may be another job. If a call to submit fails for any reason but a mistake of the caller, some of its
+// jobs may have been submitted. The caller can repeat the call with the same IDs.
 package queue

@@ -442,8 +442,8 @@ type CommandResult struct {
 // Capabilities declare where a backend is weaker than the contract. The zero value declares a store without
 // restrictions.
 type Capabilities struct {
-	// NoHints says that the store sends no hints: nodes find every change at their next heartbeat.
-	NoHints bool
+	// NoWakeUps says that the store sends no wake-ups: nodes find every change at their next heartbeat.
+	NoWakeUps bool
 	// NoClock says that no decision may rest on the store's clock. Evidence is then only what did not change for
 	// long enough by the node's own clock.
 	NoClock bool
@@ -462,21 +462,21 @@ func CapabilitiesOf(s Store) Capabilities {
 	return Capabilities{}
 }
 
-// Hint is a hint that something changed. Its zero value addresses every node.
-type Hint struct {
-	// Nodes are the incarnations concerned; empty = all. A hint for the leader alone names it.
+// WakeUp says that something changed. Its zero value addresses every node.
+type WakeUp struct {
+	// Nodes are the incarnations concerned; empty = all. A wake-up for the leader alone names it.
 	Nodes []node.Incarnation
 	// Leader says that the leader has something to do as leader, if it is among Nodes. If Nodes names the leader
 	// alone, it makes a pass and sends no heartbeat.
 	Leader bool
 }
 
-// Watcher is implemented by stores that can send hints about changes. Correctness does not depend on hints: they may
+// Watcher is implemented by stores that can send wake-ups. Correctness does not depend on wake-ups: they may
 // be lost, late, coalesced or needless.
 type Watcher interface {
-	// Watch calls wake for each hint until ctx ends, and only then returns, with ctx's error. It reconnects by
+	// Watch calls wake for each wake-up until ctx ends, and only then returns, with ctx's error. It reconnects by
 	// itself. wake must not block.
-	Watch(ctx context.Context, wake func(Hint)) error
+	Watch(ctx context.Context, wake func(WakeUp)) error
 }
 
 // Sweeper is implemented by stores whose old rows must be deleted. Each step is fenced, deletes at most limit rows,

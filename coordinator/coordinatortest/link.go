@@ -100,8 +100,8 @@ func (l *link) Submit(ctx context.Context, c storage.Command) (*storage.Command,
 }
 
 // Watch passes wake-ups on while the link is up.
-func (l *link) Watch(ctx context.Context, wake func(storage.Hint)) error {
-	return l.store.Watch(ctx, func(w storage.Hint) {
+func (l *link) Watch(ctx context.Context, wake func(storage.WakeUp)) error {
+	return l.store.Watch(ctx, func(w storage.WakeUp) {
 		if l.now() == up {
 			wake(w)
 		}

@@ -44,8 +44,8 @@
 //
 // What the guardian promises, and why each promise holds:
 //
-//  1. No command runs unguarded. The guardian itself starts it, and knows the deadline before.
-//     After the deadline it does not start the command any more.
+//  1. No command runs unguarded. The guardian itself starts it, and receives the deadline together with the
+//     order to start. After the deadline it does not start the command any more.
 //  2. Deadlines are absolute readings of a clock that counts suspend (CLOCK_BOOTTIME). The clock is
 //     read before the remaining trust is. A pause anywhere between that reading and the guardian
 //     shortens the remaining time and never extends it. At its deadline a run is killed.

@@ -138,7 +138,7 @@ func TestEventsAreDocumented(t *testing.T) {
 		constants(t, "internal/coordinator/member/api.go", "CancelCause"),
 		constants(t, "storage/sqlite/sqlite.go", "ReasonRebooted"),
 		// Evidence and reports: all texts of these files except the names of phases.
-		texts(parse(t, "internal/coordinator/member/judge.go")),
+		texts(parse(t, "internal/coordinator/member/deadlines.go")),
 		texts(without(parse(t, "internal/coordinator/member/runs.go"), "phase")),
 		given(t),
 	)

@@ -38,7 +38,7 @@ var delayed = []story{
 		w.same("page", r.page(full).Delayed, false)
 		w.same("messages", len(r.drain()), 0)
 	}},
-	{"what is held back is counted, and when it is due", func(w *suite) {
+	{"statistics count delayed messages and have the time of the next one", func(w *suite) {
 		r := w.reader(claim(1))
 		delayed := func() []any {
 			all, err := w.Operator.Stats(w.ctx, "")
@@ -54,7 +54,7 @@ var delayed = []story{
 		w.same("the next", all[0].NextAt.Sub(first.NotBefore).Abs() < time.Millisecond, true)
 		w.same("messages", texts(r.drain()), []string{"a:now"})
 	}},
-	{"a delayed message comes when its time has come", func(w *suite) {
+	{"a delayed message is promoted when it is due", func(w *suite) {
 		w.publish(later("a:late", soon))
 		r := w.reader(claim(1))
 		w.eventually("the page says that a message is due", func() bool { return r.page(full).Delayed })
@@ -63,7 +63,7 @@ var delayed = []story{
 		w.same("messages", texts(r.drain()), []string{"a:late"})
 		w.same("once", []any{r.promote(10), len(r.drain()), r.page(full).Delayed}, []any{0, 0, false})
 	}},
-	{"a past time is none", func(w *suite) {
+	{"a message whose time is past is not delayed", func(w *suite) {
 		m := msg("a:past")
 		m.NotBefore = time.Now().Add(-time.Hour)
 		ancient := msg("a:ancient")
@@ -71,7 +71,7 @@ var delayed = []story{
 		w.publish(m, ancient)
 		w.same("messages", texts(w.reader(claim(1)).drain()), []string{"a:past", "a:ancient"})
 	}},
-	{"a time beyond all measure never comes", func(w *suite) {
+	{"a message with the time 9999 is never promoted", func(w *suite) {
 		m := msg("a:never")
 		m.NotBefore = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 		w.publish(m)
@@ -89,7 +89,7 @@ var delayed = []story{
 		})
 		w.same("messages", texts(r.drain()), []string{"a:1", "a:1b", "b:2", "a:3"})
 	}},
-	{"a rolled back delay is none", func(w *suite) {
+	{"a delayed message that was rolled back does not exist", func(w *suite) {
 		tx := w.begin()
 		w.ok(tx.Publish(w.ctx, later("a:gone", soon)))
 		w.ok(tx.Rollback(w.ctx))
@@ -98,7 +98,7 @@ var delayed = []story{
 		w.eventually("one is promoted", func() bool { return r.promote(10) == 1 })
 		w.same("messages", texts(r.drain()), []string{"a:there"})
 	}},
-	{"each range promotes its own, with every field", func(w *suite) {
+	{"each range promotes its own messages, with all fields", func(w *suite) {
 		left, right := keyIn(outbox.RangeOf(0, 2), 1), keyIn(outbox.RangeOf(1, 2), 2)
 		m := later(left+":1", soon)
 		m.Headers, m.Type, m.TraceParent = map[string]string{"a": "b"}, "type", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

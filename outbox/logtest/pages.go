@@ -152,7 +152,7 @@ var pages = []story{
 			return
 		}
 		c := w.Log.WakeUps(w.ctx)
-		w.eventually("a hint after a commit", func() bool {
+		w.eventually("a wake-up after a commit", func() bool {
 			w.send("k:1")
 			select {
 			case <-c:

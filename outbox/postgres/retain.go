@@ -71,10 +71,10 @@ func (l *Log) Sweep(ctx context.Context, limit int) (removed int, err error) {
 	return removed, nil
 }
 
-// room is how far ahead partitions are created: for the ids of three days at the recent peak rate.
+// timeAhead is how far ahead partitions are created: for the ids of that time at the recent peak rate.
 const (
-	room     = 3 * 24 * time.Hour
-	maxWidth = 1 << 36
+	timeAhead = 3 * 24 * time.Hour
+	maxWidth  = 1 << 36
 )
 
 // extend creates partitions. It measures the rate at which ids are drawn from call to call; the peak rate
@@ -86,7 +86,7 @@ func (l *Log) extend(q *query) {
 			peak = greatest(s.peak * power(0.5, extract(epoch from clock_timestamp() - s.drawn_at) / 86400),
 				(n.drawn - s.drawn) / extract(epoch from clock_timestamp() - s.drawn_at + interval '1 second'))
 		from n returning s.peak`, nil, &peak)
-	need := min(peak*room.Seconds(), 1<<48)
+	need := min(peak*timeAhead.Seconds(), 1<<48)
 	width := l.cfg.width
 	for width < maxWidth && float64(width)*12 < need {
 		width *= 2

@@ -154,7 +154,7 @@ func TestAnotherProcessWakes(t *testing.T) {
 		select {
 		case <-wake:
 		case <-ctx.Done():
-			t.Fatal("no hint came")
+			t.Fatal("no wake-up came")
 		}
 		c.line()
 	}

@@ -96,9 +96,9 @@ func (q *query) sweep(before time.Time, limit int) int64 {
 	return q.exec(`DELETE FROM ~outbox WHERE id <= ?`, last)
 }
 
-// excessMost is how many messages are given up at once, because other writers wait while they are
+// maxExcess is how many messages are given up at once, because other writers wait while they are
 // counted.
-const excessMost = 50 * sweepRows
+const maxExcess = 50 * sweepRows
 
 // excess returns the last id of the prefix that must be removed to make the log small enough, limited to
 // messages older than the retention. It assumes that all ids take the same space. 0 means that the log is
@@ -110,7 +110,7 @@ func (q *query) excess(before time.Time, limit int64) int64 {
 	}
 	var first, ids int64
 	q.one(`SELECT a, b - a + 1 FROM (SELECT (SELECT min(id) FROM ~outbox) AS a, (SELECT max(id) FROM ~outbox) AS b)`, nil, &first, &ids)
-	ids = min(int64(math.Ceil(float64(ids)*float64(size-limit)/float64(size))), excessMost)
+	ids = min(int64(math.Ceil(float64(ids)*float64(size-limit)/float64(size))), maxExcess)
 	last := first - 1 + ids
 	if young := q.number(`SELECT id FROM ~outbox WHERE id <= ? AND created_at >= ? ORDER BY id LIMIT 1`, last, nanos(before)); young > 0 {
 		last = young - 1

@@ -50,11 +50,11 @@ type Config struct {
 
 	// OnEvent gets each event in the order of its number. OnStamp gets each fence that was stamped.
 	// Both are called before the call that caused it returns and with the store locked, so they
-	// must not call the store. OnWake gets each hint, after the store was unlocked. All three run
+	// must not call the store. OnWake gets each wake-up, after the store was unlocked. All three run
 	// on the caller's goroutine; nil is skipped.
 	OnEvent func(daemon.Event)
 	OnStamp func(daemon.Fence)
-	OnWake  func(storage.Hint)
+	OnWake  func(storage.WakeUp)
 }
 
 // DefaultKeepEvents is how many events a store keeps by default.
@@ -107,7 +107,7 @@ func (s *Store) begin(ctx context.Context) (time.Time, error) {
 }
 
 // end ends the step. It passes events to OnEvent in order, then shortens the history, then unlocks
-// the store and sends the hint.
+// the store and sends the wake-up.
 func (s *Store) end() {
 	if s.cfg.OnEvent != nil {
 		events := s.state.eventsAfter(s.lastEventPassed)
@@ -117,10 +117,10 @@ func (s *Store) end() {
 	}
 	s.lastEventPassed = s.state.head
 	s.state.trimEvents(s.cfg.KeepEvents)
-	hint, ok := s.state.takeHint()
+	wakeUp, ok := s.state.takeWakeUp()
 	s.mu.Unlock()
 	if ok {
-		s.wake(hint)
+		s.wake(wakeUp)
 	}
 }
 

@@ -42,7 +42,7 @@ type state struct {
 	// lockFloor is the highest number of a lock whose row was swept.
 	lockFloor int64
 
-	hints hints // of the running step
+	wakeUps wakeUps // of the running step
 }
 
 // member is a node's row.
@@ -82,7 +82,7 @@ func (s *state) clone() *state {
 	c.fences, c.locks = maps.Clone(s.fences), maps.Clone(s.locks)
 	c.events, c.memberEvents = slices.Clip(s.events), slices.Clip(s.memberEvents)
 	c.commands = slices.Clone(s.commands)
-	c.hints = hints{}
+	c.wakeUps = wakeUps{}
 	return &c
 }
 

@@ -223,12 +223,12 @@ func TestKeepEvents(t *testing.T) {
 	}
 }
 
-// Hints name the nodes concerned, come after the change, and their receiver may call the store.
+// Wake-ups name the nodes concerned, come after the change, and their receiver may call the store.
 func TestOnWake(t *testing.T) {
 	t.Parallel()
 	var s *memory.Store
-	var got []storage.Hint
-	s = memory.Open(memory.Config{OnWake: func(w storage.Hint) {
+	var got []storage.WakeUp
+	s = memory.Open(memory.Config{OnWake: func(w storage.WakeUp) {
 		got = append(got, w)
 		if _, err := s.Snapshot(context.Background()); err != nil {
 			t.Error(err)
@@ -245,17 +245,17 @@ func TestOnWake(t *testing.T) {
 	if err := s.Leave(t.Context(), storage.Leave{Node: l.id, Seq: 3, Resign: term.Number}); err != nil {
 		t.Fatal(err)
 	}
-	want := []storage.Hint{
+	want := []storage.WakeUp{
 		{Nodes: []node.Incarnation{p.id.Incarnation}},
 		{Nodes: []node.Incarnation{l.id.Incarnation}, Leader: true},
 		{},
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("hints are\n%+v, want\n%+v", got, want)
+		t.Errorf("wake-ups are\n%+v, want\n%+v", got, want)
 	}
 }
 
-// A slow watcher gets one hint for everybody instead of all the hints that it missed.
+// A slow watcher gets one wake-up for everybody instead of all the wake-ups that it missed.
 func TestSlowWatcher(t *testing.T) {
 	t.Parallel()
 	s := memory.Open(memory.Config{})
@@ -263,10 +263,10 @@ func TestSlowWatcher(t *testing.T) {
 	term := l.lead(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	entered, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	var got []storage.Hint
+	var got []storage.WakeUp
 	last := make(chan struct{})
 	go func() {
-		done <- s.Watch(ctx, func(w storage.Hint) {
+		done <- s.Watch(ctx, func(w storage.WakeUp) {
 			if got = append(got, w); len(got) == 1 {
 				close(entered)
 				<-goOn
@@ -302,7 +302,7 @@ func TestSlowWatcher(t *testing.T) {
 		t.Errorf("the watch returned %v", err)
 	}
 	if len(got) > 80 || len(got[1].Nodes) != 0 {
-		t.Errorf("%d hints came, the second is %+v", len(got), got[1])
+		t.Errorf("%d wake-ups came, the second is %+v", len(got), got[1])
 	}
 }
 

@@ -7,11 +7,11 @@
 // processes on one bucket that keeps the contract of package blob. [Store.Capabilities] declares what a bucket
 // cannot do:
 //
-//   - The store sends no hints: nodes find every change at their next heartbeat.
+//   - The store sends no wake-ups: nodes find every change at their next heartbeat.
 //   - A heartbeat costs two requests. One that reports new members may also read segments of events.
 //   - The store has no clock. The process that writes a fact stamps it with its own clock. Stamps are for people,
-//     and decide nothing about a term, a node or a lock. Only "unchanged, as I have seen it by my own clock"
-//     counts, so every bound is longer by the time until a node first observed the value. After a leader has died
+//     and decide nothing about a term, a node or a lock. A node counts only how long it has itself seen a value
+//     unchanged, by its own clock. So every bound is longer by the time until the node first read the value. After a leader has died
 //     together with daemons, its successor begins to observe the other nodes when it is elected. The daemons run
 //     again after up to a lease and a registration TTL, plus two intervals (profile fast: another leads after 5.1
 //     s, all runs again after 11.8 s; TestTakeOver).

@@ -95,7 +95,7 @@ func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 
 // Capabilities declares where a bucket is weaker than a database.
 func (s *Store) Capabilities() storage.Capabilities {
-	return storage.Capabilities{NoHints: true, NoClock: s.cfg.Clock == nil, Requests: 2}
+	return storage.Capabilities{NoWakeUps: true, NoClock: s.cfg.Clock == nil, Requests: 2}
 }
 
 // now is the time to stamp facts with: the shared clock, or this process's own.

@@ -201,7 +201,7 @@ func TestOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := s.Capabilities(); got != (storage.Capabilities{NoHints: true, NoClock: true, Requests: 2}) {
+		if got := s.Capabilities(); got != (storage.Capabilities{NoWakeUps: true, NoClock: true, Requests: 2}) {
 			t.Errorf("capabilities %+v", got)
 		}
 		if keys := bucket.Keys(); len(keys) != 1 {

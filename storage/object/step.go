@@ -34,9 +34,9 @@ const maxRounds = 100
 
 // run carries a step out and returns the cluster after it. The way of a step: run adds it to the group (group.go)
 // and calls attempt. One attempt at a time holds clusterMu; it reads the cluster, or starts from the content seen
-// last, and compose applies every waiting step to a clone. spill moves old events to segments, and replace writes
-// the clone on the condition that the object has not changed. send and judge find out the result of a write whose
-// answer was lost. The attempt then answers all steps that it wrote. After a conflict, every call waits for a
+// last, and compose applies every waiting step to a clone. writeSegments moves old events to segments, and replace
+// writes the clone on the condition that the object has not changed. send and resolveWrite find out the result of a
+// write whose answer was lost. The attempt then answers all steps that it wrote. After a conflict, every call waits for a
 // jittered pause and tries again, unless another call's attempt has answered its step meanwhile.
 func (s *Store) run(ctx context.Context, st step) (*cluster, error) {
 	own := s.group.add(st)

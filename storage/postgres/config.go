@@ -23,7 +23,7 @@ type Config struct {
 	// Schema holds the tables; default emitd. Several clusters can share a database by different
 	// schemas, or by Prefix, which is put before each table's name; default none.
 	Schema, Prefix string
-	// Notify is "auto" (LISTEN and NOTIFY where they work, the default) or "poll": no hints are
+	// Notify is "auto" (LISTEN and NOTIFY where they work, the default) or "poll": no wake-ups are
 	// sent, and nodes find every change at their next heartbeat. Behind a pooler that hands
 	// connections around, auto detects that notifications do not arrive and logs it once.
 	Notify string

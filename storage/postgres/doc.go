@@ -91,7 +91,7 @@
 // A transaction that changes assignment or leadership also sends a notification (NOTIFY) that names
 // the incarnations concerned. [Store.Watch] listens on one connection of its own. A pooler that
 // hands connections around accepts LISTEN and forgets it. Watch detects that by a probe and logs it
-// once, and [Store.Capabilities] then declares NoHints. An ordinary heartbeat sends no notification;
+// once, and [Store.Capabilities] then declares NoWakeUps. An ordinary heartbeat sends no notification;
 // a registration, and exit evidence, do.
 //
 // # Many nodes in one process

@@ -92,7 +92,7 @@ func (s *Store) StampBatch(fences ...daemon.Fence) []int64 {
 }
 
 // ParseWake exports parseWake.
-func ParseWake(payload string) storage.Hint { return parseWake(payload) }
+func ParseWake(payload string) storage.WakeUp { return parseWake(payload) }
 
 // UnitsRead takes a snapshot and returns how many units it has read.
 func (s *Store) UnitsRead() int {

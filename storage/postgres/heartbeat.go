@@ -228,7 +228,7 @@ func (b *beat) register(m *message, advert []byte) {
 		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
 		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
 		c.json(&b.taken.Host)
-		c.skip(2) // the columns of the hints sent and of the mark
+		c.skip(2) // the columns of the wake-ups sent and of the mark
 		b.otherCluster.Store = c.text()
 		return nil
 	}, "register", inc(b.Node), cleanText(string(b.Node.ID)), cleanText(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.ConfirmedSeq),

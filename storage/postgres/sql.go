@@ -115,7 +115,7 @@ told as (
 }
 
 // wake notifies the incarnations in awake; a null incarnation is everybody. Notifications are sent
-// with the commit. A list that would not fit into one notification becomes a hint for everybody.
+// with the commit. A list that would not fit into one notification becomes a wake-up for everybody.
 func (n names) wake() string {
 	if n.silent {
 		return `woken as (select from awake where false)`

@@ -94,7 +94,7 @@ func watching(t *testing.T, store *postgres.Store) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = store.Watch(ctx, func(storage.Hint) {})
+		_ = store.Watch(ctx, func(storage.WakeUp) {})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }

@@ -115,7 +115,7 @@ func (s *Store) Close() {
 
 // Capabilities implements [storage.Capable].
 func (s *Store) Capabilities() storage.Capabilities {
-	return storage.Capabilities{NoHints: s.notifyOff.Load()}
+	return storage.Capabilities{NoWakeUps: s.notifyOff.Load()}
 }
 
 // call sends statements as one message, which is one transaction: the server executes it entirely

@@ -28,7 +28,7 @@ var ErrNoNotifications = errors.New("notifications do not arrive")
 // notifications do not arrive, because a pooler hands connections around, the store logs that once,
 // and from then on Watch only waits for ctx. wake is called on a goroutine of the store and must
 // not block.
-func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
+func (s *Store) Watch(ctx context.Context, wake func(storage.WakeUp)) error {
 	defer s.watchers.join(wake, s.listenLoop)()
 	<-ctx.Done()
 	return ctx.Err()
@@ -39,19 +39,19 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
 type watchers struct {
 	mu     sync.Mutex
 	lastID int
-	wakes  map[int]func(storage.Hint)
+	wakes  map[int]func(storage.WakeUp)
 	end    func()
 }
 
 // join adds a caller and returns the function that removes it. A caller that joins later gets a
-// hint at once, because it has missed the earlier ones.
-func (a *watchers) join(wake func(storage.Hint), hear func(context.Context)) (leave func()) {
+// wake-up at once, because it has missed the earlier ones.
+func (a *watchers) join(wake func(storage.WakeUp), hear func(context.Context)) (leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.wakes) > 0 {
-		wake(storage.Hint{Leader: true})
+		wake(storage.WakeUp{Leader: true})
 	} else {
-		a.wakes = map[int]func(storage.Hint){}
+		a.wakes = map[int]func(storage.WakeUp){}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		a.end = func() { cancel(); <-done }
@@ -74,8 +74,8 @@ func (a *watchers) leave(seat int) {
 	}
 }
 
-// broadcast passes a hint on to all callers of Watch.
-func (a *watchers) broadcast(w storage.Hint) {
+// broadcast passes a wake-up on to all callers of Watch.
+func (a *watchers) broadcast(w storage.WakeUp) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, wake := range a.wakes {
@@ -120,7 +120,7 @@ func (s *Store) listenLoop(ctx context.Context) {
 }
 
 // listen connects, checks that notifications arrive, and passes them on until the connection ends.
-// It first sends one hint to everybody, which covers what happened while no connection listened.
+// It first sends one wake-up to everybody, which covers what happened while no connection listened.
 func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -137,7 +137,7 @@ func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	if err := s.probe(ctx, conn); err != nil {
 		return false, err
 	}
-	s.watchers.broadcast(storage.Hint{Leader: true})
+	s.watchers.broadcast(storage.WakeUp{Leader: true})
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
@@ -147,7 +147,7 @@ func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	}
 }
 
-// CheckNotifications reports whether Watch would receive hints: nil if a notification arrives, [ErrNoNotifications] if
+// CheckNotifications reports whether Watch would receive wake-ups: nil if a notification arrives, [ErrNoNotifications] if
 // none does.
 func (s *Store) CheckNotifications(ctx context.Context) error {
 	conn, err := s.connectListener(ctx)
@@ -163,11 +163,11 @@ func (s *Store) CheckNotifications(ctx context.Context) error {
 	return nil
 }
 
-// parseWake reads a hint. One that it cannot parse becomes a hint for everybody.
-func parseWake(payload string) storage.Hint {
-	var w storage.Hint
+// parseWake reads a wake-up. One that it cannot parse becomes a wake-up for everybody.
+func parseWake(payload string) storage.WakeUp {
+	var w storage.WakeUp
 	if err := json.Unmarshal([]byte(payload), &w); err != nil {
-		return storage.Hint{Leader: true}
+		return storage.WakeUp{Leader: true}
 	}
 	return w
 }

@@ -22,19 +22,19 @@ func TestManyWatchOneConnection(t *testing.T) {
 	store := open(t, s.schema(t))
 	const nodes = 40
 	ctx, cancel := context.WithCancel(context.Background())
-	heard := make([]chan storage.Hint, nodes)
+	heard := make([]chan storage.WakeUp, nodes)
 	var wg sync.WaitGroup
 	for i := range heard {
-		heard[i] = make(chan storage.Hint, 1000)
+		heard[i] = make(chan storage.WakeUp, 1000)
 		wg.Go(func() {
-			err := store.Watch(ctx, func(w storage.Hint) { heard[i] <- w })
+			err := store.Watch(ctx, func(w storage.WakeUp) { heard[i] <- w })
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("watch ended with %v", err)
 			}
 		})
 	}
 	for _, c := range heard {
-		await(t, "the first hint", c)
+		await(t, "the first wake-up", c)
 	}
 	listeners := func() int {
 		return value[int](t, s, `select count(*)::int from pg_stat_activity
@@ -54,8 +54,8 @@ func TestManyWatchOneConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, c := range heard {
-		if w := await(t, "a hint of the command", c); i == 0 && len(w.Nodes) == 0 && !w.Leader {
-			t.Errorf("the hint says nothing: %+v", w)
+		if w := await(t, "a wake-up of the command", c); i == 0 && len(w.Nodes) == 0 && !w.Leader {
+			t.Errorf("the wake-up says nothing: %+v", w)
 		}
 	}
 	cancel()
@@ -63,12 +63,12 @@ func TestManyWatchOneConnection(t *testing.T) {
 	eventually(t, "nobody listens", func() bool { return listeners() == 0 })
 }
 
-// A notification that this version does not understand is a hint for everybody, never an error.
+// A notification that this version does not understand is a wake-up for everybody, never an error.
 // Unknown fields beside known ones are skipped.
 func TestHintsOfOtherVersions(t *testing.T) {
 	t.Parallel()
-	all := storage.Hint{Leader: true}
-	for payload, want := range map[string]storage.Hint{
+	all := storage.WakeUp{Leader: true}
+	for payload, want := range map[string]storage.WakeUp{
 		"":                                      all,
 		"resigned":                              all,
 		`{"Leader":`:                            all,

@@ -64,7 +64,7 @@ func (st *step) Highest() (term, generation int64) {
 	return term, generation
 }
 
-// wakeLeader hints that the leader has something to do, if there is one.
+// wakeLeader notes that the leader has something to do, if there is one.
 func (st *step) wakeLeader() { st.woken = st.woken || st.term.Held() }
 
 // checkFence returns an error unless a run may have effects.

@@ -14,8 +14,8 @@ import (
 
 // Watch implements [storage.Watcher]. It checks the status of the wake file every
 // [Config.WatchInterval], and on Linux also as soon as the kernel reports a change. Each check is
-// one system call and no statement. Every hint is for everybody.
-func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
+// one system call and no statement. Every wake-up is for everybody.
+func (s *Store) Watch(ctx context.Context, wake func(storage.WakeUp)) error {
 	changed, end := s.wakes.changes() // before the first check, so that no change is missed
 	defer end()
 	last := s.wakes.stat()
@@ -30,7 +30,7 @@ func (s *Store) Watch(ctx context.Context, wake func(storage.Hint)) error {
 		}
 		if now := s.wakes.stat(); now != last {
 			last = now
-			wake(storage.Hint{Leader: true})
+			wake(storage.WakeUp{Leader: true})
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changes reports changes of the file when they happen, if the kernel can (inotify). A hint of
+// changes reports changes of the file when they happen, if the kernel can (inotify). A wake-up of
 // another process is then found before the next check. The checks find what fails here, or is
 // missed because the file was replaced. end returns when all resources are released.
 func (w *wakeFile) changes() (signal <-chan struct{}, end func()) {

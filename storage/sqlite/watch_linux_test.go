@@ -12,16 +12,16 @@ func TestWatchIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: time.Hour}
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
-	hints := watch(t, s)
+	wakeUps := watch(t, s)
 	timeout := time.After(30 * time.Second)
 	for heard := false; !heard; { // a change before the first check does not count
 		runsCommand(t, other)
 		select {
-		case <-hints:
+		case <-wakeUps:
 			heard = true
 		case <-time.After(5 * time.Millisecond):
 		case <-timeout:
-			t.Fatal("no hint came")
+			t.Fatal("no wake-up came")
 		}
 	}
 }
@@ -31,7 +31,7 @@ func TestWatchLooksAtAReplacedFile(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: 2 * time.Millisecond}
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
-	hints := watch(t, s)
+	wakeUps := watch(t, s)
 	timeout := time.After(30 * time.Second)
 	for heard := 0; heard < 2; {
 		if heard == 1 {
@@ -39,11 +39,11 @@ func TestWatchLooksAtAReplacedFile(t *testing.T) {
 		}
 		runsCommand(t, other)
 		select {
-		case <-hints:
+		case <-wakeUps:
 			heard++
 		case <-time.After(5 * time.Millisecond):
 		case <-timeout:
-			t.Fatal("no hint came")
+			t.Fatal("no wake-up came")
 		}
 	}
 }

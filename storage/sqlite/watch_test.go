@@ -18,22 +18,22 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// watch collects hints until the test ends.
-func watch(t *testing.T, s *Store) <-chan storage.Hint {
+// watch collects wake-ups until the test ends.
+func watch(t *testing.T, s *Store) <-chan storage.WakeUp {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	hints, done := make(chan storage.Hint, 100), make(chan error, 1)
+	wakeUps, done := make(chan storage.WakeUp, 100), make(chan error, 1)
 	started := make(chan struct{})
 	go func() {
 		close(started)
-		done <- s.Watch(ctx, func(w storage.Hint) { hints <- w })
+		done <- s.Watch(ctx, func(w storage.WakeUp) { wakeUps <- w })
 	}()
 	<-started
 	t.Cleanup(func() {
 		cancel()
 		refused(t, <-done, context.Canceled)
 	})
-	return hints
+	return wakeUps
 }
 
 // Watch needs no statement: it works while no statement can run.
@@ -46,22 +46,22 @@ func TestWatchRunsNoStatement(t *testing.T) {
 	for range maxReaders {
 		readers = append(readers, <-s.readers)
 	}
-	hints := watch(t, s)
+	wakeUps := watch(t, s)
 	if n := s.db.Stats().OpenConnections; n != 1 {
 		t.Errorf("%d connections are open, want the writer's", n)
 	}
-	// A hint may come before the first check, so the changes go on until one is seen.
+	// A wake-up may come before the first check, so the changes go on until one is seen.
 	timeout := time.After(30 * time.Second)
 	for heard := false; !heard; {
 		runsCommand(t, other)
 		select {
-		case w := <-hints:
+		case w := <-wakeUps:
 			if heard = true; len(w.Nodes) != 0 || !w.Leader {
-				t.Errorf("hint is %+v, want one for everybody", w)
+				t.Errorf("wake-up is %+v, want one for everybody", w)
 			}
 		case <-time.After(5 * time.Millisecond):
 		case <-timeout:
-			t.Fatal("no hint came")
+			t.Fatal("no wake-up came")
 		}
 	}
 	s.writer <- writer
@@ -81,7 +81,7 @@ func runsCommand(t testing.TB, s *Store) {
 	ok(t, err)
 }
 
-// A heartbeat that changes nothing sends no hint.
+// A heartbeat that changes nothing sends no wake-up.
 func TestHeartbeatWakesNobody(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})

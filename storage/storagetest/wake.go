@@ -18,17 +18,17 @@ var wakeStories = []story{
 	{"the leader is told of commands, which its next heartbeat reads", Wakes, wakesForCommand},
 }
 
-// watch collects hints until the test ends.
-func (w *world) watch() <-chan storage.Hint {
+// watch collects wake-ups until the test ends.
+func (w *world) watch() <-chan storage.WakeUp {
 	w.Helper()
 	waker, ok := w.Second.(storage.Watcher)
 	w.holds(ok, "the second handle is no storage.Watcher")
 	ctx, cancel := context.WithCancel(w.ctx)
-	hints, done := make(chan storage.Hint, 1024), make(chan error, 1)
+	wakeUps, done := make(chan storage.WakeUp, 1024), make(chan error, 1)
 	go func() {
-		done <- waker.Watch(ctx, func(hint storage.Hint) {
+		done <- waker.Watch(ctx, func(wakeUp storage.WakeUp) {
 			select {
-			case hints <- hint:
+			case wakeUps <- wakeUp:
 			default:
 			}
 		})
@@ -39,12 +39,12 @@ func (w *world) watch() <-chan storage.Hint {
 			w.Errorf("watch returned %v, want its context's error", err)
 		}
 	})
-	return hints
+	return wakeUps
 }
 
-// hinted repeats act until a wanted hint arrives. A hint may be lost, so one act is not enough. A
+// awaitWakeUp repeats act until a wanted wake-up arrives. A wake-up may be lost, so one act is not enough. A
 // store that never sends one is broken.
-func (w *world) hinted(hints <-chan storage.Hint, wanted func(storage.Hint) bool, act func()) {
+func (w *world) awaitWakeUp(wakeUps <-chan storage.WakeUp, wanted func(storage.WakeUp) bool, act func()) {
 	w.Helper()
 	deadline := time.NewTimer(waitTimeout)
 	defer deadline.Stop()
@@ -53,31 +53,31 @@ func (w *world) hinted(hints <-chan storage.Hint, wanted func(storage.Hint) bool
 	act()
 	for {
 		select {
-		case hint := <-hints:
-			if wanted(hint) {
+		case wakeUp := <-wakeUps:
+			if wanted(wakeUp) {
 				return
 			}
 		case <-again.C:
 			act()
 		case <-deadline.C:
-			w.Fatal("no hint came")
+			w.Fatal("no wake-up came")
 		}
 	}
 }
 
-// concerns reports whether a hint is for the node.
-func (p *peer) concerns(hint storage.Hint) bool {
-	return len(hint.Nodes) == 0 || slices.Contains(hint.Nodes, p.id.Incarnation)
+// concerns reports whether a wake-up is for the node.
+func (p *peer) concerns(wakeUp storage.WakeUp) bool {
+	return len(wakeUp.Nodes) == 0 || slices.Contains(wakeUp.Nodes, p.id.Incarnation)
 }
 
-// passes reports whether a hint makes the node, which leads, make a pass.
-func (p *peer) passes(hint storage.Hint) bool {
-	return p.concerns(hint) && (len(hint.Nodes) == 0 || hint.Leader)
+// passes reports whether a wake-up makes the node, which leads, make a pass.
+func (p *peer) passes(wakeUp storage.WakeUp) bool {
+	return p.concerns(wakeUp) && (len(wakeUp.Nodes) == 0 || wakeUp.Leader)
 }
 
-// beats reports whether a hint makes the node send a heartbeat, also if it leads.
-func (p *peer) beats(hint storage.Hint) bool {
-	return p.concerns(hint) && (!hint.Leader || len(hint.Nodes) != 1)
+// beats reports whether a wake-up makes the node send a heartbeat, also if it leads.
+func (p *peer) beats(wakeUp storage.WakeUp) bool {
+	return p.concerns(wakeUp) && (!wakeUp.Leader || len(wakeUp.Nodes) != 1)
 }
 
 func endsWatch(w *world) {
@@ -85,15 +85,15 @@ func endsWatch(w *world) {
 	cancel()
 	waker, ok := w.Store.(storage.Watcher)
 	w.holds(ok, "the store is no storage.Watcher")
-	err := waker.Watch(ctx, func(storage.Hint) {})
+	err := waker.Watch(ctx, func(storage.WakeUp) {})
 	w.refused(err, context.Canceled)
 	w.watch()
 }
 
 func wakesHolder(w *world) {
 	l, peers := w.cluster(1)
-	hints := w.watch()
-	w.hinted(hints, peers[0].concerns, func() {
+	wakeUps := w.watch()
+	w.awaitWakeUp(wakeUps, peers[0].concerns, func() {
 		if r := w.unit(unit0); r.State != "" && !r.State.IsFree() {
 			l.change(on(r, daemon.Expire))
 		}
@@ -103,8 +103,8 @@ func wakesHolder(w *world) {
 
 func wakesCandidates(w *world) {
 	l, peers := w.cluster(1)
-	hints := w.watch()
-	w.hinted(hints, peers[0].concerns, func() {
+	wakeUps := w.watch()
+	w.awaitWakeUp(wakeUps, peers[0].concerns, func() {
 		if !w.snapshot().Term.Held() {
 			l.term = l.lead()
 		}
@@ -115,17 +115,17 @@ func wakesCandidates(w *world) {
 func wakesLeader(w *world) {
 	l, peers := w.cluster(1)
 	l.declare(unit0)
-	hints := w.watch()
-	w.hinted(hints, l.passes, func() { peers[0].step(l.assign(unit0, peers[0]), daemon.Release) })
+	wakeUps := w.watch()
+	w.awaitWakeUp(wakeUps, l.passes, func() { peers[0].step(l.assign(unit0, peers[0]), daemon.Release) })
 }
 
-// wakesForCommand: a pass of the leader does not read commands, so a command needs a hint for a
-// heartbeat. The first hint may be the one with which a watch begins.
+// wakesForCommand: a pass of the leader does not read commands, so a command needs a wake-up for a
+// heartbeat. The first wake-up may be the one with which a watch begins.
 func wakesForCommand(w *world) {
 	l, _ := w.cluster(1)
-	hints, n := w.watch(), 0
+	wakeUps, n := w.watch(), 0
 	for range 2 {
-		w.hinted(hints, l.beats, func() {
+		w.awaitWakeUp(wakeUps, l.beats, func() {
 			n++
 			_, err := w.Store.Submit(w.ctx, storage.Command{ID: uuid(4, n), Kind: daemon.CommandResign})
 			w.ok(err)

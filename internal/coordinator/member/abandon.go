@@ -42,7 +42,7 @@ func (m *Member) returned(now lease.Instant, run daemon.Fence) {
 }
 
 // returnedRuns lists the abandoned runs whose return the store may not know yet.
-func (b *heartbeatLoop) returnedRuns() []daemon.Fence {
+func (b *heartbeatState) returnedRuns() []daemon.Fence {
 	out := make([]daemon.Fence, 0, len(b.returned))
 	for u, generation := range b.returned {
 		out = append(out, daemon.Fence{Unit: u, Generation: generation})
@@ -54,7 +54,7 @@ func (b *heartbeatLoop) returnedRuns() []daemon.Fence {
 }
 
 // forgetReportedReturns drops what the answered heartbeat reported.
-func (b *heartbeatLoop) forgetReportedReturns() {
+func (b *heartbeatState) forgetReportedReturns() {
 	for _, run := range b.returnsInFlight {
 		if b.returned[run.Unit] == run.Generation {
 			delete(b.returned, run.Unit)

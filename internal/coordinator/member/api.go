@@ -12,19 +12,19 @@
 //
 // The heartbeat is the one call that every node makes all the time, and most state changes follow from its reply:
 //
-//   - sendHeartbeat builds the request: the node's row, its campaign for the term (claim), the highest numbers it
-//     has seen.
+//   - sendHeartbeat builds the request: the node's row, its campaign for the term (termRequest), the highest numbers
+//     it has seen.
 //   - onHeartbeat and onReply take the reply. They check the identity and the clock of the store (observeStore),
 //     then take the term (onTerm), the node's own units (onListed), the membership (onMembership) and operators'
 //     commands (onCommands).
-//   - onListed compares each listed unit with the local runs. Package internal/coordinator/reconcile says what follows, and the
+//   - onListed compares each listed unit with the local runs. The table in reconcile.go says what follows, and the
 //     member starts, drains or cancels the run, or queues a report to the store (sendReports).
 //
 // # The way of a unit
 //
 // A unit that the leader assigned to this node appears in the reply to the next heartbeat:
 //
-//   - list (runs.go) notes the record. If no run of its generation exists, start (starts.go) begins one, or makes
+//   - onListed (runs.go) notes the record. If no run of its generation exists, start (starts.go) begins one, or makes
 //     the unit wait for a slot. A unit that waits too long is postponed.
 //   - The supervisor stamps the fence, enters the agent, and answers RunStarted. The node reports Acknowledge, and
 //     the store makes the unit active.
@@ -36,9 +36,9 @@
 //
 // # The way of a pass
 //
-// Only the leader does passes. startPass reads a snapshot. judge decides which nodes are dead and which units are
-// free. Compute asks for a plan, and commitNext writes the changes in batches. An error ends the pass, and the
-// next one begins with a new snapshot.
+// Only the leader does passes. startPass (leader.go) reads a snapshot. applyDeadlines (deadlines.go) decides which
+// nodes are dead and which units are free. The effect Compute asks for a plan, and commitNext (leader.go) writes the
+// changes in batches. An error ends the pass, and the next one begins with a new snapshot.
 //
 // # Contract of Step
 //
@@ -95,7 +95,7 @@ type Planned struct {
 }
 
 // WakeUp is a wake-up from the store.
-type WakeUp struct{ Wake storage.Hint }
+type WakeUp struct{ Wake storage.WakeUp }
 
 // RunStarted reports that the run has begun, or is ready if its spec has WaitReady.
 type RunStarted struct{ Fence daemon.Fence }

@@ -23,7 +23,7 @@ type brake struct {
 	dead, of int
 }
 
-// observeSilence counts the nodes that look dead in the pass's snapshot, before any of them is judged.
+// observeSilence counts the nodes that look dead in the pass's snapshot, before the deadlines are applied to any of them.
 func (m *Member) observeSilence(now lease.Instant) {
 	l := &m.leader
 	nodes := make([]plan.Node, len(l.snap.Nodes))

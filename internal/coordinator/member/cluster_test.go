@@ -104,7 +104,7 @@ func (c *cluster) join(name string, a daemon.Advert) *peer {
 	return p
 }
 
-func (c *cluster) wake(w storage.Hint) {
+func (c *cluster) wake(w storage.WakeUp) {
 	if !c.wakes {
 		return
 	}

@@ -33,7 +33,7 @@ func TestHintsSpreadACrowd(t *testing.T) {
 			}
 		}
 		c.run(500 * time.Millisecond)
-		longest := func(w storage.Hint) (d time.Duration) {
+		longest := func(w storage.WakeUp) (d time.Duration) {
 			for range 100 {
 				c.until(2*time.Second, "the next heartbeat is far away", func() bool {
 					return len(c.queue) == 0 && p.m.Next().Sub(c.now) > 600*time.Millisecond
@@ -43,11 +43,11 @@ func TestHintsSpreadACrowd(t *testing.T) {
 			}
 			return d
 		}
-		if d := longest(storage.Hint{}); d > tt.everybody || d < tt.everybody/2 {
-			t.Errorf("%d nodes: a hint for everybody is followed within %v, want %v", tt.nodes, d, tt.everybody)
+		if d := longest(storage.WakeUp{}); d > tt.everybody || d < tt.everybody/2 {
+			t.Errorf("%d nodes: a wake-up for everybody is followed within %v, want %v", tt.nodes, d, tt.everybody)
 		}
-		if d := longest(storage.Hint{Nodes: []node.Incarnation{p.id.Incarnation, "other"}}); d > tt.mine {
-			t.Errorf("%d nodes: a hint for two is followed within %v, want %v", tt.nodes, d, tt.mine)
+		if d := longest(storage.WakeUp{Nodes: []node.Incarnation{p.id.Incarnation, "other"}}); d > tt.mine {
+			t.Errorf("%d nodes: a wake-up for two is followed within %v, want %v", tt.nodes, d, tt.mine)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestLongPassesArePausedBetween(t *testing.T) {
 		}
 		before := passes()
 		for range 1000 {
-			l.step(member.WakeUp{Wake: storage.Hint{Leader: true, Nodes: []node.Incarnation{l.id.Incarnation}}})
+			l.step(member.WakeUp{Wake: storage.WakeUp{Leader: true, Nodes: []node.Incarnation{l.id.Incarnation}}})
 			c.run(2 * time.Millisecond)
 		}
 		if n := passes() - before; n > tt.most || n < tt.most/2 {

@@ -12,8 +12,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// heartbeatLoop is the state of the heartbeat loop: when the next one is due, and what the last replies brought.
-type heartbeatLoop struct {
+// heartbeatState is the state of the heartbeat loop: when the next one is due, and what the last replies brought.
+type heartbeatState struct {
 	due            lease.Instant // the regular heartbeat; wake-ups never move it
 	wake           lease.Instant // an extra heartbeat
 	inFlight       uint64        // the ID of the call in flight; 0 = none
@@ -98,7 +98,7 @@ func (m *Member) beatSoon(now lease.Instant) {
 
 // onWoken handles a wake-up from the store. A wake-up for the leader asks for a pass, one for this node for a
 // heartbeat.
-func (m *Member) onWoken(now lease.Instant, w storage.Hint) {
+func (m *Member) onWoken(now lease.Instant, w storage.WakeUp) {
 	mine, crowd := len(w.Nodes) == 0, len(w.Nodes)
 	if mine {
 		crowd = len(m.peers.known)

@@ -16,7 +16,7 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// leader is the state of the leader's passes: read a snapshot, judge, plan, commit.
+// leader is the state of the leader's passes: read a snapshot, apply the deadlines, plan, commit.
 type leader struct {
 	// seqSeen and heard record, by this node's own clock, when each row's sequence number and its echo last
 	// changed. Followers record them too, for the rows that they see, so that a new leader does not start from
@@ -331,7 +331,7 @@ func (m *Member) fingerprint() fingerprint {
 	return f
 }
 
-// planInput returns the snapshot for the plan: with the states that judge found, and with the units that this
+// planInput returns the snapshot for the plan: with the states that applyDeadlines found, and with the units that this
 // pass frees already free.
 func (m *Member) planInput() plan.Input {
 	l, s := &m.leader, m.leader.snap

@@ -24,7 +24,7 @@ type Member struct {
 	// seq is the sequence number of heartbeats, reports and leaves; see package storage.
 	seq uint64
 
-	heartbeats heartbeatLoop
+	heartbeats heartbeatState
 	clock      lease.Clock
 	store      storeIdentity
 	election   election
@@ -74,7 +74,7 @@ func New(cfg Config, now lease.Instant) *Member {
 		calls: map[uint64]call{},
 		clock: lease.Clock{Step: t.ClockStep, Window: clockWindow(t)},
 	}
-	m.heartbeats = heartbeatLoop{due: now, wake: lease.Never, sendAdvert: true, wantMembers: true, cursor: -1, returned: map[daemon.Unit]int64{}}
+	m.heartbeats = heartbeatState{due: now, wake: lease.Never, sendAdvert: true, wantMembers: true, cursor: -1, returned: map[daemon.Unit]int64{}}
 	m.election = election{validUntil: lease.Never, campaignAt: lease.Never}
 	m.stop = stop{deadline: lease.Never}
 	m.runs.init()

@@ -307,7 +307,7 @@ func (c *checks) sharp(w *world, units []*unit, led bool) {
 		})
 	}
 	wake := 50 * time.Millisecond
-	if w.cfg.Store.NoHints {
+	if w.cfg.Store.NoWakeUps {
 		wake = t.HeartbeatInterval*11/10 + t.QueryTimeout
 	}
 	again := max(t.NodeRegistrationTTL, takeover+t.Grace()) + 100*time.Millisecond + wake

@@ -228,7 +228,7 @@ func (d *director) fault(kind Faults) {
 // wakeOften wakes one process again and again without need.
 func (d *director) wakeOften(v *process, till time.Duration) {
 	w := d.w
-	if v == nil || v.state == dead || w.now >= till || w.cfg.Store.NoHints {
+	if v == nil || v.state == dead || w.now >= till || w.cfg.Store.NoWakeUps {
 		return
 	}
 	v.later(0, member.WakeUp{})

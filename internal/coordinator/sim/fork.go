@@ -56,7 +56,7 @@ func (w *world) split() {
 		StoreID: f.id, KeepEvents: 1000,
 		Now:     func() time.Time { return s.clock.now(w.now).Add(ahead) },
 		OnEvent: func(e daemon.Event) { f.event(w, &e) },
-		OnWake:  func(hint storage.Hint) { w.wakeSide(hint, true) },
+		OnWake:  func(wakeUp storage.WakeUp) { w.wakeSide(wakeUp, true) },
 	})
 	f.store.Restore(s.store.Clone())
 	s.fork = f

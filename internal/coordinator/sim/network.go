@@ -78,14 +78,14 @@ func (w *world) storeNow() time.Time {
 func storeID(failovers int) string { return fmt.Sprintf("store-%d", failovers) }
 
 // wake sends a wake-up to every process. Wake-ups have no guarantee.
-func (w *world) wake(hint storage.Hint) { w.wakeSide(hint, false) }
+func (w *world) wake(wakeUp storage.WakeUp) { w.wakeSide(wakeUp, false) }
 
 // wakeSide sends a wake-up to the processes that use one of the primaries.
-func (w *world) wakeSide(hint storage.Hint, old bool) {
-	if w.cfg.Store.NoHints {
+func (w *world) wakeSide(wakeUp storage.WakeUp, old bool) {
+	if w.cfg.Store.NoWakeUps {
 		return
 	}
-	in := member.Input(member.WakeUp{Wake: hint})
+	in := member.Input(member.WakeUp{Wake: wakeUp})
 	for _, h := range w.hosts {
 		for _, p := range [...]*process{h.proc, h.twin} {
 			if p == nil || p.state == dead || h.onOld != old || (p.host.cutOff || p.host.deaf || w.server.down) && w.rng.Uint32()&1 == 0 {

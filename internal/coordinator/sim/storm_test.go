@@ -170,7 +170,7 @@ func traced(t *testing.T, cfg *Config) {
 // eight has no wake-ups, and one in sixteen also no usable clock.
 func storm(seed uint64) Config {
 	cfg := Config{Seed: seed, Faults: All}
-	cfg.Store = storage.Capabilities{NoHints: seed%8 == 0, NoClock: seed%16 == 0}
+	cfg.Store = storage.Capabilities{NoWakeUps: seed%8 == 0, NoClock: seed%16 == 0}
 	if seed%5 == 2 { // few nodes with far more units than they can start at once
 		cfg.Faults |= Bursts
 		cfg.Nodes = 1 + int(seed/5%3)

@@ -79,11 +79,11 @@
 // In the code, [Open] drives an owner.Machine (open.go) and sends its requests. The machine works in
 // these files of package owner:
 //
-//   - takeover.go: claim sends R1; verify reads HEAD again for R4.
+//   - takeover.go: replaceHead sends R1; rereadHead reads HEAD again for R4.
 //   - replay.go: readAhead reads parts and slots, and advance emits them in order (R2). createFence
 //     writes the fence (R3).
 //   - trail.go and tail.go decide whether an empty slot is the end of the log or a lost segment.
-//   - commit.go: own begins the ownership with the first slot (R5).
+//   - commit.go: beginOwnership begins with the first slot (R5).
 //
 // # Committing
 //

@@ -72,7 +72,7 @@ func setDefault[T int | time.Duration](v *T, standard T) {
 	}
 }
 
-func (c Config) machine() owner.Config {
+func (c Config) ownerConfig() owner.Config {
 	least, most := c.MinGap, c.MinGap
 	if c.MinGap == 0 {
 		least, most = minGap, maxGap
@@ -106,7 +106,7 @@ func Open(ctx context.Context, cfg Config, state StateBuilder) (*Log, error) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	l := &Log{
-		cfg: cfg, executor: Executor{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.machine()),
+		cfg: cfg, executor: Executor{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.ownerConfig()),
 		answers: make(chan *answer), timerChanged: make(chan struct{}, 1), acks: make(chan uint64, 1),
 		done: make(chan struct{}), stopped: make(chan struct{}), wakeAt: never,
 	}

@@ -373,8 +373,8 @@ func TestWindowGoesRound(t *testing.T) {
 	}
 }
 
-// TestLineLikeAList: jobs leave a line at any place, and its order stays.
-func TestLineLikeAList(t *testing.T) {
+// TestFIFOLikeAList: jobs leave a FIFO at any place, and its order stays.
+func TestFIFOLikeAList(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))
 	var n fifo

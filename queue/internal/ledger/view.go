@@ -298,7 +298,7 @@ func (l *Ledger) bytes() int64 {
 	n := l.jobs.bytes() + l.ids.bytes() + l.numbers.bytes() + l.delayed.bytes() + l.claims.bytes() + l.ttl.bytes()
 	n += l.extraBytes + l.types.size + l.segments.bytes() + int64(len(l.heldTimes))*64
 	for i := range l.readyByType {
-		n += int64(cap(l.readyByType[i].heap)+cap(l.readyByType[i].line.jobs))*4 + readyQueueSize
+		n += int64(cap(l.readyByType[i].heap)+cap(l.readyByType[i].fifo.jobs))*4 + readyQueueSize
 	}
 	return n
 }

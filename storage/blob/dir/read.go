@@ -112,8 +112,8 @@ func (w *walk) dir(ctx context.Context, base string) error {
 	return nil
 }
 
-// names returns the names in a directory that can be on the page, in the order of the keys. A
-// directory gets a slash at its end, because its keys are compared by that.
+// names returns the names in a directory that can be on the page, in the order of the keys. A directory gets
+// a slash at its end, so that it sorts as the keys in it do.
 func (w *walk) names(base string, entries []os.DirEntry) []string {
 	names := make([]string, 0, len(entries))
 	for _, entry := range entries {
@@ -165,8 +165,8 @@ func (w *walk) file(key string) error {
 	return nil
 }
 
-// damaged puts a key on the page whose file cannot be read: without a version, and with the size of
-// its first content's file.
+// damaged puts a key on the page whose file cannot be read: without a version, and with the size of the file
+// that holds its first version.
 func (w *walk) damaged(key string) error {
 	info, err := os.Lstat(w.bucket.path(key))
 	if errors.Is(err, os.ErrNotExist) {

@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// removeBelow removes the versions that are no longer needed, in ascending order, on which judge
-// relies.
+// removeBelow removes the versions that are no longer needed, in ascending order: wasCurrent relies on that.
 func (b *Bucket) removeBelow(path string, root nonce, live []uint64, top uint64) {
 	slices.Sort(live)
 	for _, n := range live {

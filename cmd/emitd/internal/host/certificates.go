@@ -27,7 +27,7 @@ func readIdentity(c config.TLS) (*identity, error) {
 			return nil, err
 		}
 		id.server = &tls.Config{Certificates: []tls.Certificate{*pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-		if c.ClientCA != "" { // a presented certificate is checked; the guard decides which paths require one
+		if c.ClientCA != "" { // TLS checks a certificate if one is presented; the guard of the paths requires one
 			if id.server.ClientCAs, err = authorities("api.tls.client_ca", c.ClientCA); err != nil {
 				return nil, err
 			}
@@ -65,10 +65,10 @@ func ClientTLS(c config.TLS) (*tls.Config, error) {
 	return out, nil
 }
 
-func keyPair(certKey, cert, keyKey, key string) (*tls.Certificate, error) {
+func keyPair(certSetting, cert, keySetting, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return nil, fault.New(fault.AccessFile, "%s %s and %s %s: %w", certKey, cert, keyKey, key, err).
+		return nil, fault.New(fault.AccessFile, "%s %s and %s %s: %w", certSetting, cert, keySetting, key, err).
 			Hint("name a PEM certificate chain and its private key, readable for this user")
 	}
 	return &pair, nil
