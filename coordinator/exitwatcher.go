@@ -23,7 +23,7 @@ type exitWatcher struct {
 func newExitWatcher(id node.Identity, own node.Host) *exitWatcher {
 	return &exitWatcher{
 		self: node.Member{Identity: id, Traits: node.Traits{Host: own}},
-		host: thisHostLevel(), peersAdded: make(chan struct{}, 1), peers: map[node.Incarnation]node.Host{},
+		host: newProcessProbe(), peersAdded: make(chan struct{}, 1), peers: map[node.Incarnation]node.Host{},
 	}
 }
 

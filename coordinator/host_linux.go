@@ -41,7 +41,7 @@ type processProbe struct {
 	locked func(path string) (bool, error)
 }
 
-func thisHostLevel() processProbe { return processProbe{readProcess, exists, locked} }
+func newProcessProbe() processProbe { return processProbe{readProcess, exists, locked} }
 
 // process is what /proc says about a process.
 type process struct {

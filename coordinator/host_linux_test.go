@@ -21,7 +21,7 @@ func TestThisHost(t *testing.T) {
 	if h.BootID == "" || !strings.Contains(h.BootID, "pid:[") || h.PID != os.Getpid() || h.Start == "" {
 		t.Errorf("host: %+v", h)
 	}
-	if thisHostLevel().ended(h) {
+	if newProcessProbe().ended(h) {
 		t.Error("this process is declared dead")
 	}
 }
@@ -38,7 +38,7 @@ func TestEndOfARealProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := node.Host{BootID: thisHost().BootID, PID: cmd.Process.Pid, Start: p.start}
-	if thisHostLevel().ended(h) {
+	if newProcessProbe().ended(h) {
 		t.Error("a live process is declared dead")
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -49,11 +49,11 @@ func TestEndOfARealProcess(t *testing.T) {
 	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
 	}
-	if !thisHostLevel().ended(h) {
+	if !newProcessProbe().ended(h) {
 		t.Error("a zombie is not declared dead")
 	}
 	_ = cmd.Wait() // killed
-	if !thisHostLevel().ended(h) {
+	if !newProcessProbe().ended(h) {
 		t.Error("a process that is gone is not declared dead")
 	}
 }

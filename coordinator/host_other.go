@@ -11,6 +11,6 @@ func thisHost() node.Host { return node.Host{} }
 
 type hostLevel struct{}
 
-func thisHostLevel() hostLevel { return hostLevel{} }
+func newProcessProbe() hostLevel { return hostLevel{} }
 
 func (hostLevel) ended(node.Host) bool { return false }

@@ -316,7 +316,7 @@ type UnitReport struct {
 	Generation int64
 	Step       daemon.Step
 	// Reason goes into the event. It also goes into the row, unless the step leaves the unit with its holder
-	// (Step.Stays): then the row keeps the reason of its assignment.
+	// (Step.KeepsHolder): then the row keeps the reason of its assignment.
 	Reason string
 	Error  string // the failure, if the step reports one
 	// Failures is how many failures a Release with an error adds to the row (at least one), or the total that a

@@ -25,12 +25,12 @@ type Held struct {
 
 	mu         sync.Mutex
 	validUntil time.Duration // end of the validity, by the local clock
-	extended   chan struct{} // closed when trusted changes
+	extended   chan struct{} // closed when validUntil changes
 }
 
 // newHeld returns a holding that is valid until trusted, and starts its goroutines.
-func newHeld(ctx context.Context, l *Locks, row storage.Lock, trusted time.Duration) *Held {
-	h := &Held{locks: l, row: row, validUntil: trusted, extended: make(chan struct{})}
+func newHeld(ctx context.Context, l *Locks, row storage.Lock, validUntil time.Duration) *Held {
+	h := &Held{locks: l, row: row, validUntil: validUntil, extended: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	h.loops.Go(h.watch)
 	if l.cfg.Renew > 0 {

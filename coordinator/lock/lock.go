@@ -310,7 +310,7 @@ func (l *Locks) observe(row storage.Lock) time.Duration {
 // left returns how much longer the holding must stay unchanged.
 func (s observation) left(now time.Duration) time.Duration { return s.since + s.TTL - now }
 
-// forget drops the sighting of a lock that this process now holds.
+// forget drops the observation of a lock that this process now holds.
 func (l *Locks) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

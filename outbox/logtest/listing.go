@@ -13,7 +13,7 @@ import (
 // What operators see.
 var listings = []story{
 	{"statistics of a subscription", statistics},
-	{"trouble of an owner", func(w *suite) {
+	{"the problem that an owner reports of its sink", func(w *suite) {
 		spread(w, 40)
 		left, right := w.claimed(unit(0, 2, 1)), w.claimed(unit(1, 2, 1))
 		want := func(what string, want ...string) {

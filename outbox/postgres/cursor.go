@@ -13,7 +13,7 @@ import (
 )
 
 // cursor implements [outbox.Cursor] for one range of one subscription. Next uses reader, the other
-// methods use stored, and both use wrote under mu. So Next may run beside one other method.
+// methods use rows, and both use newestFloor under mu. So Next may run beside one other method.
 type cursor struct {
 	log   *Log
 	claim outbox.ClaimRequest
@@ -142,7 +142,7 @@ func (q *query) moveOne(subscription string, p cursorRow, to position, w *idFloo
 		}, &w.lastID, &w.tx)
 }
 
-// lockRows writes the rows with unchanged positions: so it checks that they are still this cursor's, locks
+// lockRows writes the rows with unchanged positions. This checks that they are still this cursor's, locks
 // them and updates their time.
 func (c *cursor) lockRows(q *query) ([]cursorRow, idFloor, error) {
 	at := make([]position, len(c.rows))
@@ -152,7 +152,7 @@ func (c *cursor) lockRows(q *query) ([]cursorRow, idFloor, error) {
 	return c.move(q, at)
 }
 
-// whileOwner runs fn in a transaction in which hold has succeeded.
+// whileOwner runs fn in a transaction in which lockRows has succeeded.
 func (c *cursor) whileOwner(ctx context.Context, what string, fn func(*query) error) error {
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()

@@ -24,7 +24,7 @@ func (r *reader) startReading(limit outbox.Limit) {
 	r.startReadingLocked(limit)
 }
 
-// startReadingLocked is fly for a caller that holds mu.
+// startReadingLocked is startReading for a caller that holds mu.
 func (r *reader) startReadingLocked(limit outbox.Limit) {
 	r.reading, r.page = true, limit
 	r.wg.Go(func() {
@@ -39,7 +39,7 @@ func (r *reader) startReadingLocked(limit outbox.Limit) {
 	})
 }
 
-// signal wakes the goroutine that waits in take.
+// signal wakes the goroutine that waits in nextPage.
 func (r *reader) signal() {
 	select {
 	case r.changed <- struct{}{}:
@@ -57,11 +57,11 @@ func (r *reader) push(b batch, chunk int, round bool) {
 	r.signal()
 }
 
-// freshFor is how long the result of the last look is used. Reading a round may take long: the repeated
-// look notices pauses, claims and lanes that became due meanwhile.
+// freshFor is how long the result of the last query is used. Reading a round may take long: the repeated
+// query notices pauses, claims and lanes that became due meanwhile.
 const freshFor = 20 * time.Millisecond
 
-// readNext reads one chunk of the part that is next in rotation.
+// readNext reads one chunk of the cursor row that is next in rotation.
 func (r *reader) readNext() error {
 	if time.Since(r.polledAt) > freshFor {
 		seen, err := r.query(r.ctx, false)
@@ -188,8 +188,8 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *rowReader) error 
 	return q.err
 }
 
-// endChunk pushes the last batch of a chunk. If the part has reached the target, it ends the part's tick.
-// When all cursor rows have reached it, they become one.
+// endChunk pushes the last batch of a chunk. If the row has reached the target, it ends the row's share of the
+// round. When all rows have reached it, they become one.
 func (r *reader) endChunk(f *fetch, i int) error {
 	p := &r.ticks[i]
 	b := f.batch()
@@ -246,7 +246,7 @@ const (
 
 	lateRows = `select ` + bodyOf + ` from ~outbox where id = any($1::bigint[]) order by id`
 
-	// What the snapshot at the end of the tick sees and the one at its beginning does not.
+	// What the snapshot at the end of the row's share of the round sees and the one at its beginning does not.
 	scanRows = `select ` + bodyOf + ` from ~outbox
 		where id > $1 and id <= $2 and shard between $3 and $4
 			and (id <= $5::bigint or pg_visible_in_snapshot(tx, $6::pg_snapshot))

@@ -69,7 +69,7 @@ func (p *cursorRow) join(next cursorRow) bool {
 }
 
 // rewound returns the position after an operator or a new era has moved it back. Everything above again is
-// delivered once more, and below it what was not delivered yet. A tick in progress ends early: up to
+// delivered once more, and below it what was not delivered yet. A round in progress ends early: up to
 // last, or again if that is less, its target snapshot counts as delivered.
 func (p position) rewound(again int64) position {
 	if p.replayAfter != never {

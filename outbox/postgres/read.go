@@ -31,8 +31,8 @@ const (
 )
 
 // reader reads ahead of Next. A round reads every cursor row of the range up to one target
-// snapshot. A tick is a part's share of the round. A flight is a goroutine that reads one chunk; while it
-// runs, it owns the parts and all fields above mu that it uses.
+// snapshot. A goroutine (startReading) reads one chunk; while it runs, it owns the row readers and all fields above
+// mu that it uses.
 type reader struct {
 	c       *cursor
 	readRev int64           // the column turn of the cursor rows when they were claimed
@@ -44,8 +44,8 @@ type reader struct {
 	target   view  // the snapshot that the round reads up to
 	upto     int64 // no message that target sees has a higher id
 	floor    int64 // the floor of target
-	low      int64 // transactions open in the snapshot of the only part have ids above it
-	next     int   // the part that is read next
+	low      int64 // transactions open in the snapshot of the only row have ids above it
+	next     int   // the row that is read next
 	page     outbox.Limit
 	size     int // average size of a message in bytes
 	polledAt time.Time
@@ -57,21 +57,21 @@ type reader struct {
 	mu             sync.Mutex
 	changed        chan struct{} // receives a value when a field below has changed
 	markedSnapshot snapshot      // the snapshot of the mark that was last offered
-	lastPoll       pollResult    // the result of the last look
+	lastPoll       pollResult    // the result of the last query
 	batches        []batch
 	rows           int // in batches,
 	bytes          int // and their size in bytes
 	chunk          int // rows of the last chunk so far
 	reading        bool
-	round          bool // not every part has reached target
+	round          bool // not every row has reached target
 	err            error
 }
 
-// rowReader is the reading state of a part. Its position is ahead of the position that Next has reached.
+// rowReader is the reading state of a cursor row. Its position is ahead of the position that Next has reached.
 type rowReader struct {
 	outbox.Range
 	position
-	done bool    // the part has reached target
+	done bool    // the row has reached target
 	set  bool    // start has set the three fields below
 	late []int64 // ids of messages of long transactions, to be read first
 	scan int64   // the log has been read up to this id,
@@ -122,7 +122,7 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 	return page, nil
 }
 
-// nextPage returns a page from memory. If there is none, it waits for the running flight, or asks the server
+// nextPage returns a page from memory. If there is none, it waits for the goroutine that reads, or asks the server
 // whether there is more.
 func (r *reader) nextPage(ctx context.Context, limit outbox.Limit) (outbox.Page, error) {
 	for {
@@ -151,8 +151,8 @@ func (r *reader) nextPage(ctx context.Context, limit outbox.Limit) (outbox.Page,
 	}
 }
 
-// serve returns a page from the batches in memory, and starts the next flight if half of the last chunk
-// is gone. While a flight runs, it waits until there is enough for a full page.
+// serve returns a page from the batches in memory, and starts reading the next chunk if half of the last one has
+// been returned. While a chunk is being read, serve returns nothing until there is enough for a full page.
 func (r *reader) serve(limit outbox.Limit) (page outbox.Page, found, busy bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

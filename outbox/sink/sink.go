@@ -66,7 +66,7 @@ type Plan struct {
 	// Target returns the destination of a row. Rows of different targets never share a call. Default: one
 	// target.
 	Target func(i int) string
-	// OrderKey returns what keeps rows in order; default the key. Rows whose lane is empty have no order.
+	// OrderKey returns what keeps rows in order; default the key. Rows with an empty one have no order.
 	OrderKey func(i int) string
 }
 
@@ -186,7 +186,7 @@ func (r *run) work(rows []int, lanes []*rowQueue) {
 	}
 }
 
-// nextLocked takes rows for one call: the first row of each lane, or several if the receiver keeps their
+// nextLocked takes rows for one call: the first row of each order key, or several if the receiver keeps their
 // order.
 func (r *run) nextLocked() (rows []int, lanes []*rowQueue) {
 	c := call{plan: &r.plan}

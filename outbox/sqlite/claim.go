@@ -168,5 +168,5 @@ func (c *cursor) refusal(q *query) error {
 func (c *cursor) begin() {
 	c.claimedRows = slices.Clone(c.ownRows)
 	c.pos = slices.MinFunc(c.ownRows, func(a, b cursorRow) int { return int(min(max(a.last-b.last, -1), 1)) }).last
-	c.markedPos, c.keptAt = c.pos, c.log.cfg.Now()
+	c.markedPos, c.markedAt = c.pos, c.log.cfg.Now()
 }

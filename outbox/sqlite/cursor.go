@@ -14,7 +14,7 @@ import (
 
 // cursor implements [outbox.Cursor] for one range of one subscription. One goroutine may call Next while
 // another calls one of the other methods, because they share no field that changes: Next writes pos,
-// markedPos and keptAt, and the others write parts.
+// markedPos and markedAt, and the others write ownRows.
 type cursor struct {
 	log   *Log
 	claim outbox.ClaimRequest
@@ -28,7 +28,7 @@ type cursor struct {
 	claimedRows []cursorRow // the rows as of the claim: messages up to a row's position are not read again
 	pos         int64       // everything up to this id has been read, for all rows
 	markedPos   int64       // the position of the last mark
-	keptAt      time.Time   // when the last mark was made
+	markedAt    time.Time   // when the last mark was made
 
 	ownRows []cursorRow // the cursor rows as this cursor last wrote them
 }
@@ -88,9 +88,9 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 		return outbox.Page{}, c.explain("read messages", err)
 	}
 	c.pos, page.Replayed = pos, c.replayed
-	if len(page.Rows) > 0 || pos-c.markedPos >= keepEvery || pos > c.markedPos && c.log.cfg.Now().Sub(c.keptAt) >= keepAfter {
+	if len(page.Rows) > 0 || pos-c.markedPos >= keepEvery || pos > c.markedPos && c.log.cfg.Now().Sub(c.markedAt) >= keepAfter {
 		page.Mark = mark{c, pos}
-		c.markedPos, c.keptAt = pos, c.log.cfg.Now()
+		c.markedPos, c.markedAt = pos, c.log.cfg.Now()
 	}
 	return page, nil
 }

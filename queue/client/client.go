@@ -53,7 +53,7 @@ type Locator interface {
 	Broker(ctx context.Context, queue string, shard int) (addr string, generation int64, err error)
 }
 
-// Invalidator is a Locator that answers from a cache. Doubt tells it that its last answer may be out of
+// Invalidator is a Locator that answers from a cache. Invalidate says that its last answer may be out of
 // date: its next answer comes from the cluster, as far as that costs little.
 type Invalidator interface{ Invalidate() }
 
@@ -199,7 +199,7 @@ func (c *Client) find(ctx context.Context, name string, avoid place) (place, err
 	if c.cfg.Locator != nil {
 		p, err := c.locate(ctx, name)
 		if err == nil && (p != avoid || len(c.cfg.Addresses) == 0) {
-			c.keep(name, p)
+			c.setPlace(name, p)
 			return p, nil
 		}
 		if len(c.cfg.Addresses) == 0 {
@@ -209,7 +209,7 @@ func (c *Client) find(ctx context.Context, name string, avoid place) (place, err
 	c.mu.Lock()
 	p := place{base: c.cfg.Addresses[c.nextAddress%len(c.cfg.Addresses)]}
 	c.mu.Unlock()
-	c.keep(name, p)
+	c.setPlace(name, p)
 	return p, nil
 }
 
@@ -238,7 +238,7 @@ func (c *Client) cached(name string) (place, bool) {
 	return p, ok
 }
 
-func (c *Client) keep(name string, p place) {
+func (c *Client) setPlace(name string, p place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.places[name] = p

@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
-// heartbeat writes first (the own row, then the claim to the term) and reads afterwards. The reply
+// heartbeat writes first (the own row, then the term and its lease) and reads afterwards. The reply
 // therefore shows what is true at its end, not what was true before the write.
 func (s *state) heartbeat(beat storage.Heartbeat, now time.Time) (*storage.Reply, error) {
 	row, err := s.admit(beat, now)

@@ -33,8 +33,9 @@ type pulse struct {
 	Nonce      uint64        `json:"nonce"` // makes each content unique
 }
 
-// merge adds the node's pulse to its row. It ignores three pulses. An older one is already part of
-// the row. That of a tombstone belongs to a process that did not know of it yet. A leader has none.
+// merge adds the node's pulse to its row, except in three cases: the row already has this pulse or a newer one;
+// the row is a tombstone, of which the process that wrote the pulse did not know; the node leads, so its
+// heartbeats are in the cluster object.
 func (m *member) merge(p pulse) {
 	if !m.Present() || m.BeatsInCluster || p.Seq <= m.BeatSeq {
 		return
@@ -68,17 +69,17 @@ func (m *member) pulse() pulse {
 // pulses are the nodes' own objects as this process last saw them.
 type pulses struct {
 	mu sync.Mutex
-	of map[node.Incarnation]known
+	of map[node.Incarnation]knownPulse
 }
 
 // known is one such object.
-type known struct {
+type knownPulse struct {
 	pulse   pulse
 	version blob.Version // empty: there is no object
 	own     bool         // this process writes it
 }
 
-func (ps *pulses) get(inc node.Incarnation) (known, bool) {
+func (ps *pulses) get(inc node.Incarnation) (knownPulse, bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	k, ok := ps.of[inc]
@@ -87,14 +88,14 @@ func (ps *pulses) get(inc node.Incarnation) (known, bool) {
 
 // put records what was read or written. Two reads may end in another order than they began, so the
 // newer content counts.
-func (ps *pulses) put(inc node.Incarnation, p pulse, v blob.Version, own bool) known {
+func (ps *pulses) put(inc node.Incarnation, p pulse, v blob.Version, own bool) knownPulse {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	old := ps.of[inc]
 	if p.Seq < old.pulse.Seq {
 		p = old.pulse
 	}
-	k := known{p, v, own || old.own}
+	k := knownPulse{p, v, own || old.own}
 	ps.of[inc] = k
 	return k
 }
@@ -123,7 +124,7 @@ func pulseKey(inc node.Incarnation) string {
 }
 
 // readPulse reads a node's own object. It is no error if there is none.
-func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (known, error) {
+func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (knownPulse, error) {
 	k, _ := s.pulses.get(inc)
 	var o *blob.Object
 	err := s.retry(ctx, func() (err error) {
@@ -147,7 +148,7 @@ func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (known, err
 
 // writePulse writes a node's own object if it is still the known one. Otherwise it returns
 // blob.ErrChanged.
-func (s *Store) writePulse(ctx context.Context, inc node.Incarnation, old known, p pulse) error {
+func (s *Store) writePulse(ctx context.Context, inc node.Incarnation, old knownPulse, p pulse) error {
 	data, err := seal(kindNode, p)
 	if err != nil {
 		return err
@@ -192,7 +193,7 @@ func (s *Store) refresh(ctx context.Context, c *cluster, of []node.Incarnation) 
 		gate <- struct{}{}
 		readers.Go(func() {
 			defer func() { <-gate }()
-			var k known
+			var k knownPulse
 			if k, errs[i] = s.readPulse(ctx, inc); errs[i] == nil {
 				row.merge(k.pulse)
 			}

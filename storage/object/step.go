@@ -311,7 +311,7 @@ func (s *Store) setSeen(v *view) {
 //
 // If the answer leaves the outcome open, replace reads the object. The nonce of the content n+1 shows whether this
 // write was it. If the content is still n, replace sends the same bytes again, which is harmless. If ctx ends
-// before the outcome is known, the write is remembered in loose; see settled.
+// before the outcome is known, the write is remembered in Store.pendingWrite.
 func (s *Store) replace(ctx context.Context, v *view, next *cluster) error {
 	if next.N == v.N {
 		next.advance()

@@ -10,8 +10,8 @@ import (
 // silentFunc reports whether a node has been silent for ttl.
 type silentFunc func(m *member, ttl time.Duration, now time.Time) bool
 
-// silent decides silence by the shared clock, or by how long this process has seen the row
-// unchanged by its own clock.
+// silent decides by the shared clock, or by how long this process has seen the row unchanged, by its own
+// clock.
 func (s *Store) silent(m *member, ttl time.Duration, now time.Time) bool {
 	if s.cfg.Clock != nil {
 		return !storage.NodeIDInUse(m.LastHeartbeatAt, now, ttl)

@@ -29,9 +29,9 @@ var ranks = map[string]rank{
 	"snapshot": progress, "commit": progress, "stamps": progress,
 }
 
-// rankLimits bound how many calls may have a connection at a time. turns[r] counts the calls of rank r
-// and below. A quarter of the connections is reserved for progress and above, and half of that for
-// everyday calls. With eight or more connections, an eighth is reserved for the leader's.
+// rankLimits bound how many calls may have a connection at a time: limits[r] counts the calls of rank r and
+// below. A quarter of the connections is reserved for progress and above, and half of that for everyday calls.
+// With eight or more connections, an eighth is reserved for the leader's calls.
 type rankLimits [leading]chan struct{}
 
 func newRankLimits(conns int) rankLimits {
@@ -127,7 +127,7 @@ var _ ctxwatch.Handler = (*graceWatcher)(nil)
 // graceOf is how long an answer may still arrive after its call has ended.
 func graceOf(query time.Duration) time.Duration { return min(query/2, time.Second) }
 
-// newContextWatcher makes the handler that keeps the connections of a pool open; see patient.
+// newContextWatcher makes the handler that keeps the connections of a pool open; see graceWatcher.
 func (s *Store) newContextWatcher(conn *pgconn.PgConn) ctxwatch.Handler {
 	return &graceWatcher{conn.Conn(), s.calls, s.grace}
 }

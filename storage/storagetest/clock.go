@@ -9,9 +9,9 @@ import (
 
 var clockStories = []story{
 	{"a lease ends to the millisecond", FrozenClock, leaseEnds},
-	{"an ID is in use to the millisecond", FrozenClock, idleEnds},
+	{"an ID is in use to the millisecond", FrozenClock, idInUseEnds},
 	{"facts carry the time of the step that made them", FrozenClock, stampsFacts},
-	{"news is stamped when there is some", Clock, stampsNews},
+	{"the store stamps a confirmation when a higher number is confirmed", Clock, stampsConfirmations},
 	{"numbers grow while the clock steps back", Clock, numbersOverStepBack},
 	{"a holder renews over a step forward, and candidates agree that the lease is over", Clock, stepForward},
 	{"a step back keeps the lease of a holder that is gone; the candidate's own clock ends it", Clock, stepBack},
@@ -20,8 +20,8 @@ var clockStories = []story{
 	{"a released lock is swept by its age, one that is held never", Clock | Locks | Sweeps, sweepsReleasedLocks},
 	{"lock numbers grow while the clock steps back", Clock | Locks | Sweeps, lockNumbersOverStepBack},
 	{"history stays without gaps when it is swept after a step back", Clock | Sweeps, sweepOverStepBack},
-	{"an id is in use for the TTL that its own process states", Clock, idleByItsOwnTTL},
-	{"an id is not in use for as long as the clock was set back", Clock, idleAfterStepBack},
+	{"an id is in use for the TTL that its own process states", Clock, idInUseByItsOwnTTL},
+	{"an id is not in use for as long as the clock was set back", Clock, idFreeAfterStepBack},
 	{"a node that comes back after a long time is judged by the store's clock", Clock, returnsAfterLong},
 }
 
@@ -34,7 +34,7 @@ func leaseEnds(w *world) {
 	w.equal("verdict at the end", b.beat(campaign(long), seen(t.Number, 0)).Verdict, storage.Elect)
 }
 
-func idleEnds(w *world) {
+func idInUseEnds(w *world) {
 	a := w.join("node-a")
 	b := a.again()
 	w.Advance(time.Minute - time.Millisecond)
@@ -49,8 +49,8 @@ func idleEnds(w *world) {
 	c.beat(advert(plain), ttl(time.Minute))
 }
 
-// idleByItsOwnTTL: a process that comes with a shorter TTL does not apply it to one with a longer TTL.
-func idleByItsOwnTTL(w *world) {
+// idInUseByItsOwnTTL: a process that comes with a shorter TTL does not apply it to one with a longer TTL.
+func idInUseByItsOwnTTL(w *world) {
 	slow := plain
 	slow.Traits.Timing.NodeRegistrationTTL = time.Hour
 	a := w.join("node-a")
@@ -63,9 +63,9 @@ func idleByItsOwnTTL(w *world) {
 	b.beat(advert(plain), ttl(time.Minute))
 }
 
-// idleAfterStepBack: the last heartbeat of a process that was killed may lie ahead of a clock that
+// idFreeAfterStepBack: the last heartbeat of a process that was killed may lie ahead of a clock that
 // was set back since.
-func idleAfterStepBack(w *world) {
+func idFreeAfterStepBack(w *world) {
 	a := w.join("node-a")
 	b := a.again()
 	w.Advance(-time.Minute + time.Millisecond)
@@ -169,7 +169,7 @@ func stampsFacts(w *world) {
 	at("ended_at", w.row(p).EndedAt, gone)
 }
 
-func stampsNews(w *world) {
+func stampsConfirmations(w *world) {
 	p := w.join("node-a", heard(1))
 	at := w.row(p).ConfirmedAt
 	w.Advance(time.Second)

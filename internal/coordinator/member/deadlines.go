@@ -76,7 +76,7 @@ func (m *Member) requestPassAt(at lease.Instant) { m.leader.due = min(m.leader.d
 
 // provablyElapsed reports whether d has provably passed since stamp. Either the store's clock says so and
 // is trustworthy since the stamp, or this node has seen the value unchanged for d (seen). Otherwise
-// elapsed asks for a pass at the moment when d may have passed.
+// it asks for a pass at the moment when d may have passed.
 func (m *Member) provablyElapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d time.Duration) bool {
 	if now.Sub(seen.Since) >= d {
 		return true
@@ -149,10 +149,10 @@ func (m *Member) evaluateNode(now lease.Instant, p *node.Member) {
 
 // deathReason returns why the process behind the row counts as dead, or "". Either a process on the same
 // host has exit evidence. Or the row has not changed for NodeRegistrationTTL, and every live node
-// had time for a heartbeat since this leader was elected or the last outage ended (grace).
+// had time for a heartbeat since this leader was elected or the last outage ended (graceFrom).
 //
 // Example: the store is away for three minutes. When it returns, every row is unchanged for longer than
-// NodeRegistrationTTL, and the node whose heartbeat is answered first is elected. Without grace its first pass would
+// NodeRegistrationTTL, and the node whose heartbeat is answered first is elected. Without that time its first pass would
 // declare all other nodes dead, although their heartbeats are a moment behind.
 func (m *Member) deathReason(now lease.Instant, p *node.Member) string {
 	if p.Incarnation == m.cfg.Node.Incarnation {

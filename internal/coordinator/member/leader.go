@@ -18,7 +18,7 @@ import (
 
 // leader is the state of the leader's passes: read a snapshot, apply the deadlines, plan, commit.
 type leader struct {
-	// seqSeen and heard record, by this node's own clock, when each row's sequence number and its echo last
+	// seqSeen and echoSeen record, by this node's own clock, when each row's sequence number and its echo last
 	// changed. Followers record them too, for the rows that they see, so that a new leader does not start from
 	// nothing.
 	seqSeen lease.Observations[node.Incarnation, uint64]

@@ -158,7 +158,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		if e.Kind == daemon.AssignmentPostponed {
 			w.stats.Postponed++
 		}
-		if err := issue(&c.issued[u], e); err != nil {
+		if err := checkIssued(&c.issued[u], e); err != nil {
 			w.violate(err.rule, "%s", err.what)
 		}
 	case daemon.NodeRegistered:
@@ -223,7 +223,7 @@ func (c *checks) beat(w *world, cl *call, beat *storage.Heartbeat, r *storage.Re
 	if beat.ConfirmedSeq > p.heard {
 		p.heard, p.heardAt = beat.ConfirmedSeq, w.now
 	}
-	if err := c.model.lists(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {
+	if err := c.model.checkUnits(r.Units, cl.p.who.Incarnation, w.unitAt); err != nil {
 		w.violate(err.rule, "%s", err.what)
 	}
 }
@@ -237,7 +237,7 @@ func (c *checks) outcomes(w *world, outcomes []storage.Outcome) {
 		if rec.Unit.IsZero() || later {
 			continue
 		}
-		if err := c.model.shows(rec, w.unitAt); err != nil {
+		if err := c.model.checkRow(rec, w.unitAt); err != nil {
 			w.violate(err.rule, "%s", err.what)
 		}
 	}

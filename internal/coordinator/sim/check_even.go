@@ -6,9 +6,9 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// evenLoads checks I7 in a cluster that is well: no unit could go to a member whose load would then still be lower than
+// checkEvenLoads checks I7 in a cluster that is well: no unit could go to a member whose load would then still be lower than
 // the load of its own. It says nothing where units change their nodes by themselves.
-func (c *checks) evenLoads(w *world, snap *daemon.Snapshot, members []*process) {
+func (c *checks) checkEvenLoads(w *world, snap *daemon.Snapshot, members []*process) {
 	if w.cfg.MaxMoves < 0 || w.cfg.Faults&Operate != 0 || w.deploying > 0 || w.restless() {
 		return
 	}

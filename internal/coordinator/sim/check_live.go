@@ -59,7 +59,7 @@ func (c *checks) checkWell(w *world) {
 	}
 	w.stats.Settled++
 	w.note(line{what: "settled?", proc: -1, unit: -1})
-	c.wellBy(w, "I5")
+	c.checkWellBy(w, "I5")
 	c.settled = w.fail == nil
 }
 
@@ -68,9 +68,9 @@ func (p *process) healthy() bool {
 	return p != nil && p.state == running && !p.stopping && !p.host.cutOff && !p.host.deaf
 }
 
-// wellBy checks that the cluster is well: every healthy process is a member, one leads, and every unit that a
+// checkWellBy checks that the cluster is well: every healthy process is a member, one leads, and every unit that a
 // healthy node may run is running.
-func (c *checks) wellBy(w *world, rule string) {
+func (c *checks) checkWellBy(w *world, rule string) {
 	snap, err := w.server.store.Snapshot(context.Background())
 	if err != nil {
 		w.violate("I8", "snapshot: %v", err)
@@ -78,7 +78,7 @@ func (c *checks) wellBy(w *world, rule string) {
 	}
 	c.grow(len(w.units))
 	for i := range snap.Units {
-		if b := c.model.shows(&snap.Units[i], w.unitAt); b != nil {
+		if b := c.model.checkRow(&snap.Units[i], w.unitAt); b != nil {
 			w.violate(b.rule, "%s", b.what)
 		}
 	}
@@ -89,12 +89,12 @@ func (c *checks) wellBy(w *world, rule string) {
 			candidates++
 		}
 	}
-	c.everybodyIn(w, snap)
+	c.checkMembers(w, snap)
 	if candidates > 0 {
-		c.oneLeads(w, snap, rule)
-		c.unitsRun(w, snap, members, rule)
-		c.evenLoads(w, snap, members)
-		c.operations.allAnswered(w, snap)
+		c.checkOneLeads(w, snap, rule)
+		c.checkUnitsRun(w, snap, members, rule)
+		c.checkEvenLoads(w, snap, members)
+		c.operations.checkAllAnswered(w, snap)
 	}
 }
 
@@ -115,7 +115,7 @@ func (w *world) in(m *node.Member) bool {
 	return m.State == node.Live && (m.LeaderState == "" || m.LeaderState == node.Late && w.cfg.Faults&Noise != 0)
 }
 
-func (c *checks) everybodyIn(w *world, snap *daemon.Snapshot) {
+func (c *checks) checkMembers(w *world, snap *daemon.Snapshot) {
 	for _, h := range w.hosts {
 		p := h.proc
 		if !p.healthy() || h.twin != nil {
@@ -132,7 +132,7 @@ func (c *checks) everybodyIn(w *world, snap *daemon.Snapshot) {
 	}
 }
 
-func (c *checks) oneLeads(w *world, snap *daemon.Snapshot, rule string) {
+func (c *checks) checkOneLeads(w *world, snap *daemon.Snapshot, rule string) {
 	p := w.byInc[snap.Term.Leader.Incarnation]
 	switch {
 	case !snap.Term.Held() || p == nil:
@@ -142,7 +142,7 @@ func (c *checks) oneLeads(w *world, snap *daemon.Snapshot, rule string) {
 	}
 }
 
-func (c *checks) unitsRun(w *world, snap *daemon.Snapshot, members []*process, rule string) {
+func (c *checks) checkUnitsRun(w *world, snap *daemon.Snapshot, members []*process, rule string) {
 	rows := make([]*daemon.Record, len(w.units))
 	for i := range snap.Units {
 		if u, ok := w.unitAt[snap.Units[i].Unit]; ok {
@@ -211,12 +211,12 @@ func (p *process) abandons(u *unit) bool {
 	return slices.ContainsFunc(p.runs, func(r *run) bool { return r.u == u && r.abandoned })
 }
 
-// returned checks the end of an abandoned run. Within two heartbeats the store must know, and must no longer keep
+// checkReturn checks the end of an abandoned run. Within two heartbeats the store must know, and must no longer keep
 // the unit from the process because of that run. The check applies only if nothing was broken meanwhile.
-func (c *checks) returned(w *world, r *run) {
+func (c *checks) checkReturn(w *world, r *run) {
 	p, u, at := r.p, r.u, c.disturbedAt
 	well := func() bool {
-		return p.healthy() && !w.server.down && w.server.fork == nil && c.disturbedAt == at && w.quiet()
+		return p.healthy() && !w.server.down && w.server.fork == nil && c.disturbedAt == at && w.fewFaults()
 	}
 	if !well() {
 		return
@@ -243,8 +243,8 @@ func (c *checks) returned(w *world, r *run) {
 	})
 }
 
-// quiet reports whether the network has at most occasional faults.
-func (w *world) quiet() bool { return w.network.lose <= noise.lose }
+// fewFaults reports whether the network has at most occasional faults.
+func (w *world) fewFaults() bool { return w.network.lose <= noise.lose }
 
 // notRunning returns why a unit is not running properly; "" if it is.
 func (w *world) notRunning(u *unit, row *daemon.Record) string {
@@ -290,9 +290,9 @@ func (c *checks) checkNothingMoves(w *world, e *daemon.Event, unit int) {
 	}
 }
 
-// sharp checks the bounds after a kill -9 in a cluster that was well. units are those that the victim ran; led is
+// checkAfterKill checks the bounds after a kill -9 in a cluster that was well. units are those that the victim ran; led is
 // whether it led.
-func (c *checks) sharp(w *world, units []*unit, led bool) {
+func (c *checks) checkAfterKill(w *world, units []*unit, led bool) {
 	t := w.t
 	takeover := t.LeaseDuration + 250*time.Millisecond
 	if w.cfg.Store.NoClock {

@@ -54,7 +54,7 @@ func play(events []daemon.Event) *broken {
 				return b
 			}
 		case daemon.AssignmentAssigned, daemon.AssignmentResumed:
-			if b := issue(&highest, e); b != nil {
+			if b := checkIssued(&highest, e); b != nil {
 				return b
 			}
 		}
@@ -108,13 +108,13 @@ func TestRowsAreComparedWithEvents(t *testing.T) {
 	m := model{units: []unitModel{{daemon.Active, 7, "a"}}}
 	at := map[daemon.Unit]int{unit0: 0}
 	row := daemon.Record{Unit: unit0, State: daemon.Active, Generation: 7, Holder: node.Identity{Incarnation: "a"}}
-	if b := m.lists([]daemon.Record{row}, "a", at); b != nil {
+	if b := m.checkUnits([]daemon.Record{row}, "a", at); b != nil {
 		t.Errorf("a true list: %s", b.what)
 	}
-	if b := m.lists(nil, "b", at); b != nil {
+	if b := m.checkUnits(nil, "b", at); b != nil {
 		t.Errorf("a true empty list: %s", b.what)
 	}
-	if m.lists(nil, "a", at) == nil {
+	if m.checkUnits(nil, "a", at) == nil {
 		t.Error("a unit is missing from the list")
 	}
 	for name, change := range map[string]func(*daemon.Record){
@@ -125,7 +125,7 @@ func TestRowsAreComparedWithEvents(t *testing.T) {
 	} {
 		other := row
 		change(&other)
-		if m.shows(&other, at) == nil {
+		if m.checkRow(&other, at) == nil {
 			t.Errorf("a row with another %s passed", name)
 		}
 	}
@@ -505,7 +505,7 @@ func TestStops(t *testing.T) {
 func TestLiveness(t *testing.T) {
 	t.Parallel()
 	w, _, _ := scene(t)
-	w.check.wellBy(w, "I5")
+	w.check.checkWellBy(w, "I5")
 	demand(t, w, "I5")
 
 	for _, kind := range []daemon.EventKind{daemon.LeaderElected, daemon.NodeDeaf, daemon.AssignmentRevoking} {
@@ -520,7 +520,7 @@ func TestLiveness(t *testing.T) {
 	}
 }
 
-// After a kill in a cluster that was well, the sharp bounds count to the millisecond.
+// After a kill in a cluster that was well, the bounds of checkAfterKill count to the millisecond.
 func TestSharpBounds(t *testing.T) {
 	t.Parallel()
 	s := onStage(t, Config{Nodes: 3}).begin()
@@ -530,7 +530,7 @@ func TestSharpBounds(t *testing.T) {
 	for _, h := range s.hosts {
 		h.proc.tickGen++ // no timer fires any more, so no node reacts
 	}
-	s.check.sharp(s.world, units, true)
+	s.check.checkAfterKill(s.world, units, true)
 	if err := s.runFor(s.t.LeaseDuration + time.Second); err == nil {
 		t.Error("nobody led after the leader's death, and nobody noticed")
 	}

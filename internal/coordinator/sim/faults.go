@@ -433,7 +433,7 @@ func (d *director) twin(v *process) {
 	})
 }
 
-// sharpKill kills one process of a healthy cluster and checks the sharp bounds.
+// sharpKill kills one process of a healthy cluster and checks the bounds of checkAfterKill.
 func (d *director) sharpKill() {
 	w := d.w
 	d.due = 1
@@ -451,7 +451,7 @@ func (d *director) sharpKill() {
 	}
 	led := v.watch.leading
 	v.kill()
-	w.check.sharp(w, units, led)
+	w.check.checkAfterKill(w, units, led)
 	d.end(w.bound()+time.Second, func() {})
 }
 

@@ -135,7 +135,7 @@ func (f *fork) event(w *world, e *daemon.Event) {
 	case daemon.AssignmentAssigned, daemon.AssignmentResumed, daemon.AssignmentPostponed:
 		w.stats.Split++
 		if err == nil {
-			err = issue(&f.issued[u], e)
+			err = checkIssued(&f.issued[u], e)
 		}
 	}
 	if err != nil {
@@ -151,7 +151,7 @@ func (f *fork) after(w *world, cl *call) {
 	}
 	err := decided(cl, f.id)
 	if res.Reply != nil && err == nil {
-		err = f.model.lists(res.Reply.Units, cl.p.who.Incarnation, w.unitAt)
+		err = f.model.checkUnits(res.Reply.Units, cl.p.who.Incarnation, w.unitAt)
 	}
 	if err != nil {
 		w.violate(err.rule, "of the former primary: %s", err.what)

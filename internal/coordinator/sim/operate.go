@@ -199,8 +199,8 @@ func (o *operations) failedOver(w *world) {
 	}
 }
 
-// allAnswered checks that a cluster that is well has no command that waits: each was carried out or refused, or stands.
-func (o *operations) allAnswered(w *world, snap *daemon.Snapshot) {
+// checkAllAnswered checks that a cluster that is well has no command that waits: each was carried out or refused, or stands.
+func (o *operations) checkAllAnswered(w *world, snap *daemon.Snapshot) {
 	for _, c := range snap.Commands {
 		if c.Kind.Stands() && c.Result != "" {
 			continue

@@ -352,7 +352,7 @@ func (r *run) end(how member.Ending, err error) {
 	}
 	p.note("run ended", r.u.index, r.fence.Generation, int64(how))
 	if r.abandoned {
-		p.w.check.returned(p.w, r)
+		p.w.check.checkReturn(p.w, r)
 	}
 	p.step(member.RunEnded{Fence: r.fence, How: how, Err: err, Failures: r.failures})
 }

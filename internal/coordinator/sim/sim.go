@@ -36,7 +36,7 @@
 // After every step: the invariants I1 to I6 and I8 of the protocol, each in a file check_*.go, and the promises
 // about hooks and a clean stop. Exceptions are as narrow as the promise. An overlap, for example, is excused only
 // while one of the two processes is paused, and for the time it needs to notice afterwards. Liveness is checked
-// whenever no fault has begun or ended for a bound that is computed from the timings, and with sharp bounds after
+// whenever no fault has begun or ended for a bound that is computed from the timings, and with checkAfterKill bounds after
 // a single kill. Each check was seen to fail on a history that breaks it.
 //
 // # What is not simulated
@@ -130,7 +130,7 @@ type Stats struct {
 	Runs                 uint64 // entered by an agent
 	Effects, Refused     uint64 // writes of runs to a fenced resource
 	Settled              uint64 // how often the whole cluster was found well within the bound
-	Kills                uint64 // how often the sharp bounds after a kill -9 were checked
+	Kills                uint64 // how often the bounds of checkAfterKill after a kill -9 were checked
 	Proven               uint64 // terms freed by exit evidence of their holder
 	Postponed            uint64 // assignments whose deadline was moved because they waited so long to start
 	Returned             uint64 // abandoned runs that returned, for which the store was checked to know it

@@ -34,7 +34,7 @@ type world struct {
 	// onNotice and loseReply are for stories: they receive notices and select replies to lose.
 	onNotice  func(*process, *member.Notice)
 	loseReply func(*call) bool
-	// calm makes latencies as small as those of a healthy machine, for the sharp bounds.
+	// calm makes latencies as small as those of a healthy machine, for the bounds of checkAfterKill.
 	calm  bool
 	fault director
 	check checks

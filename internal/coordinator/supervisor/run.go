@@ -14,7 +14,7 @@ import (
 	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
-// run is one generation of one unit. Its goroutine is live. Commands reach it through ctx and the
+// run is one generation of one unit. Its goroutine executes loop. Commands reach it through ctx and the
 // two flags.
 type run struct {
 	s     *Supervisor
@@ -30,7 +30,7 @@ type run struct {
 	agentRunning atomic.Bool // the agent's code may execute
 	stopAwaiting func()
 
-	// Only the goroutine live uses the fields below.
+	// Only the goroutine of loop uses the fields below.
 	started  bool
 	failures int
 	spans    spans

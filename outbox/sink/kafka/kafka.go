@@ -57,7 +57,7 @@
 //	record too large or invalid, topic's name invalid  permanent
 //	no such topic                                      permanent; of Config.Topic: the sink is down
 //	no broker answers, login refused                   the sink is down
-//	no producer or no turn for a transaction in time   the sink is down
+//	no producer, or other transactions do not end      the sink is down
 //	Config.Timeout while brokers answer                another attempt: it is about the topic
 //	transactional ID taken over                        fenced
 //	topic not allowed, others                          another attempt

@@ -71,7 +71,7 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 	case <-ctx.Done():
 		return []error{sink.Down("begin a transaction of "+p.id+" after the one before", context.Cause(ctx))}
 	}
-	if !s.owns(p) { // the delivery that had the turn discarded it
+	if !s.owns(p) { // the delivery before this one discarded the producer
 		<-p.txLock
 		stop()
 		return s.deliverInTx(whole, d)

@@ -286,8 +286,8 @@ func (c *chain) open(rest []int) (open []int) {
 	return open
 }
 
-// send publishes rows as a chain, without waiting. The turn keeps the chains of other deliveries from getting in
-// between. It also returns rows that must wait for another chain.
+// send publishes rows as a chain, without waiting for answers. One chain is sent at a time, so that no other
+// delivery's messages get in between. It also returns rows that must wait for another chain.
 func (c *chain) send(ctx context.Context, rows []int) (links []link, rest []int) {
 	select {
 	case c.s.sending <- struct{}{}:

@@ -47,7 +47,7 @@ type Log struct {
 }
 
 // Lost is a range of slots that a salvaged journal continues without: from Slot up to, but not
-// including, Next.
+// including, End.
 type Lost struct {
 	Slot, End uint64
 	Err       error

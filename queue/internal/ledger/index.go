@@ -6,27 +6,27 @@ import (
 	"unsafe"
 )
 
-// idTable is a hash table from IDs to references. It has parts that grow one by one, so that no
-// insertion waits for a rehash of the whole table. A part consists of buckets of one cache line (as
+// idTable is a hash table from IDs to references. It has subtables that grow one by one, so that no
+// insertion waits for a rehash of the whole table. A subtable consists of buckets of one cache line (as
 // in Facebook's F14). An ID is in the bucket of its hash, or in a later one if that was full. A
 // lookup usually touches one cache line, and reads a job only if eight bits of the hash agree. A
 // removal moves no other entry and reads no job.
 type idTable struct {
-	seed  maphash.Seed
-	parts *[parts]part // nil: the table is empty, and takes no memory
-	n     int
-	key   func(ref uint32) [16]byte   // returns the hashed bytes of a reference's ID
-	same  func(ref uint32, p ID) bool // reports whether a reference has this ID
+	seed      maphash.Seed
+	subtables *[subtables]subtable // nil: the table is empty, and takes no memory
+	n         int
+	key       func(ref uint32) [16]byte   // returns the hashed bytes of a reference's ID
+	same      func(ref uint32, p ID) bool // reports whether a reference has this ID
 }
 
 const (
-	parts      = 256
+	subtables  = 256
 	bucketSize = 12
 	// references is the number of references, from 0 on.
 	references = 1 << 32
 )
 
-type part struct {
+type subtable struct {
 	buckets []bucket
 	n       int
 	most    int // highest n since the last tidy
@@ -47,9 +47,9 @@ func (x *idTable) hash(id [16]byte) uint64 { return maphash.Bytes(x.seed, id[:])
 
 func tagOf(h uint64) uint8 { return max(1, uint8(h>>48)) }
 
-func (t *part) home(h uint64) int { return int(h & (1<<32 - 1) * uint64(len(t.buckets)) >> 32) }
+func (t *subtable) home(h uint64) int { return int(h & (1<<32 - 1) * uint64(len(t.buckets)) >> 32) }
 
-func (t *part) next(at int) int {
+func (t *subtable) next(at int) int {
 	if at++; at == len(t.buckets) {
 		return 0
 	}
@@ -61,12 +61,12 @@ func (x *idTable) get(p ID) (uint32, bool) {
 		return 0, false
 	}
 	h := x.hash(p.id)
-	t := &x.parts[h>>56]
+	t := &x.subtables[h>>56]
 	if t.n == 0 {
 		return 0, false
 	}
 	tag, at := tagOf(h), t.home(h)
-	for range t.buckets { // in a small part, every bucket may have overflowed
+	for range t.buckets { // in a small subtable, every bucket may have overflowed
 		b := &t.buckets[at]
 		for i, other := range b.tags {
 			if other == tag && x.same(b.refs[i], p) {
@@ -88,7 +88,7 @@ func (x *idTable) prefetch(p ID) uint32 {
 		return 0
 	}
 	h := x.hash(p.id)
-	t := &x.parts[h>>56]
+	t := &x.subtables[h>>56]
 	if len(t.buckets) == 0 {
 		return 0
 	}
@@ -97,11 +97,11 @@ func (x *idTable) prefetch(p ID) uint32 {
 
 // add adds a reference that is not in the table.
 func (x *idTable) add(p ID, ref uint32) {
-	if x.parts == nil {
-		x.parts = new([parts]part)
+	if x.subtables == nil {
+		x.subtables = new([subtables]subtable)
 	}
 	h := x.hash(p.id)
-	t := &x.parts[h>>56]
+	t := &x.subtables[h>>56]
 	if 8*(t.n+1) > 7*bucketSize*len(t.buckets) {
 		x.resize(t, len(t.buckets)+len(t.buckets)/2+1)
 	}
@@ -111,7 +111,7 @@ func (x *idTable) add(p ID, ref uint32) {
 	x.n++
 }
 
-func (t *part) put(h uint64, ref uint32) {
+func (t *subtable) put(h uint64, ref uint32) {
 	for at := t.home(h); ; at = t.next(at) {
 		b := &t.buckets[at]
 		for i, tag := range b.tags {
@@ -127,7 +127,7 @@ func (t *part) put(h uint64, ref uint32) {
 // remove removes a reference that is in the table.
 func (x *idTable) remove(id [16]byte, ref uint32) {
 	h := x.hash(id)
-	t := &x.parts[h>>56]
+	t := &x.subtables[h>>56]
 	t.n--
 	x.n--
 	for at := t.home(h); ; at = t.next(at) {
@@ -148,15 +148,15 @@ func bucketsFor(n int) int { return (n*3/2 + bucketSize - 1) / bucketSize }
 // reserve allocates room for n IDs that will be added. Beyond 16 million the table grows by itself:
 // a corrupt number must not allocate all memory.
 func (x *idTable) reserve(n uint64) {
-	each := bucketsFor(int(min(n, 1<<24)) / parts)
-	if x.parts == nil && each > 0 {
-		x.parts = new([parts]part)
+	each := bucketsFor(int(min(n, 1<<24)) / subtables)
+	if x.subtables == nil && each > 0 {
+		x.subtables = new([subtables]subtable)
 	}
-	if x.parts == nil {
+	if x.subtables == nil {
 		return
 	}
-	for i := range x.parts {
-		if t := &x.parts[i]; each > len(t.buckets) {
+	for i := range x.subtables {
+		if t := &x.subtables[i]; each > len(t.buckets) {
 			x.resize(t, each)
 		}
 	}
@@ -164,12 +164,12 @@ func (x *idTable) reserve(n uint64) {
 
 // tidy releases memory that was not needed since the last call.
 func (x *idTable) tidy() {
-	if x.parts == nil {
+	if x.subtables == nil {
 		return
 	}
 	empty := true
-	for i := range x.parts {
-		t := &x.parts[i]
+	for i := range x.subtables {
+		t := &x.subtables[i]
 		if size := bucketsFor(t.most); 4*size < len(t.buckets) {
 			x.resize(t, size)
 		}
@@ -177,11 +177,11 @@ func (x *idTable) tidy() {
 		empty = empty && len(t.buckets) == 0
 	}
 	if empty {
-		x.parts = nil
+		x.subtables = nil
 	}
 }
 
-func (x *idTable) resize(t *part, size int) {
+func (x *idTable) resize(t *subtable, size int) {
 	old := t.buckets
 	t.buckets = make([]bucket, size)
 	for i := range old {
@@ -195,12 +195,12 @@ func (x *idTable) resize(t *part, size int) {
 }
 
 func (x *idTable) bytes() int64 {
-	if x.parts == nil {
+	if x.subtables == nil {
 		return 0
 	}
-	n := int64(unsafe.Sizeof(*x.parts))
-	for i := range x.parts {
-		n += int64(unsafe.Sizeof(bucket{})) * int64(cap(x.parts[i].buckets))
+	n := int64(unsafe.Sizeof(*x.subtables))
+	for i := range x.subtables {
+		n += int64(unsafe.Sizeof(bucket{})) * int64(cap(x.subtables[i].buckets))
 	}
 	return n
 }

@@ -426,10 +426,10 @@ func TestIndexOfFullBuckets(t *testing.T) {
 	for n := range 1_000_000 { // for each new one, the oldest of some leaves
 		keys = append(keys, Pack(fmt.Sprint("key ", n)))
 		x.add(keys[n], uint32(n))
-		if old := n - 47*parts; old >= 0 {
+		if old := n - 47*subtables; old >= 0 {
 			x.remove(keys[old].id, uint32(old))
 		}
-		if h := x.hash(keys[n].id); crowded(&x.parts[h>>56]) {
+		if h := x.hash(keys[n].id); crowded(&x.subtables[h>>56]) {
 			for other := range 10_000 {
 				if ref, ok := x.get(Pack(fmt.Sprint("other ", other))); ok {
 					t.Fatalf("found %d", ref)

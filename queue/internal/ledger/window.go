@@ -164,7 +164,7 @@ func (w *dedupWindow) forget(now int64, most int) {
 		w.dropOldest()
 	}
 	if before < w.head && w.head == w.tail {
-		w.ids.parts = nil
+		w.ids.subtables = nil
 	}
 }
 

@@ -7,7 +7,7 @@
 // [Policy] decides whether opening a store creates or migrates its schema:
 //
 //	           sqlite                     postgres
-//	Look       refuse                     refuse                     reads and operators' commands
+//	ReadOnly   refuse                     refuse                     reads and operators' commands
 //	Auto       create, bring up to date   create in an empty store,  a node (default)
 //	                                      refuse an older schema
 //	Always     create, bring up to date   create, bring up to date   emitd serve --migrate
@@ -165,11 +165,11 @@ func Migrate(ctx context.Context, o Options) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	return faulty(dated(ctx, o, d.migrate, d.status))
+	return faulty(migrateDated(ctx, o, d.migrate, d.status))
 }
 
-// dated migrates, and returns the applied steps with the times that the store recorded.
-func dated(ctx context.Context, o Options, migrate, status func(context.Context, Options) ([]Migration, error)) ([]Migration, error) {
+// migrateDated migrates, and returns the applied steps with the times that the store recorded.
+func migrateDated(ctx context.Context, o Options, migrate, status func(context.Context, Options) ([]Migration, error)) ([]Migration, error) {
 	taken, err := migrate(ctx, o)
 	if err != nil || len(taken) == 0 {
 		return taken, err

@@ -86,7 +86,7 @@ func MigrateOutbox(ctx context.Context, o Options) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	return outboxFaulty(dated(ctx, o, d.migrate, d.status))
+	return outboxFaulty(migrateDated(ctx, o, d.migrate, d.status))
 }
 
 // OutboxSQL returns the statements that migrate the outbox from a version to the program's.

@@ -28,20 +28,20 @@ func (d *doctor) reach(ctx context.Context, snap *daemon.Snapshot) {
 		d.bad("nodes", err)
 		return
 	}
-	var there []node.Member
+	var advertised []node.Member
 	for _, n := range snap.Nodes {
 		if n.Present() && n.LeaderState == "" && n.Address != "" {
-			there = append(there, n)
+			advertised = append(advertised, n)
 		}
 	}
-	problems := make([]error, len(there))
+	problems := make([]error, len(advertised))
 	var all sync.WaitGroup
-	for i, n := range there {
+	for i, n := range advertised {
 		all.Go(func() { problems[i] = reachNode(ctx, n.Address, secured) })
 	}
 	all.Wait()
 	reached := 0
-	for i, n := range there {
+	for i, n := range advertised {
 		if problems[i] == nil {
 			reached++
 			continue
@@ -50,7 +50,7 @@ func (d *doctor) reach(ctx context.Context, snap *daemon.Snapshot) {
 			"node %s cannot be reached from this host at %s: %s", view.Line(n.Name), view.Line(n.Address), view.Line(problems[i].Error()))
 	}
 	if reached > 0 {
-		d.add("nodes", fine, "", "%d of %d nodes answer at the address that they advertise", reached, len(there))
+		d.add("nodes", fine, "", "%d of %d nodes answer at the address that they advertise", reached, len(advertised))
 	}
 }
 

@@ -29,7 +29,7 @@ type Config struct {
 // Notifier notifies of commits. Its goroutines start with the first commit and end with Close.
 type Notifier struct {
 	cfg     Config
-	signal  chan struct{} // holds a value if there was a commit since the last ring
+	signal  chan struct{} // holds a value if there was a commit since the last wake-up
 	pending chan []outbox.Message
 	done    chan struct{} // closed when no more commits come
 	ctx     context.Context
