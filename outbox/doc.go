@@ -86,8 +86,8 @@
 //
 // # How much time parked keys may take
 //
-// While some messages of lanes are delivered, up to 32 lanes are tried at once. While none are, lanes are
-// tried four at once, in a quarter of the time and in the gaps between pages. So a thousand bad keys keep
+// While some messages of lanes are delivered, up to 32 lanes are tried at once. While no attempt succeeds, only
+// four lanes are tried at once, for a quarter of the time, and in the gaps between pages. So a thousand bad keys keep
 // neither the sink nor the log nor the processor from others. Lanes are tried even if there is no gap:
 // after four keys that took a time t, the relay pauses for 3 t, at most a second, and then waits for a
 // gap, at most 50 ms. While fewer than 32 keys are due, it waits 100 ms for others. So n keys that fail

@@ -42,7 +42,7 @@ const nonceHeader = "X-Amz-Meta-Emitd-Nonce"
 // serveMemory serves until the process is killed.
 func serveMemory(address string) error {
 	m := &memory{buckets: map[string]*mem.Bucket{}, nonces: map[string]string{}}
-	server := &http.Server{Addr: address, Handler: m, ReadHeaderTimeout: patience}
+	server := &http.Server{Addr: address, Handler: m, ReadHeaderTimeout: readyTimeout}
 	return fmt.Errorf("memory: %w", server.ListenAndServe())
 }
 

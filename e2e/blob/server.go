@@ -44,7 +44,7 @@ const (
 	bucket         = "emitd-test"
 	access         = "emitd-test-access"
 	secret         = "emitd-test-secret"
-	patience       = 30 * time.Second
+	readyTimeout   = 30 * time.Second
 )
 
 // statusTaken is the exit status of a server whose port was taken.
@@ -165,7 +165,7 @@ func (s *Server) Run() error {
 	s.mu.Lock()
 	s.cmd, s.in, s.ended = cmd, write, ended
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
 	if err := s.await(ctx, said.first, cmd, ended); err != nil {
 		return err
@@ -194,7 +194,7 @@ func (s *Server) await(ctx context.Context, next <-chan time.Time, cmd *exec.Cmd
 		}
 		return fmt.Errorf("%s on %s ended: %s", s.kind, s.address, cmd.ProcessState)
 	case <-ctx.Done():
-		return fmt.Errorf("%s does not listen on %s after %s", s.kind, s.address, patience)
+		return fmt.Errorf("%s does not listen on %s after %s", s.kind, s.address, readyTimeout)
 	}
 }
 

@@ -55,13 +55,13 @@ func burst(t *testing.T, store string, c *Cluster, units int, busy time.Duration
 		}
 	}
 	t.Cleanup(end)
-	look := time.NewTicker(250 * time.Millisecond) // reading the store costs the node time as well
-	defer look.Stop()
+	snapshot := time.NewTicker(250 * time.Millisecond) // reading the store costs the node time as well
+	defer snapshot.Stop()
 	began := time.Now()
-	c.Until(busy+time.Minute, "the others have had their time", func() bool { <-look.C; return time.Since(began) >= busy })
+	c.Until(busy+time.Minute, "the others have had their time", func() bool { <-snapshot.C; return time.Since(began) >= busy })
 	end()
 	took := c.Until(10*time.Minute, "every command runs", func() bool {
-		<-look.C
+		<-snapshot.C
 		s, err := c.Snapshot()
 		return err == nil && countUnits(s, func(u daemon.Record) bool { return u.State == daemon.Active }) == units
 	})

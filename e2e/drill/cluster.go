@@ -435,7 +435,7 @@ func (c *Cluster) Check() {
 	if !c.steps {
 		bad = append(bad, CheckValidity(runs, events, c.boot())...)
 	}
-	dead := JudgeDeaths(events, func(e daemon.Event) bool {
+	dead := CheckDeaths(events, func(e daemon.Event) bool {
 		return slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.is(e) && !n.harmed })
 	})
 	if Full() {

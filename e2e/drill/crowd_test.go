@@ -84,10 +84,10 @@ func (c *crowd) start() {
 func (c *crowd) until(most time.Duration, what string, is func(*daemon.Snapshot) bool) time.Duration {
 	c.t.Helper()
 	cluster := New(c.t, c.server.URL("postgres"), c.store)
-	look := time.NewTicker(250 * time.Millisecond) // reading the store costs the server time as well
-	defer look.Stop()
+	snapshot := time.NewTicker(250 * time.Millisecond) // reading the store costs the server time as well
+	defer snapshot.Stop()
 	cluster.Until(most, what, func() bool {
-		<-look.C
+		<-snapshot.C
 		s, err := cluster.Snapshot()
 		return err == nil && is(s)
 	})

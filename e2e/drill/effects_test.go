@@ -199,12 +199,12 @@ func (w *writers) verdict() verdict {
 			}
 		}
 	}
-	v := judgeEffects(w.effects(), told) // read last, so that it has everything that was acknowledged
+	v := checkEffects(w.effects(), told) // read last, so that it has everything that was acknowledged
 	v.refused = refused
 	return v
 }
 
-func judgeEffects(effects, told []effect) verdict {
+func checkEffects(effects, told []effect) verdict {
 	v := verdict{effects: len(effects), told: len(told)}
 	kept := map[effect]bool{}
 	for i, e := range effects {
@@ -253,7 +253,7 @@ func TestEffectJudgeBites(t *testing.T) {
 		"gone":                 {table[:3], table, 0, 1},
 		"another run's":        {table, []effect{{3, 7}}, 0, 1},
 	} {
-		if v := judgeEffects(c.effects, c.told); v.disorder != c.disorder || v.lost != c.lost || len(v.bad) != c.disorder+c.lost {
+		if v := checkEffects(c.effects, c.told); v.disorder != c.disorder || v.lost != c.lost || len(v.bad) != c.disorder+c.lost {
 			t.Errorf("%s: %+v, want %d out of order and %d lost", name, v, c.disorder, c.lost)
 		}
 	}

@@ -174,8 +174,8 @@ func leadsTo(kind daemon.EventKind) (next daemon.State, from []daemon.State, ok 
 	return "", nil, false
 }
 
-// JudgeDeaths returns the processes that were removed although the drill did not harm them.
-func JudgeDeaths(events []daemon.Event, unharmed func(removed daemon.Event) bool) (bad []string) {
+// CheckDeaths returns the processes that were removed although the drill did not harm them.
+func CheckDeaths(events []daemon.Event, unharmed func(removed daemon.Event) bool) (bad []string) {
 	for _, e := range events {
 		if e.Kind == daemon.NodeRemoved && unharmed(e) {
 			bad = append(bad, fmt.Sprintf("event %d (%s): %s lives, and nobody did it any harm: %s", e.Seq, e.Kind, e.Node, e.Reason))

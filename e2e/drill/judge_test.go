@@ -99,8 +99,8 @@ func found(t *testing.T, name string, bad []string, want string) {
 func TestDeathJudgeBites(t *testing.T) {
 	t.Parallel()
 	events := history(join, removed("no heartbeat for 6s"))
-	found(t, "killed", JudgeDeaths(events, func(e daemon.Event) bool { return e.Node != "a" }), "")
-	found(t, "living", JudgeDeaths(events, func(e daemon.Event) bool { return e.Node == "a" }), "a lives, and nobody did it any harm")
+	found(t, "killed", CheckDeaths(events, func(e daemon.Event) bool { return e.Node != "a" }), "")
+	found(t, "living", CheckDeaths(events, func(e daemon.Event) bool { return e.Node == "a" }), "a lives, and nobody did it any harm")
 }
 
 func TestTrustJudgeBites(t *testing.T) {

@@ -87,7 +87,7 @@ func (p *Proxy) serve(client net.Conn) {
 	answered.Store(true)
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(server, said{client, func() {
+		_, _ = io.Copy(server, watchedReader{client, func() {
 			if answered.Swap(false) {
 				p.Trips.Add(1)
 			}
@@ -126,17 +126,17 @@ func (p *Proxy) track(conns ...net.Conn) {
 	}
 }
 
-// said is a reader that calls tell when something was read.
-type said struct {
+// watchedReader is a reader that calls onRead when something was read.
+type watchedReader struct {
 	io.Reader
-	tell func()
+	onRead func()
 }
 
 // Read implements io.Reader.
-func (s said) Read(b []byte) (int, error) {
+func (s watchedReader) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
 	if n > 0 {
-		s.tell()
+		s.onRead()
 	}
 	return n, err
 }

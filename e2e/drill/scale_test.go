@@ -71,10 +71,10 @@ func TestDrillManyNodes(t *testing.T) {
 		<-arrivals.C
 	}
 	cluster := New(t, server.URL("postgres"), store)
-	look := time.NewTicker(250 * time.Millisecond) // reading the store costs the server time as well
-	defer look.Stop()
+	snapshot := time.NewTicker(250 * time.Millisecond) // reading the store costs the server time as well
+	defer snapshot.Stop()
 	cluster.Until(2*time.Minute, "every node is there and every unit active", func() bool {
-		<-look.C
+		<-snapshot.C
 		s, err := cluster.Snapshot()
 		if err != nil {
 			return false
@@ -100,7 +100,7 @@ func TestDrillManyNodes(t *testing.T) {
 	cpu, began := serverCPU(t, server), time.Now()
 	var oldest []time.Duration
 	for time.Since(began) < window {
-		<-look.C
+		<-snapshot.C
 		s, err := cluster.Snapshot()
 		if err != nil {
 			t.Fatal(err)

@@ -32,19 +32,19 @@ func Ticker() {
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
-	say := func(what string) {
+	print := func(what string) {
 		// A single write of less than PIPE_BUF with O_APPEND, so that lines of several processes do not mix.
 		fmt.Fprintf(f, "%s %s %s %s %d\n", what, os.Getenv("EMITD_UNIT"), os.Getenv("EMITD_GENERATION"), os.Getenv("EMITD_NODE"), Boot())
 	}
-	say("start")
+	print("start")
 	tick := time.NewTicker(tickEvery)
 	for {
 		select {
 		case <-term:
-			say("end")
+			print("end")
 			os.Exit(0)
 		case <-tick.C:
-			say("tick")
+			print("tick")
 		}
 	}
 }

@@ -46,6 +46,57 @@ func TestCommentsNameWhatExists(t *testing.T) {
 	}
 }
 
+// sourceFile finds the name of a Go file, and internalPath the path of an internal package.
+var (
+	sourceFile   = regexp.MustCompile(`\b\w+\.go\b`)
+	internalPath = regexp.MustCompile(`\b(?:\w+/)*internal/[a-z]+(?:/[a-z]+)*`)
+)
+
+// TestCommentsNameFiles: a comment that leads to a file or an internal package leads to one that exists.
+func TestCommentsNameFiles(t *testing.T) {
+	t.Parallel()
+	files, dirs := map[string]bool{}, map[string]bool{}
+	comments := map[string][]string{}
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			dirs[name] = true
+			return nil
+		case !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		files[d.Name()] = true
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, filepath.Join(root, filepath.FromSlash(name)), nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil || ast.IsGenerated(file) {
+			return err
+		}
+		for _, group := range file.Comments {
+			comments[name] = append(comments[name], group.Text())
+		}
+		return nil
+	})
+	if err != nil || len(files) < 500 {
+		t.Fatalf("%d files were found: %v", len(files), err)
+	}
+	for name, texts := range comments {
+		for _, text := range texts {
+			for _, file := range sourceFile.FindAllString(text, -1) {
+				if !files[file] {
+					t.Errorf("%s: a comment names the file %s, which does not exist", name, file)
+				}
+			}
+			for _, dir := range internalPath.FindAllString(text, -1) {
+				if !dirs[dir] && !dirs[filepath.ToSlash(filepath.Join(filepath.Dir(name), dir))] {
+					t.Errorf("%s: a comment names the package %s, which does not exist", name, dir)
+				}
+			}
+		}
+	}
+}
+
 // TestSubjects: sentences about a name are found, and no others.
 func TestSubjects(t *testing.T) {
 	t.Parallel()

@@ -64,6 +64,37 @@ func TestVocabulary(t *testing.T) {
 	}
 }
 
+// TestRetiredWords: no declared name has a retired word, exported or not. Names that the language of a test script, a
+// command or the standard library gives are in permitted.
+func TestRetiredWords(t *testing.T) {
+	t.Parallel()
+	v := newVocabulary(t)
+	found := 0
+	for pkg, p := range list(t) {
+		for _, id := range declared(t, p) {
+			found++
+			for i, word := range words(id.name) {
+				instead := v.instead[word]
+				if instead == "" || v.terms[word] || permitted[id.name] || i > 0 && word == "flight" {
+					continue
+				}
+				t.Errorf("%s: %s.%s has the word %q, which had many meanings here: say %s", id.at, pkg, id.name, word, instead)
+			}
+		}
+	}
+	if found < 5000 {
+		t.Fatalf("%d names were found", found)
+	}
+}
+
+// permitted are names with a retired word in its plain English sense.
+var permitted = map[string]bool{
+	"handOver": true, "handOverState": true, "HandOver": true, // a hand-over is a term
+	"lookupUser": true, "lookupGroup": true, // of the operating system
+	"looksSick": true, "looksDead": true, // look like
+	"says": true, // a command of the stories
+}
+
 // TestVocabularyFinds: the check finds retired and unknown words in every form, and no others.
 func TestVocabularyFinds(t *testing.T) {
 	t.Parallel()
@@ -192,9 +223,15 @@ type identifier struct {
 	at   token.Position
 }
 
-// exported returns the exported names that a package declares, fields and methods among them. Those of generated files
-// are chosen elsewhere.
-func exported(t *testing.T, p listed) (out []identifier) {
+// exported returns the exported names that a package declares.
+func exported(t *testing.T, p listed) []identifier {
+	t.Helper()
+	return slices.DeleteFunc(declared(t, p), func(id identifier) bool { return !token.IsExported(id.name) })
+}
+
+// declared returns the names that a package declares, fields and methods among them. Those of generated files are
+// chosen elsewhere.
+func declared(t *testing.T, p listed) (out []identifier) {
 	t.Helper()
 	for _, file := range p.GoFiles {
 		fset := token.NewFileSet()
@@ -207,9 +244,7 @@ func exported(t *testing.T, p listed) (out []identifier) {
 		}
 		add := func(ids ...*ast.Ident) {
 			for _, id := range ids {
-				if id.IsExported() {
-					out = append(out, identifier{id.Name, fset.Position(id.Pos())})
-				}
+				out = append(out, identifier{id.Name, fset.Position(id.Pos())})
 			}
 		}
 		ast.Inspect(f, func(n ast.Node) bool {

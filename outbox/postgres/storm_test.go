@@ -72,7 +72,7 @@ func TestVisibilityStorm(t *testing.T) {
 	eventually(t, "the late one is delivered", v.settled)
 	stop()
 	relays.Wait()
-	v.judge(t)
+	v.check(t)
 }
 
 // write runs one writer. It holds the lock of its key until its transaction ends, so what it records
@@ -220,7 +220,7 @@ func (v *visibility) settled() bool {
 	return true
 }
 
-func (v *visibility) judge(t *testing.T) {
+func (v *visibility) check(t *testing.T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	committed, inversions := len(v.loose), 0

@@ -51,7 +51,7 @@ func callOnce[T any](f *Forwarder, name string, p shardHolder, do func(p shardHo
 // betweenBrokers reports whether a refusal means that another broker may answer soon.
 func (f *Forwarder) betweenBrokers(p shardHolder, err error) bool {
 	switch {
-	case f.cfg.HandoverWait < 0 || hopOf(p.asked).forwarded || queue.TagOf(err) != queue.Unavailable:
+	case f.cfg.HandoverWait < 0 || hopOf(p.callerCtx).forwarded || queue.TagOf(err) != queue.Unavailable:
 		return false
 	case p.err != nil || p.svc == f.cfg.Local:
 		return errors.Is(err, errNotServedHere)
@@ -92,7 +92,7 @@ func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 		}
 		h.nextBrokerPauses++
 		pause := nextBrokerPauses.After(h.nextBrokerPauses)
-		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.asked, pause) != nil {
+		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.callerCtx, pause) != nil {
 			return p, false
 		}
 		if ok && (notServing || next.svc == h.f.cfg.Local) {
@@ -104,9 +104,9 @@ func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 // rerouted returns where the shards of a place are now. It returns false if they are nowhere, or on
 // several nodes.
 func (f *Forwarder) rerouted(p shardHolder, name string) (shardHolder, bool) {
-	next := f.route(p.asked, name, p.first)
+	next := f.route(p.callerCtx, name, p.first)
 	for _, shard := range p.shards {
-		if shard != p.first && f.route(p.asked, name, shard).svc != next.svc {
+		if shard != p.first && f.route(p.callerCtx, name, shard).svc != next.svc {
 			return p, false
 		}
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/emitd/emitd/queue/api"
 )
 
-// asked is a locator that counts its calls and its doubts.
-type asked struct {
+// countingLocator is a locator that counts its calls and invalidations.
+type countingLocator struct {
 	api.Locator
 	times, doubts atomic.Int32
 }
 
-func (a *asked) Broker(ctx context.Context, name string, shard int) (string, int64, error) {
+func (a *countingLocator) Broker(ctx context.Context, name string, shard int) (string, int64, error) {
 	a.times.Add(1)
 	return a.Locator.Broker(ctx, name, shard)
 }
 
-func (a *asked) Invalidate() { a.doubts.Add(1) }
+func (a *countingLocator) Invalidate() { a.doubts.Add(1) }
 
 // until waits for something that other goroutines do.
 func until(t *testing.T, ok func() bool) {
@@ -54,7 +54,7 @@ func TestHandOverIsADelay(t *testing.T) {
 			if shards > 1 {
 				b = newBrokers(t, 2, shards)
 			}
-			where := &asked{Locator: b}
+			where := &countingLocator{Locator: b}
 			patient := func(self string, local queue.Service) *api.Forwarder {
 				f, err := api.NewForwarder(api.ForwarderConfig{
 					Locator: where, Sharding: b.nodes[0].Registry(), Self: self, Local: local, HandoverWait: time.Minute,
@@ -103,7 +103,7 @@ func TestHandOverIsADelay(t *testing.T) {
 func TestAssignedAndNotYetServing(t *testing.T) {
 	t.Parallel()
 	b := newBrokers(t, 2, 1)
-	where := &asked{Locator: b}
+	where := &countingLocator{Locator: b}
 	door, err := api.NewForwarder(api.ForwarderConfig{Locator: where, Sharding: b.nodes[0].Registry(), Self: "door:1", HandoverWait: time.Minute})
 	if err != nil {
 		t.Fatal(err)

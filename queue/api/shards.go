@@ -37,7 +37,7 @@ type shardHolder struct {
 	part       bool // not all of the queue's shards
 	svc        queue.Service
 	generation int64           // generation of the run that serves the first shard
-	asked      context.Context // context of the caller
+	callerCtx  context.Context // context of the caller
 	ctx        context.Context // context of the call at this node: has the generation and the shards
 	err        error           // why no node serves these shards now
 }
@@ -89,7 +89,7 @@ func single(places []shardHolder) (shardHolder, bool) {
 func callSplit[T any](f *Forwarder, name string, places []shardHolder, shards []int, do func(p shardHolder, positions []int) ([]T, error)) ([]T, error) {
 	out := make([]T, len(shards))
 	errs := make([]error, len(places))
-	asked := 0
+	called := 0
 	var all sync.WaitGroup
 	for i, p := range places {
 		var positions []int
@@ -101,7 +101,7 @@ func callSplit[T any](f *Forwarder, name string, places []shardHolder, shards []
 		if len(positions) == 0 {
 			continue
 		}
-		asked++
+		called++
 		all.Go(func() {
 			part, err := callAt(f, name, p, func(p shardHolder) ([]T, error) { return do(p, positions) })
 			if errs[i] = err; err != nil {
@@ -113,11 +113,11 @@ func callSplit[T any](f *Forwarder, name string, places []shardHolder, shards []
 		})
 	}
 	all.Wait()
-	return out, combineErrors(errs, asked)
+	return out, combineErrors(errs, called)
 }
 
 // combineErrors combines the errors of the places that were asked.
-func combineErrors(errs []error, asked int) error {
+func combineErrors(errs []error, called int) error {
 	var failed []error
 	for _, err := range errs {
 		if err != nil {
@@ -127,9 +127,9 @@ func combineErrors(errs []error, asked int) error {
 	switch {
 	case len(failed) == 0:
 		return nil
-	case asked == 1:
+	case called == 1:
 		return failed[0]
-	case len(failed) == asked && !slices.ContainsFunc(failed, func(err error) bool { return queue.TagOf(err) == queue.UnknownOutcome }):
+	case len(failed) == called && !slices.ContainsFunc(failed, func(err error) bool { return queue.TagOf(err) == queue.UnknownOutcome }):
 		return failed[0]
 	}
 	return queue.Refuse(queue.UnknownOutcome, "some of the queue's shards may have carried it out: %w", errors.Join(failed...)).

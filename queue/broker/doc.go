@@ -58,8 +58,9 @@
 //
 // A payload of more than 128 bytes is in the segment in which it was submitted, and not in the state.
 // Payloads that were submitted last are in memory too, up to 32 MiB a shard, so a job that is claimed soon
-// is not read. Otherwise the segment is read, as a whole, and kept for the jobs behind it; a broker
-// keeps 32 MiB of segments. A reader that finds its segment gone asks the shard where the payload is now.
+// after its submission needs no read. Otherwise the broker reads the whole segment and keeps it for the jobs
+// behind it, up to 32 MiB of segments. A reader that finds its segment gone asks the shard where the payload
+// is now.
 //
 // Segments to which jobs refer survive checkpoints. When a checkpoint has come into force, a goroutine of
 // the shard reads older segments of which less than a quarter is needed, and, if there are 64 or more,

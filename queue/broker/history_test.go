@@ -175,7 +175,7 @@ func (s *storm) client(n int) {
 		for _, c := range got {
 			s.insist(func(b *node) bool { return s.complete(n, b, c) })
 		}
-		s.insist(func(b *node) bool { return s.look(n, b, id) })
+		s.insist(func(b *node) bool { return s.find(n, b, id) })
 	}
 }
 
@@ -237,7 +237,7 @@ func (s *storm) complete(n int, b *node, c queue.Claimed) bool {
 	return result == "ok" || result == "stale"
 }
 
-func (s *storm) look(n int, b *node, id string) bool {
+func (s *storm) find(n int, b *node, id string) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
 	result := s.rec.do(n, deed{what: "get", id: id}, func() string {

@@ -222,7 +222,7 @@ func (s *state) next(now time.Time) time.Duration {
 func (q *Queue) claim(s *state, req queue.ClaimRequest, now time.Time) []queue.Claimed {
 	length := cmp.Or(req.Visibility, visibility)
 	if again, ok := s.claims[req.RequestID]; ok && req.RequestID != "" {
-		return handOut(again, length)
+		return claimAll(again, length)
 	}
 	if s.paused {
 		return nil
@@ -248,10 +248,10 @@ func (q *Queue) claim(s *state, req queue.ClaimRequest, now time.Time) []queue.C
 	if req.RequestID != "" && len(ready) > 0 {
 		s.claims[req.RequestID] = ready
 	}
-	return handOut(ready, length)
+	return claimAll(ready, length)
 }
 
-func handOut(jobs []*job, length time.Duration) []queue.Claimed {
+func claimAll(jobs []*job, length time.Duration) []queue.Claimed {
 	var out []queue.Claimed
 	for _, j := range jobs {
 		if j.info.State == queue.Active {

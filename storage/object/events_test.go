@@ -19,8 +19,8 @@ import (
 	"github.com/emitd/emitd/storage/object"
 )
 
-// news makes the leader emit n events about a node, some dozens in each step.
-func (p *process) news(of *process, n int) {
+// emitEvents makes the leader emit n events about a node, some dozens in each step.
+func (p *process) emitEvents(of *process, n int) {
 	p.t.Helper()
 	guard := storage.NodeVersion{Incarnation: of.id.Incarnation}
 	c := storage.Commit{Term: p.term.Ref(), Nodes: []storage.NodeChange{{Guard: guard, State: node.Live}}}
@@ -118,7 +118,7 @@ func TestSpillInterrupted(t *testing.T) {
 				return mem.Fault{}
 			}})
 			leader, p := start(t, store, 0).lead(), start(t, store, 1)
-			leader.news(p, 2*object.PerSegment-4) // the next event completes two batches
+			leader.emitEvents(p, 2*object.PerSegment-4) // the next event completes two batches
 			before := leader.history()
 			mu.Lock()
 			armed = true
@@ -135,7 +135,7 @@ func TestSpillInterrupted(t *testing.T) {
 			if got := start(t, store, 2).history(); len(got) < len(before) || !reflect.DeepEqual(got[:len(before)], before) {
 				t.Error("the history is another one")
 			}
-			leader.news(p, 2*object.PerSegment)
+			leader.emitEvents(p, 2*object.PerSegment)
 			if got := leader.history(); !reflect.DeepEqual(got[:len(before)], before) {
 				t.Error("the history is another one, later")
 			}
@@ -160,9 +160,9 @@ func TestSpillOfALargeStep(t *testing.T) {
 	for i := range changes {
 		changes[i].Step, changes[i].State, changes[i].To = daemon.Assign, daemon.Unassigned, p.id
 	}
-	leader.news(p, 100)
+	leader.emitEvents(p, 100)
 	leader.s = open(t, bucket, object.Config{})
-	leader.look()
+	leader.snapshot()
 	bucket.on(once(mem.Replace, object.ClusterKey, func() {
 		if _, err := p.s.Submit(t.Context(), storage.Command{ID: "first", Kind: daemon.CommandResign, Term: 1}); err != nil {
 			t.Error(err)
@@ -171,7 +171,7 @@ func TestSpillOfALargeStep(t *testing.T) {
 	if out, err := leader.commit(changes...); err != nil || !out[0].Applied {
 		t.Fatal(err)
 	}
-	leader.news(p, 10)
+	leader.emitEvents(p, 10)
 	operators, units := 0, map[daemon.Unit]bool{}
 	for _, e := range leader.history() {
 		if e.Kind == daemon.CommandResign.Event() {
@@ -192,7 +192,7 @@ func TestSweptSegments(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
 	leader, p := start(t, store, 0).lead(), start(t, store, 1)
-	leader.news(p, 5*object.PerSegment)
+	leader.emitEvents(p, 5*object.PerSegment)
 	f := daemon.Fence{Unit: daemon.Unit{Daemon: "emit:sweeper"}, Generation: 3}
 	if err := leader.s.StampFence(t.Context(), f); err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestSweptSegments(t *testing.T) {
 	if _, err := store.Create(t.Context(), litter, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	head := leader.look().Head
+	head := leader.snapshot().Head
 	first := int64(0) // of the events that are in the cluster object
 	for _, key := range segments(t, store) {
 		var at int64
@@ -250,7 +250,7 @@ func TestLostSegment(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})
 	leader, p := start(t, store, 0).lead(), start(t, store, 1)
-	leader.news(p, 3*object.PerSegment)
+	leader.emitEvents(p, 3*object.PerSegment)
 	keys := segments(t, store)
 	o, err := store.Read(t.Context(), keys[0])
 	if err != nil {

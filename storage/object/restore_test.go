@@ -43,7 +43,7 @@ func TestRestored(t *testing.T) {
 	}{
 		{"the leader looks first", func(a, _ *process) { a.beat() }},
 		{"a follower looks first", func(_, b *process) { b.beat() }},
-		{"it is asked for its state first", func(a, _ *process) { a.look() }},
+		{"it is asked for its state first", func(a, _ *process) { a.snapshot() }},
 	} {
 		t.Run(tt.story, func(t *testing.T) {
 			t.Parallel()

@@ -86,7 +86,7 @@ func TestAmbiguousWrites(t *testing.T) {
 				p.beat()
 				p.beat()
 				leader.beat()
-				before := leader.look()
+				before := leader.snapshot()
 				key := object.ClusterKey
 				if name == "heartbeat" {
 					key = "in/n/" + string(p.id.Incarnation)
@@ -108,7 +108,7 @@ func TestAmbiguousWrites(t *testing.T) {
 					t.Fatal("the fault was not met")
 				}
 				store.DeliverLate() // too late to have an effect
-				after := other.look()
+				after := other.snapshot()
 				want := map[string]int64{"report": 1, "commit": 1, "leave": 1}[name]
 				if f.news {
 					want += 5
@@ -147,7 +147,7 @@ func TestLateWrite(t *testing.T) {
 	x.set("", mem.Fault{}, 0)
 	told := p.beat().Units[0].State
 	store.DeliverLate()
-	if got := leader.look().Units[0].State; got != told {
+	if got := leader.snapshot().Units[0].State; got != told {
 		t.Errorf("the unit is %s, after its holder was told that it is %s", got, told)
 	}
 	if told != daemon.Assigning {
@@ -220,7 +220,7 @@ func TestDeath(t *testing.T) {
 				p.beat()
 				p.beat()
 				leader.s = open(t, bucket, object.Config{})
-				leader.look()
+				leader.snapshot()
 				guard := storage.NodeVersion{Incarnation: p.id.Incarnation, Seq: p.seq}
 				var reply *storage.Reply
 				n := 0
@@ -379,7 +379,7 @@ func TestBound(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	leader.beat()
-	if got := leader.look().Units; len(got) != 0 {
+	if got := leader.snapshot().Units; len(got) != 0 {
 		t.Errorf("%d units", len(got))
 	}
 }
@@ -394,7 +394,7 @@ func TestTakeOver(t *testing.T) {
 		wires := nodes(t, store, "fast", 3)
 		<-time.After(time.Minute)
 		watcher := open(t, store, object.Config{})
-		look := func() (snap *daemon.Snapshot, running int) {
+		snapshot := func() (snap *daemon.Snapshot, running int) {
 			snap, err := watcher.Snapshot(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -406,7 +406,7 @@ func TestTakeOver(t *testing.T) {
 			}
 			return snap, running
 		}
-		snap, running := look()
+		snap, running := snapshot()
 		if !snap.Term.Held() || running != 3 {
 			t.Fatalf("%d of 3 units run; term %+v", running, snap.Term)
 		}
@@ -426,11 +426,11 @@ func TestTakeOver(t *testing.T) {
 			t.Logf("%s after %v", what, time.Since(began))
 		}
 		await("another leads", 7*time.Second, func() bool {
-			snap, _ := look()
+			snap, _ := snapshot()
 			return snap.Term.Held() && snap.Term.Number > old.Number
 		})
 		await("all units run elsewhere", 16*time.Second, func() bool {
-			snap, running := look()
+			snap, running := snapshot()
 			for _, r := range snap.Units {
 				if r.Holder.Incarnation == old.Leader.Incarnation {
 					return false

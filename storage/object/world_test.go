@@ -103,7 +103,7 @@ func (p *process) report(ctx context.Context, r daemon.Record, step daemon.Step)
 }
 
 // look reads the whole cluster.
-func (p *process) look() *daemon.Snapshot {
+func (p *process) snapshot() *daemon.Snapshot {
 	p.t.Helper()
 	snap, err := p.s.Snapshot(context.Background())
 	if err != nil {
@@ -115,7 +115,7 @@ func (p *process) look() *daemon.Snapshot {
 // row finds a process's row.
 func (p *process) row(q *process) node.Member {
 	p.t.Helper()
-	for _, m := range p.look().Nodes {
+	for _, m := range p.snapshot().Nodes {
 		if m.Incarnation == q.id.Incarnation {
 			return m
 		}

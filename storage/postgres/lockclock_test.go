@@ -23,7 +23,7 @@ func TestLocksOverStepsOfTheServersClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	cfg := postgres.Config{URL: server.URL("postgres"), QueryTimeout: patience}
+	cfg := postgres.Config{URL: server.URL("postgres"), QueryTimeout: waitTimeout}
 	if _, err := postgres.Migrate(context.Background(), cfg, postgres.Version); err != nil {
 		t.Fatal(err)
 	}

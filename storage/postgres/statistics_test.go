@@ -35,7 +35,7 @@ func TestStatisticsHaveOneEntryPerKind(t *testing.T) {
 	t.Cleanup(pool.Close)
 	s := &stage{url: server.URL("postgres"), pool: pool}
 	s.exec(t, "create extension pg_stat_statements")
-	cfg := postgres.Config{URL: s.url, Schema: "s", QueryTimeout: patience}
+	cfg := postgres.Config{URL: s.url, Schema: "s", QueryTimeout: waitTimeout}
 	if _, err := postgres.Migrate(context.Background(), cfg, postgres.Version); err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func (h *household) elect() node.Term {
 
 func (h *household) looks(i int) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience-time.Duration(i)*time.Second/4) // the server gets this timeout
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout-time.Duration(i)*time.Second/4) // the server gets this timeout
 	defer cancel()
 	_, err := h.store.Snapshot(ctx)
 	h.ok(err)

@@ -90,7 +90,7 @@ func TestSnapshotsReadOnlyWhatChanged(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	c := &cluster{stage: &stage{url: server.URL("postgres"), pool: pool}}
-	c.cfg = postgres.Config{URL: c.url, Schema: "s", QueryTimeout: patience, AutoMigrate: true}
+	c.cfg = postgres.Config{URL: c.url, Schema: "s", QueryTimeout: waitTimeout, AutoMigrate: true}
 	c.store = open(t, c.cfg)
 	c.leader = join(t, c.store, "leader")
 	c.term = c.leader.lead()

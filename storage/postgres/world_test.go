@@ -16,8 +16,8 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// patience bounds every wait of the tests. Only a broken store needs it all.
-const patience = 30 * time.Second
+// waitTimeout bounds every wait of the tests. Only a broken store needs it all.
+const waitTimeout = 30 * time.Second
 
 var drawn atomic.Int64
 
@@ -140,7 +140,7 @@ func await[T any](t testing.TB, what string, c <-chan T) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("%s: nothing came", what)
 		panic("unreachable")
 	}
@@ -151,7 +151,7 @@ func eventually(t testing.TB, what string, yes func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for !yes() {
 		select {
 		case <-tick.C:

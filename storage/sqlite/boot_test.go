@@ -51,7 +51,7 @@ func beat(t testing.TB, s *Store, b storage.Heartbeat) *storage.Reply {
 	return r
 }
 
-func look(t testing.TB, s *Store) *daemon.Snapshot {
+func snapshot(t testing.TB, s *Store) *daemon.Snapshot {
 	t.Helper()
 	snap, err := s.Snapshot(context.Background())
 	ok(t, err)
@@ -88,18 +88,18 @@ func TestClockIgnoresTheWallClock(t *testing.T) {
 	m := newMachine()
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := m.open(t, path)
-	first := look(t, s).Now
+	first := snapshot(t, s).Now
 	if !first.Equal(m.time) {
 		t.Errorf("the store's clock began at %v, the wall clock says %v", first, m.time)
 	}
 	m.time = m.time.Add(-48 * time.Hour)
-	if now := look(t, s).Now; !now.Equal(first) {
+	if now := snapshot(t, s).Now; !now.Equal(first) {
 		t.Errorf("the store's clock is %v after the wall clock was set back, want %v", now, first)
 	}
 	m.pass(time.Minute)
 	other := m.open(t, path) // another process, long after the wall clock was set
 	for _, s := range []*Store{s, other} {
-		if now := look(t, s).Now; !now.Equal(first.Add(time.Minute)) {
+		if now := snapshot(t, s).Now; !now.Equal(first.Add(time.Minute)) {
 			t.Errorf("the store's clock is %v, want %v", now, first.Add(time.Minute))
 		}
 	}
@@ -117,11 +117,11 @@ func TestRebootEndsEverything(t *testing.T) {
 	term, run := runs(t, s, who)
 	lock, err := s.Acquire(ctx, "lock", "owner", time.Hour, storage.Lock{})
 	ok(t, err)
-	before := look(t, s)
+	before := snapshot(t, s)
 	ok(t, s.Close())
 
 	s = m.boots("boot-2").open(t, path)
-	after := look(t, s)
+	after := snapshot(t, s)
 	if after.StoreID == before.StoreID {
 		t.Error("the store is still the same one")
 	}
@@ -153,9 +153,9 @@ func TestRebootEndsEverything(t *testing.T) {
 		t.Errorf("verdict %v, term %d after %d", r.Verdict, r.Term.Number, term.Number)
 	}
 	// The next process of the same boot changes nothing.
-	head := look(t, s).Head
+	head := snapshot(t, s).Head
 	third := m.boots("boot-2").open(t, path)
-	if snap := look(t, third); snap.Head != head || !snap.Term.Held() {
+	if snap := snapshot(t, third); snap.Head != head || !snap.Term.Held() {
 		t.Errorf("a second opening in one boot changed the cluster: %+v", snap.Term)
 	}
 }
@@ -171,7 +171,7 @@ func TestRebootKeepsUnknownStates(t *testing.T) {
 	ok(t, err)
 	ok(t, s.Close())
 	s = m.boots("boot-2").open(t, path)
-	if u := look(t, s).Units[0]; u.State != "hibernating" {
+	if u := snapshot(t, s).Units[0]; u.State != "hibernating" {
 		t.Errorf("the unit's row is %+v", u)
 	}
 }
@@ -185,13 +185,13 @@ func TestClockOfABootBeginsAfterTheOneBefore(t *testing.T) {
 	term, run := runs(t, s, someone("before"))
 	m.pass(time.Hour)
 	beat(t, s, storage.Heartbeat{Node: someone("late"), Seq: 1, Advert: plainAdvert})
-	last := look(t, s).Now
+	last := snapshot(t, s).Now
 	ok(t, s.Close())
 
 	m = m.boots("boot-2")
 	m.time = time.Date(1970, 1, 1, 0, 0, 10, 0, time.UTC)
 	s = m.open(t, path)
-	if now := look(t, s).Now; !now.After(last) || now.Sub(last) > time.Second {
+	if now := snapshot(t, s).Now; !now.After(last) || now.Sub(last) > time.Second {
 		t.Errorf("the store's clock is %v, the last stamp of the boot before was %v", now, last)
 	}
 	term2, run2 := runsAgain(t, s, someone("after"))
@@ -204,7 +204,7 @@ func TestClockOfABootBeginsAfterTheOneBefore(t *testing.T) {
 func runsAgain(t testing.TB, s *Store, who node.Identity) (node.Term, daemon.Record) {
 	t.Helper()
 	r := beat(t, s, storage.Heartbeat{Node: who, Seq: 1, Advert: plainAdvert, TermRequest: storage.TermRequest{Campaign: true, Lease: time.Hour}})
-	u := look(t, s).Units[0]
+	u := snapshot(t, s).Units[0]
 	out, err := s.Commit(context.Background(), storage.Commit{Term: r.Term.Ref(), Changes: []storage.Change{
 		{Unit: unit0, Step: daemon.Assign, State: u.State, Generation: u.Generation, To: who},
 	}})
@@ -226,7 +226,7 @@ func TestTwoMachinesOnOneFile(t *testing.T) {
 	s := one.open(t, path)
 	runs(t, s, someone("one"))
 	intruder := two.open(t, path)
-	head := look(t, intruder).Head
+	head := snapshot(t, intruder).Head
 	for range 2 {
 		_, err := s.Heartbeat(ctx, storage.Heartbeat{Node: someone("one"), Seq: 2, Advert: plainAdvert})
 		refused(t, err, errOtherHost)
@@ -236,7 +236,7 @@ func TestTwoMachinesOnOneFile(t *testing.T) {
 	if errors.Is(errOtherHost, storage.ErrUnavailable) {
 		t.Error("a file shared by two machines does not pass by itself")
 	}
-	if now := look(t, intruder).Head; now != head {
+	if now := snapshot(t, intruder).Head; now != head {
 		t.Errorf("events %d to %d were written by the machine that was told", head+1, now)
 	}
 }
@@ -262,13 +262,13 @@ func TestWallClockAsALastResort(t *testing.T) {
 			t.Errorf("the store's clock went from %v to %v", last, r.Now)
 		}
 		last = r.Now
-		if snap := look(t, s); snap.Now.Before(last) {
+		if snap := snapshot(t, s); snap.Now.Before(last) {
 			t.Errorf("a snapshot of %v after a stamp of %v", snap.Now, last)
 		}
 		m.time = m.time.Add(time.Duration(3-i) * time.Minute)
 	}
 	// Opening again must not count as a reboot, because the store cannot know of one.
-	if snap := look(t, m.open(t, path)); !snap.Term.Held() {
+	if snap := snapshot(t, m.open(t, path)); !snap.Term.Held() {
 		t.Error("the term was ended by an opening")
 	}
 }

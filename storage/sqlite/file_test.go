@@ -60,13 +60,13 @@ func TestCopyIsAnotherStore(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	runs(t, s, someone("a"))
-	id := look(t, s).StoreID
+	id := snapshot(t, s).StoreID
 	other := mustOpen(t, Config{Path: copyOf(t, s)})
-	if got := look(t, other).StoreID; got == id {
+	if got := snapshot(t, other).StoreID; got == id {
 		t.Errorf("a copy has the identity %s of the original", got)
 	}
 	again := mustOpen(t, Config{Path: s.Path()})
-	if got := look(t, again).StoreID; got != id {
+	if got := snapshot(t, again).StoreID; got != id {
 		t.Errorf("the identity changed from %s to %s", id, got)
 	}
 }
@@ -96,14 +96,14 @@ func TestReplacedFileIsAnotherStore(t *testing.T) {
 			s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 			backup := copyOf(t, s)
 			runs(t, s, someone("a"))
-			before := look(t, s)
+			before := snapshot(t, s)
 			replace(t, s, backup)
 			id, err := call(s)
 			ok(t, err)
 			if id == before.StoreID {
 				t.Error("another file has the same identity")
 			}
-			if snap := look(t, s); snap.StoreID != id || snap.Term.Held() {
+			if snap := snapshot(t, s); snap.StoreID != id || snap.Term.Held() {
 				t.Errorf("store %s with term %+v, want the content of the backup under %s", snap.StoreID, snap.Term, id)
 			}
 			beat(t, s, storage.Heartbeat{Node: someone("c"), Seq: 1, Advert: plainAdvert})
@@ -116,7 +116,7 @@ func TestReplacedFileIsAnotherStore(t *testing.T) {
 func TestRestoredFileIsAnotherStore(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(testing.TB, *Store){
-		"read": func(t testing.TB, s *Store) { look(t, s) },
+		"read": func(t testing.TB, s *Store) { snapshot(t, s) },
 		"write": func(t testing.TB, s *Store) {
 			beat(t, s, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert})
 		},
@@ -127,13 +127,13 @@ func TestRestoredFileIsAnotherStore(t *testing.T) {
 			other := mustOpen(t, Config{Path: s.Path()})
 			backup := copyOf(t, s)
 			runs(t, s, someone("a"))
-			before := look(t, s)
+			before := snapshot(t, s)
 			restore(t, s, backup)
 			first(t, s)
-			if now := look(t, s); now.StoreID == before.StoreID || now.Term.Held() {
+			if now := snapshot(t, s); now.StoreID == before.StoreID || now.Term.Held() {
 				t.Errorf("the restored store is %s with term %+v, the one before was %s", now.StoreID, now.Term, before.StoreID)
 			}
-			if a, b := look(t, s).StoreID, look(t, other).StoreID; a != b {
+			if a, b := snapshot(t, s).StoreID, snapshot(t, other).StoreID; a != b {
 				t.Errorf("two processes see %s and %s", a, b)
 			}
 		})
@@ -195,12 +195,12 @@ func TestWritesForTheFileBefore(t *testing.T) {
 	}
 	for what, call := range calls {
 		beat(t, s, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert}) // is lost
-		read.StoreID = look(t, s).StoreID
+		read.StoreID = snapshot(t, s).StoreID
 		restore(t, s, backup)
 		if err := call(read.StoreID); !errors.Is(err, storage.ErrStoreChanged) {
 			t.Errorf("%s: error %v, want %v", what, err, storage.ErrStoreChanged)
 		}
-		if err := call(look(t, s).StoreID); err != nil {
+		if err := call(snapshot(t, s).StoreID); err != nil {
 			t.Errorf("%s to the file as it is: %v", what, err)
 		}
 	}
@@ -210,7 +210,7 @@ func TestWritesForTheFileBefore(t *testing.T) {
 func TestReadersDoNotMistakeCommitsForALoss(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
-	id := look(t, s).StoreID
+	id := snapshot(t, s).StoreID
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -227,7 +227,7 @@ func TestReadersDoNotMistakeCommitsForALoss(t *testing.T) {
 			return
 		default:
 		}
-		if got := look(t, s).StoreID; got != id {
+		if got := snapshot(t, s).StoreID; got != id {
 			t.Fatalf("the identity changed from %s to %s", id, got)
 		}
 	}
@@ -240,7 +240,7 @@ func TestRemovedFile(t *testing.T) {
 	ctx := context.Background()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	runs(t, s, someone("a"))
-	before := look(t, s)
+	before := snapshot(t, s)
 	away := filepath.Join(t.TempDir(), "away.db")
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		ok(t, os.Rename(s.Path()+suffix, away+suffix))
@@ -258,7 +258,7 @@ func TestRemovedFile(t *testing.T) {
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		ok(t, os.Rename(away+suffix, s.Path()+suffix))
 	}
-	if now := look(t, s); now.StoreID != before.StoreID || now.Term != before.Term {
+	if now := snapshot(t, s); now.StoreID != before.StoreID || now.Term != before.Term {
 		t.Errorf("store %s with term %+v came back, want %s with %+v", now.StoreID, now.Term, before.StoreID, before.Term)
 	}
 }
@@ -272,8 +272,8 @@ func TestSymbolicLinks(t *testing.T) {
 	ok(t, os.Symlink(dir, filepath.Join(dir, "linked")))
 	for _, path := range []string{"link.db", "linked/store.db", "linked/link.db"} {
 		other := mustOpen(t, Config{Path: filepath.Join(dir, path)})
-		if other.Path() != s.Path() || look(t, other).StoreID != look(t, s).StoreID {
-			t.Errorf("%s is %s, store %s", path, other.Path(), look(t, other).StoreID)
+		if other.Path() != s.Path() || snapshot(t, other).StoreID != snapshot(t, s).StoreID {
+			t.Errorf("%s is %s, store %s", path, other.Path(), snapshot(t, other).StoreID)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestPrefixesShareAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	one, two := mustOpen(t, Config{Path: path}), mustOpen(t, Config{Path: path, Prefix: "other_"})
 	runs(t, one, someone("a"))
-	if snap := look(t, two); snap.Head != 0 || snap.Term.Held() || snap.StoreID == look(t, one).StoreID {
+	if snap := snapshot(t, two); snap.Head != 0 || snap.Term.Held() || snap.StoreID == snapshot(t, one).StoreID {
 		t.Errorf("the other cluster is %+v", snap)
 	}
 	runs(t, two, someone("b"))
@@ -330,7 +330,7 @@ func TestEndedContext(t *testing.T) {
 	}
 	_, err = s.Snapshot(ctx)
 	refused(t, err, context.Canceled)
-	if snap := look(t, s); snap.Head != 0 {
+	if snap := snapshot(t, s); snap.Head != 0 {
 		t.Errorf("a call with an ended context wrote %d events", snap.Head)
 	}
 }

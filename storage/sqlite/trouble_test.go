@@ -29,7 +29,7 @@ func TestDiskFull(t *testing.T) {
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db")})
 	term, _ := runs(t, s, someone("a"))
 	onWriter(t, s, "PRAGMA max_page_count = 1") // SQLite raises it to the number of pages in use
-	before := look(t, s)
+	before := snapshot(t, s)
 	command := storage.Command{ID: "big", Kind: daemon.CommandResign, Reason: strings.Repeat("x", 1<<20)}
 	for range 2 {
 		_, err := s.Submit(ctx, command)
@@ -39,13 +39,13 @@ func TestDiskFull(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 	}
-	if after := look(t, s); after.Head != before.Head || after.Term.Number != term.Number {
+	if after := snapshot(t, s); after.Head != before.Head || after.Term.Number != term.Number {
 		t.Errorf("refused calls left %+v", after)
 	}
 	onWriter(t, s, "PRAGMA max_page_count = 1000000")
 	_, err := s.Submit(ctx, command)
 	ok(t, err)
-	if got := look(t, s).Head; got != before.Head+1 {
+	if got := snapshot(t, s).Head; got != before.Head+1 {
 		t.Errorf("newest event is %d, want %d", got, before.Head+1)
 	}
 }
@@ -72,7 +72,7 @@ func TestInterruptedReads(t *testing.T) {
 			}
 		}
 		cancel()
-		if got := len(look(t, s).Units); got != storage.MaxChanges+1 {
+		if got := len(snapshot(t, s).Units); got != storage.MaxChanges+1 {
 			t.Fatalf("%d units", got)
 		}
 	}
@@ -107,7 +107,7 @@ func TestCallsInsideAFencedTransaction(t *testing.T) {
 	s.cfg.QueryTimeout /= 50
 	db := ledger(t, s, "")
 	ok(t, s.InTx(context.Background(), db, f, addAnd(func() {
-		look(t, s)
+		snapshot(t, s)
 		_, err := s.Acquire(context.Background(), "lock", "me", 0, storage.Lock{})
 		refused(t, err, storage.ErrUnavailable)
 		if !strings.Contains(err.Error(), "is locked by") {

@@ -73,7 +73,7 @@ func TestWatchRunsNoStatement(t *testing.T) {
 // runsCommand makes a change that other processes wait for.
 func runsCommand(t testing.TB, s *Store) {
 	t.Helper()
-	snap := look(t, s)
+	snap := snapshot(t, s)
 	if !snap.Term.Held() {
 		runs(t, s, someone("leader"))
 	}
@@ -157,7 +157,7 @@ func TestTimings(t *testing.T) {
 	reader := metric.NewManualReader()
 	s := mustOpen(t, Config{Path: filepath.Join(t.TempDir(), "store.db"), Meter: metric.NewMeterProvider(metric.WithReader(reader))})
 	runs(t, s, someone("a"))
-	look(t, s)
+	snapshot(t, s)
 	_, err := s.Heartbeat(ctx, storage.Heartbeat{Node: someone("b"), Seq: 1})
 	refused(t, err, storage.ErrNotRegistered)
 	ended, cancel := context.WithCancel(ctx)

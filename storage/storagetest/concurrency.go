@@ -26,7 +26,7 @@ var concurrencyStories = []story{
 	{"a run is resumed once", 0, resumesOnce},
 	{"a command is filed once", 0, submitsOnce},
 	{"readers of the history see no gap and no reordering", 0, readsWhileWriting},
-	{"a snapshot shows all of a commit or nothing", 0, looksWhileWriting},
+	{"a snapshot shows all of a commit or nothing", 0, snapshotsWhileWriting},
 	{"a node that goes on from each reply's head misses no membership event", 0, followsRoll},
 	{"effects pass the fence in the order of generations", Tx, effectsInOrder},
 }
@@ -420,7 +420,7 @@ func (w *world) follow(ctx context.Context, s storage.Store) []daemon.Event {
 	}
 }
 
-func looksWhileWriting(w *world) {
+func snapshotsWhileWriting(w *world) {
 	l, peers := w.cluster(1)
 	l.declare(unit0, unit1)
 	start := w.snapshot().Head

@@ -12,10 +12,10 @@ var eventStories = []story{
 	{"the history is read in pages, oldest first", 0, pages},
 	{"an empty history has no head and no oldest", 0, pagesEmpty},
 	{"heartbeats bring membership events only", 0, bringsRoll},
-	{"a reader whose events are gone is told so", Sweeps, tellsBehind},
-	{"a reader that is ahead of the store is told so", 0, tellsAhead},
+	{"a reader whose events are gone is told so", Sweeps, reportsBehind},
+	{"a reader that is ahead of the store is told so", 0, reportsAhead},
 	{"one heartbeat brings at most 500 events, the next the rest", 0, boundsRoll},
-	{"a life has one event for each change, in order", 0, tellsLife},
+	{"a life has one event for each change, in order", 0, emitsLife},
 }
 
 func pages(w *world) {
@@ -81,7 +81,7 @@ func bringsRoll(w *world) {
 	w.equal("head when none are asked for", r.Head, head)
 }
 
-func tellsBehind(w *world) {
+func reportsBehind(w *world) {
 	for i := range 6 {
 		w.join(fmt.Sprintf("node-%d", i))
 	}
@@ -110,7 +110,7 @@ func tellsBehind(w *world) {
 	w.equal("number of the next event", w.history(0)[0].Seq, int64(8))
 }
 
-func tellsAhead(w *world) {
+func reportsAhead(w *world) {
 	p := w.join("node-a")
 	r := p.beat(after(1 << 40))
 	w.equal("behind", r.EventsMissing, true)
@@ -133,7 +133,7 @@ func boundsRoll(w *world) {
 	w.equal("the rest", len(r.Events), 10)
 }
 
-func tellsLife(w *world) {
+func emitsLife(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	r := l.bring(unit0, p, daemon.Active)

@@ -18,8 +18,8 @@ var guardStories = []story{
 	{"a dead node's units are taken only if its row still stands still", 0, guardsDeath},
 	{"a node is declared dead only if its row still stands still", 0, guardsRemoval},
 	{"a node removed and its units freed are one commit", 0, removesInOneCommit},
-	{"decisions that change no row are told under the term", 0, tellsDecisions},
-	{"judgements are told once, and heartbeats do not touch them", 0, judges},
+	{"decisions that change no row are told under the term", 0, emitsDecisions},
+	{"judgements are told once, and heartbeats do not touch them", 0, marksNodes},
 	{"a judgement is of the stamp it was made of", Clock, guardsJudgements},
 }
 
@@ -233,11 +233,11 @@ func removesInOneCommit(w *world) {
 	w.equal("units of the dead node", w.unit(unit0).State, daemon.Deleted)
 }
 
-func judges(w *world) {
+func marksNodes(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	guard := storage.NodeVersion{Incarnation: p.id.Incarnation} // seq does not count here
-	judge := func(s node.State) {
+	mark := func(s node.State) {
 		l.changeNode(storage.NodeChange{Guard: guard, State: s, Reason: "why"})
 	}
 	for _, c := range []struct {
@@ -253,7 +253,7 @@ func judges(w *world) {
 		{node.Deaf, node.Deaf, daemon.NodeDeaf},
 	} {
 		head := w.snapshot().Head
-		judge(c.state)
+		mark(c.state)
 		m := w.row(p)
 		w.equal("judged", m.LeaderState, c.want)
 		w.equal("state", m.State, node.Live)
@@ -281,7 +281,7 @@ func guardsJudgements(w *world) {
 		node.Late: func(m node.Member) time.Time { return m.LastHeartbeatAt },
 		node.Deaf: func(m node.Member) time.Time { return m.ConfirmedAt },
 	}
-	judged := func(state node.State, of node.Member) node.State {
+	mark := func(state node.State, of node.Member) node.State {
 		w.Helper()
 		l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: state, ObservedAt: stamp[state](of), Reason: "old"})
 		return w.row(p).LeaderState
@@ -290,8 +290,8 @@ func guardsJudgements(w *world) {
 		old := w.row(p)
 		w.Advance(time.Second)
 		p.beat(heard(p.seq))
-		w.unchanged(func() { judged(state, old) })
-		w.equal("judged by its newest stamp", judged(state, w.row(p)), state)
+		w.unchanged(func() { mark(state, old) })
+		w.equal("judged by its newest stamp", mark(state, w.row(p)), state)
 		l.changeNode(storage.NodeChange{Guard: storage.NodeVersion{Incarnation: p.id.Incarnation}, State: node.Live})
 	}
 
@@ -300,12 +300,12 @@ func guardsJudgements(w *world) {
 	w.Advance(time.Second)
 	old.ConfirmedAt = w.row(p).ConfirmedAt
 	p.beat()
-	w.unchanged(func() { judged(node.Late, old) })
-	w.equal("judged while it beats", judged(node.Deaf, old), node.Deaf)
+	w.unchanged(func() { mark(node.Late, old) })
+	w.equal("judged while it beats", mark(node.Deaf, old), node.Deaf)
 }
 
-// tellsDecisions: events of a commit are written in order, before those of its changes, and only under the term.
-func tellsDecisions(w *world) {
+// emitsDecisions: events of a commit are written in order, before those of its changes, and only under the term.
+func emitsDecisions(w *world) {
 	l, peers := w.cluster(2)
 	r := l.bring(unit0, peers[0], daemon.Active)
 	events := []daemon.Event{

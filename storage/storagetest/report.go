@@ -25,7 +25,7 @@ var reportStories = []story{
 	{"a resumed run has a new generation and ends the old one", 0, resumes},
 	{"a postponed assignment has a new generation and a new deadline", 0, postpones},
 	{"a resumed generation is past whatever anybody has seen", 0, resumesPastSeen},
-	{"one refused report disturbs no other", 0, judgesReportsAlone},
+	{"one refused report disturbs no other", 0, decidesReportsAlone},
 	{"steps of one unit in one report are taken in order", 0, reportsInOrder},
 	{"a former holder's report is refused once the unit is elsewhere", 0, refusesFormerHolder},
 }
@@ -428,7 +428,7 @@ func resumesPastSeen(w *world) {
 	w.equal("generation after the fence", resume(0), n+91)
 }
 
-func judgesReportsAlone(w *world) {
+func decidesReportsAlone(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	good, bad, gone := l.assign(unit0, p), l.assign(unit1, p), l.assign(unit2, p)

@@ -100,7 +100,7 @@ func record(kind stored.Kind, p *place, programs, work, to string) error {
 	if err := s.play(); err != nil {
 		return err
 	}
-	if err := s.look(); err != nil {
+	if err := s.readStores(); err != nil {
 		return err
 	}
 	facts, err := json.Marshal(s.facts)

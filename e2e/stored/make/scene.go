@@ -69,20 +69,22 @@ func (s *scene) play() error {
 		},
 		s.fillQueue,
 		func() error { return errors.Join(s.start("killed"), s.start("stays")) },
-		func() error { return s.until("three nodes", s.says(`"state": "live"`, 3, "node", "ls")) },
+		func() error { return s.until("three nodes", s.outputHas(`"state": "live"`, 3, "node", "ls")) },
 		func() error {
 			return s.do("leader", "resign", "--actor", "ada", "--reason", "moving on", "--cooldown", "1h", "--yes")
 		},
-		func() error { return s.until("stays leads", s.says(`"node": "stays"`, 1, "leader", "show")) },
+		func() error { return s.until("stays leads", s.outputHas(`"node": "stays"`, 1, "leader", "show")) },
 		func() error { return s.stop("gone", syscall.SIGTERM) },
 		func() error { return s.stop("killed", syscall.SIGKILL) },
-		func() error { return s.until("killed is dead", s.says(`"state": "removed"`, 2, "node", "ls", "--all")) },
+		func() error {
+			return s.until("killed is dead", s.outputHas(`"state": "removed"`, 2, "node", "ls", "--all"))
+		},
 		func() error { return s.until("a unit is active", s.unit("acme:steady/0", "active")) },
 		func() error { return s.until("a unit is active", s.unit("acme:steady/1", "active")) },
 		func() error { return s.until("a unit is deleted", s.unit("acme:retired/0", "deleted")) },
 		s.fillOutbox,
 		s.useQueue,
-		func() error { return s.until("a unit was given back", s.says("1 embargoed", 1, "daemon", "ls")) },
+		func() error { return s.until("a unit was given back", s.outputHas("1 embargoed", 1, "daemon", "ls")) },
 		func() error { return s.stop("stays", syscall.SIGKILL) },
 		s.afterwards,
 	}
@@ -99,14 +101,14 @@ func (s *scene) fillOutbox() error {
 	if s.kind == stored.Bucket {
 		return nil
 	}
-	err := s.until("relays run", s.says(`"shards": "0-63"`, 2, "outbox", "stats"))
+	err := s.until("relays run", s.outputHas(`"shards": "0-63"`, 2, "outbox", "stats"))
 	for _, message := range [][]string{{`{"order": 1}`, "ada"}, {`refuse this`, "bob"}, {`{"order": 3}`, "bob"}} {
 		err = errors.Join(err, s.do("outbox", "publish", "orders.placed", message[0], "--key", message[1], "--type", "order", "--header", "lang=de"))
 	}
 	return errors.Join(err,
-		s.until("one message is held and one is behind it", s.says(`"seq"`, 2, "outbox", "ls", "holds")),
-		s.until("one message is dead", s.says(`"seq"`, 1, "outbox", "ls", "skips", "--kind", "dead")),
-		s.until("the rest is delivered", s.says(`"pending": 0`, 1, "outbox", "stats", "skips")))
+		s.until("one message is held and one is behind it", s.outputHas(`"seq"`, 2, "outbox", "ls", "holds")),
+		s.until("one message is dead", s.outputHas(`"seq"`, 1, "outbox", "ls", "skips", "--kind", "dead")),
+		s.until("the rest is delivered", s.outputHas(`"pending": 0`, 1, "outbox", "stats", "skips")))
 }
 
 // afterwards stores what nobody has looked at yet: pending and delayed messages, and an operator's request.
@@ -127,10 +129,10 @@ func (s *scene) fillQueue() error {
 		return nil
 	}
 	err := errors.Join(
-		s.until("a broker", s.says(`"queue": "default"`, 1, "queue", "ls")),
+		s.until("a broker", s.outputHas(`"queue": "default"`, 1, "queue", "ls")),
 		s.do("queue", "declare", "mail", "--claims", "durable", "--max-attempts", "5", "--visibility-timeout", "1h", "--dedup-window", "720h"),
 		s.do("queue", "declare", "wide", "--shards", "2"),
-		s.until("all brokers", s.says(`"broker": "127`, 3, "queue", "ls")),
+		s.until("all brokers", s.outputHas(`"broker": "127`, 3, "queue", "ls")),
 		s.do("queue", "bench", "mail", "--clients", "1", "--duration", "3s"),
 		s.do("queue", "enqueue", "mail", `{"to": "ada"}`, "--id", "waiting", "--type", "email:send", "--priority", "7"),
 		s.do("queue", "enqueue", "mail", strings.Repeat("large ", 5000), "--id", "large", "--type", "email:large"),
@@ -143,7 +145,7 @@ func (s *scene) useQueue() error {
 	if s.kind != stored.Bucket {
 		return nil
 	}
-	err := s.until("the brokers have moved", s.says(`"broker": "127`, 3, "queue", "ls"))
+	err := s.until("the brokers have moved", s.outputHas(`"broker": "127`, 3, "queue", "ls"))
 	for _, id := range []string{"dead", "done", "failed", "active"} {
 		err = errors.Join(err, s.do("queue", "enqueue", "mail", "job "+id, "--id", id, "--type", id, "--max-attempts", "4"))
 	}
@@ -161,7 +163,7 @@ func (s *scene) useQueue() error {
 			s.facts.Token = token
 		}
 	}
-	err = errors.Join(err, s.until("the failed job is due", s.says(`"state": "delayed"`, 1, "queue", "peek", "mail")))
+	err = errors.Join(err, s.until("the failed job is due", s.outputHas(`"state": "delayed"`, 1, "queue", "peek", "mail")))
 	_, online := s.kind.Reads()
 	return errors.Join(err, s.read(online))
 }
@@ -189,8 +191,8 @@ func (s *scene) claim(kind string) (token string, err error) {
 	return jobs[0].Token, nil
 }
 
-// look writes down what the release reads in its own stores when no node runs any more.
-func (s *scene) look() (err error) {
+// readStores writes down what the release reads in its own stores when no node runs any more.
+func (s *scene) readStores() (err error) {
 	offline, _ := s.kind.Reads()
 	if err := s.read(offline); err != nil {
 		return err
@@ -259,8 +261,8 @@ func (s *scene) run(program string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// says reports whether the output of a command has a text so often.
-func (s *scene) says(text string, times int, args ...string) func() bool {
+// outputHas reports whether the output of a command has a text so often.
+func (s *scene) outputHas(text string, times int, args ...string) func() bool {
 	return func() bool {
 		out, err := s.run("emitd", s.command(args...)...)
 		return err == nil && strings.Count(string(out), text) == times

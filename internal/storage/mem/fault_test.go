@@ -222,8 +222,8 @@ func TestStorm(t *testing.T) {
 			}
 			return mem.Fault{Kind: kinds[rng.IntN(len(kinds))]}
 		}})
-		judge := silent{b}
-		s := blobtest.StressConfig{Buckets: []blob.Bucket{b, b, b, b}, Steps: 30, Verifier: judge, DeliverLate: func() { b.DeliverLate() }}
+		check := silent{b}
+		s := blobtest.StressConfig{Buckets: []blob.Bucket{b, b, b, b}, Steps: 30, Verifier: check, DeliverLate: func() { b.DeliverLate() }}
 		blobtest.StressAppend(t, s)
 		blobtest.StressCreate(t, s)
 	}

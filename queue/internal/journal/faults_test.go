@@ -274,7 +274,7 @@ func TestAStoreThatComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		down, troubles := false, 0
+		down, faults := false, 0
 		cfg := config(mem.New(mem.Config{Latency: mem.Constant(latency), Faults: func(mem.Call) mem.Fault {
 			mu.Lock()
 			defer mu.Unlock()
@@ -291,7 +291,7 @@ func TestAStoreThatComesBack(t *testing.T) {
 			if op != "write segment" || attempt < 1 || !errors.Is(err, blob.ErrThrottled) {
 				t.Errorf("%s, attempt %d: %v", op, attempt, err)
 			}
-			troubles++
+			faults++
 		}
 		l, _ := open(t, cfg)
 		mu.Lock()
@@ -310,8 +310,8 @@ func TestAStoreThatComesBack(t *testing.T) {
 		down = false
 		mu.Unlock()
 		await(t, l, l.NewestSlot())
-		if n != 9 || l.Full() || troubles < 20 {
-			t.Errorf("%d records accepted, full %t, %d troubles", n, l.Full(), troubles)
+		if n != 9 || l.Full() || faults < 20 {
+			t.Errorf("%d records accepted, full %t, %d troubles", n, l.Full(), faults)
 		}
 		closeLog(t, l)
 	})

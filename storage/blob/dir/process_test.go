@@ -82,7 +82,7 @@ func TestProcessesKilled(t *testing.T) {
 		})
 	}
 	all.Wait()
-	judgeMarks(t, b, acknowledged)
+	checkMarks(t, b, acknowledged)
 }
 
 // oneLife runs a writer until it has acknowledged a few marks, kills it at any moment, and returns
@@ -113,7 +113,7 @@ func oneLife(t *testing.T, root, name string) (marks []string) {
 	return marks
 }
 
-func judgeMarks(t *testing.T, b *Bucket, acknowledged []string) {
+func checkMarks(t *testing.T, b *Bucket, acknowledged []string) {
 	t.Helper()
 	o, err := b.Read(t.Context(), "chain/HEAD")
 	if err != nil {
