@@ -190,8 +190,8 @@ func (m *instruments) transition(reason string) {
 	m.transitions.Add(context.Background(), 1, metric.WithAttributes(m.cluster, attribute.String("emitd.transition.reason", reason)))
 }
 
-// took records a duration, with the type of the error if there is one.
-func (m *instruments) took(h metric.Float64Histogram, d time.Duration, err error, more ...attribute.KeyValue) {
+// recordDuration records a duration, with the type of the error if there is one.
+func (m *instruments) recordDuration(h metric.Float64Histogram, d time.Duration, err error, more ...attribute.KeyValue) {
 	if err != nil {
 		more = append(more, attribute.String("error.type", errorType(err)))
 	}
@@ -199,7 +199,7 @@ func (m *instruments) took(h metric.Float64Histogram, d time.Duration, err error
 }
 
 func (m *instruments) observed(event string, d time.Duration, err error) {
-	m.took(m.observer, d, err, attribute.String("emitd.observer.event", event))
+	m.recordDuration(m.observer, d, err, attribute.String("emitd.observer.event", event))
 }
 
 // span records, after the fact, what took from began until now.

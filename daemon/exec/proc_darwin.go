@@ -176,8 +176,8 @@ type target struct {
 
 var errOther = errors.New("is another process than expected")
 
-// aim returns the group whose first process has that number and start time.
-func aim(pgid int, start string) (*target, error) {
+// findGroup returns the group whose first process has that number and start time.
+func findGroup(pgid int, start string) (*target, error) {
 	p, err := lookup(pgid)
 	if err == nil && (p.start != start || p.pgid != pgid) {
 		err = errOther

@@ -210,7 +210,7 @@ func (c *cursor) Promote(ctx context.Context, limit int) (promoted int, err erro
 		return 0, err
 	}
 	if promoted > 0 {
-		c.log.bell.ring()
+		c.log.listeners.wakeAll()
 	}
 	return promoted, nil
 }

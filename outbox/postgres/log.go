@@ -21,7 +21,7 @@ type Log struct {
 	pool       *pgxpool.Pool
 	pooled     bool   // there is a pooler that shares sessions,
 	begin      string // and each transaction begins with this text
-	bell       wakeups
+	listeners  wakeups
 	listen     sync.Once
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc

@@ -19,8 +19,8 @@ type wakeups struct {
 	listeners map[chan struct{}]bool
 }
 
-// ring wakes all listeners. A listener with a pending wake-up gets no second one.
-func (b *wakeups) ring() {
+// wakeAll wakes all listeners. A listener with a pending wake-up gets no second one.
+func (b *wakeups) wakeAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c := range b.listeners {
@@ -54,7 +54,7 @@ func (l *Log) WakeUps(ctx context.Context) <-chan struct{} {
 	if l.cfg.Notify == NotifyAuto && !l.pooled {
 		l.listen.Do(func() { l.wg.Go(l.listenOn) })
 	}
-	return l.bell.subscribe(ctx)
+	return l.listeners.subscribe(ctx)
 }
 
 // reconnects are the pauses before a listener that lost its connection reconnects.
@@ -89,7 +89,7 @@ func (l *Log) listenOnce() error {
 		return err
 	}
 	for {
-		l.bell.ring()
+		l.listeners.wakeAll()
 		if _, err := conn.WaitForNotification(l.ctx); err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func (l *Log) change(ctx context.Context, what, subscription string, fn func(*qu
 	if err != nil {
 		return l.cfg.explain(fmt.Sprintf("%s %q", what, subscription), err)
 	}
-	l.bell.ring()
+	l.listeners.wakeAll()
 	return nil
 }
 

@@ -270,7 +270,7 @@ func (p *Publisher) insert(messages []outbox.Message) statement {
 	if !anyDelayed(messages) {
 		return statement{p.names.q(`insert into ~outbox (` + inserted + `) select ` + inserted + from + `) m (` + inserted + `)`), args}
 	}
-	return statement{p.names.q(`with m as materialized (select *` + from + `, $10::timestamptz[]) with ordinality m (` + inserted + `, due, n))` + byTime), append(args, dues(messages))}
+	return statement{p.names.q(`with m as materialized (select *` + from + `, $10::timestamptz[]) with ordinality m (` + inserted + `, due, n))` + byTime), append(args, dueTimes(messages))}
 }
 
 // arrays returns the columns of messages as arrays.
@@ -285,8 +285,8 @@ func arrays(messages []outbox.Message) []any {
 	return []any{shards, ids, keys, topics, types, headers, parents, states, payloads}
 }
 
-// dues returns the times at which messages are due.
-func dues(messages []outbox.Message) []pgtype.Timestamptz {
+// dueTimes returns the times at which messages are due.
+func dueTimes(messages []outbox.Message) []pgtype.Timestamptz {
 	out := make([]pgtype.Timestamptz, len(messages))
 	for i, m := range messages {
 		out[i] = timeOf(m.NotBefore)
@@ -314,7 +314,7 @@ func (p *Publisher) insertPacked(messages []outbox.Message) statement {
 	if !anyDelayed(messages) {
 		return statement{p.names.q(`insert into ~outbox (` + inserted + `)` + values + from + `) m (` + columns + `, begins, size)`), args}
 	}
-	return statement{p.names.q(`with m as materialized (` + values + `, due, n` + from + `, $12::timestamptz[]) with ordinality m (` + columns + `, begins, size, due, n))` + byTime), append(args, dues(messages))}
+	return statement{p.names.q(`with m as materialized (` + values + `, due, n` + from + `, $12::timestamptz[]) with ordinality m (` + columns + `, begins, size, due, n))` + byTime), append(args, dueTimes(messages))}
 }
 
 // byTime inserts the rows of m that are due into the log, and the others into the delayed messages. Both

@@ -306,7 +306,7 @@ func (c *cursor) Promote(ctx context.Context, limit int) (int, error) {
 	}
 	c.ownRows = held
 	if promoted > 0 {
-		commits.ring(c.log.cfg.Path)
+		commits.wakeAll(c.log.cfg.Path)
 	}
 	return promoted, nil
 }

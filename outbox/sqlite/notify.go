@@ -21,8 +21,8 @@ type wakeups struct {
 	listeners map[string]map[chan struct{}]bool
 }
 
-// ring wakes all listeners of a file. A listener with a pending wake-up gets no second one.
-func (b *wakeups) ring(path string) {
+// wakeAll wakes all listeners of a file. A listener with a pending wake-up gets no second one.
+func (b *wakeups) wakeAll(path string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c := range b.listeners[path] {
@@ -78,7 +78,7 @@ func (l *Log) watchFile() {
 			if v := q.number("PRAGMA data_version"); v != version {
 				grown := q.number("SELECT seq FROM sqlite_sequence WHERE name = '~outbox'") + q.number("SELECT seq FROM sqlite_sequence WHERE name = '~outbox_delayed'")
 				if q.err == nil && grown != end {
-					commits.ring(l.cfg.Path)
+					commits.wakeAll(l.cfg.Path)
 				}
 				version, end = v, grown
 			}
@@ -109,7 +109,7 @@ func newNotifier(db *sql.DB, cfg Config) *wakeup.Notifier {
 				cfg.Logger.Debug("outbox wake-up failed; relays find messages by watching the file", "error", err)
 			}
 		}
-		commits.ring(path)
+		commits.wakeAll(path)
 	}})
 }
 

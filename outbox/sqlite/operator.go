@@ -21,7 +21,7 @@ func (l *Log) change(ctx context.Context, what, subscription string, fn func(*qu
 	if err != nil {
 		return explain(fmt.Sprintf("%s %q", what, subscription), l.cfg.Path, err)
 	}
-	commits.ring(l.cfg.Path)
+	commits.wakeAll(l.cfg.Path)
 	return nil
 }
 

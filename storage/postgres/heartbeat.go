@@ -44,8 +44,8 @@ type known struct {
 // noRevision is what a heartbeat names that knows none.
 const noRevision = "00000000-0000-0000-0000-000000000000"
 
-// recall returns what the newest reply to a process said.
-func (s *Store) recall(who node.Identity) known {
+// newestReply returns what the newest reply to a process said.
+func (s *Store) newestReply(who node.Identity) known {
 	if k, ok := s.known.Load(who.Incarnation); ok {
 		return k.(known)
 	}
@@ -60,7 +60,7 @@ func (s *Store) recall(who node.Identity) known {
 // which the commit has locked. If one statement wrote the row and read the units, it would have taken
 // its snapshot before that wait. The reply would lack the unit, and A would start it a heartbeat later.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
-	b := &beat{Heartbeat: hb, before: s.heads(), known: s.recall(hb.Node)}
+	b := &beat{Heartbeat: hb, before: s.heads(), known: s.newestReply(hb.Node)}
 	var advert []byte
 	if hb.Advert != nil {
 		advert = hb.Advert.Encode()

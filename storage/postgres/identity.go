@@ -22,7 +22,7 @@ func (s *state) identity(server string) string {
 }
 
 // heads are the newest events that this process has seen, by store identity. A map is never written
-// to again; saw replaces it.
+// to again; noteHead replaces it.
 type heads map[string]int64
 
 // heads returns what this process has seen so far. A caller that compares rows with it must take it
@@ -34,8 +34,8 @@ func (s *Store) heads() heads {
 	return nil
 }
 
-// saw records the newest event of a store.
-func (s *Store) saw(id string, head int64) {
+// noteHead records the newest event of a store.
+func (s *Store) noteHead(id string, head int64) {
 	for {
 		old := s.seen.Load()
 		var seen heads
@@ -64,7 +64,7 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 	b.id = b.state.identity(server)
 	lost := b.state.head < b.before[b.id]
 	if b.state.knownID == b.id && !lost {
-		s.saw(b.id, b.state.head)
+		s.noteHead(b.id, b.state.head)
 		return nil
 	}
 	name := b.id

@@ -13,7 +13,7 @@ import (
 // row.
 func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error) {
 	n, err := s.sweep(ctx, fence, "nodes", func(m *message, run []any, n *int64) {
-		m.count(into(n), "sweep_nodes", append(run, micros(age), max(limit, 0))...)
+		m.count(receiveCount(n), "sweep_nodes", append(run, micros(age), max(limit, 0))...)
 	})
 	if err == nil && n > 0 {
 		_, err = s.sweep(ctx, fence, "adverts", func(m *message, run []any, _ *int64) { m.do("sweep_adverts", run...) })
@@ -31,7 +31,7 @@ func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storag
 		return n, err
 	}
 	done, err := s.sweep(ctx, fence, "commands", func(m *message, run []any, done *int64) {
-		m.count(into(done), "sweep_commands", append(run, micros(keep.Age), limit-n)...)
+		m.count(receiveCount(done), "sweep_commands", append(run, micros(keep.Age), limit-n)...)
 	})
 	return n + done, err
 }
@@ -61,8 +61,8 @@ func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step fun
 	return int(n), nil
 }
 
-// into receives the number of affected rows.
-func into(n *int64) func(int64) { return func(count int64) { *n = count } }
+// receiveCount receives the number of affected rows.
+func receiveCount(n *int64) func(int64) { return func(count int64) { *n = count } }
 
 // number64 receives one number.
 func number64(n *int64) func(*composite) error {

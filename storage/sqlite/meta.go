@@ -147,8 +147,8 @@ func (st *step) endPreviousBoot() {
 	st.woken = true
 }
 
-// saw records the newest event of a file.
-func (s *Store) saw(fileID string, head int64) {
+// noteHead records the newest event of a file.
+func (s *Store) noteHead(fileID string, head int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seen[fileID] = max(s.seen[fileID], head)

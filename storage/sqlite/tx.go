@@ -154,7 +154,7 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 	if err := s.inPlace(st.c); err != nil {
 		return fmt.Errorf("%w: the database file was replaced during the call: %w", storage.ErrUnavailable, err)
 	}
-	s.saw(st.meta.fileID, st.meta.head)
+	s.noteHead(st.meta.fileID, st.meta.head)
 	if st.woken {
 		s.wakes.touch(st.meta.head)
 	}

@@ -115,7 +115,7 @@ func (o *Outbox) cell() string {
 	}
 	text := name + "empty"
 	if o.Pending > 0 {
-		text = fmt.Sprintf("%soldest %s (%s)", name, Exact(time.Duration(o.OldestAgeMS)*time.Millisecond), about(o.Pending, o.Exact))
+		text = fmt.Sprintf("%soldest %s (%s)", name, Exact(time.Duration(o.OldestAgeMS)*time.Millisecond), formatCount(o.Pending, o.Exact))
 	}
 	paused, down := 0, 0
 	for _, s := range o.Subscriptions {
@@ -164,7 +164,7 @@ func (s OutboxStats) sinkDown(add notify) {
 	}
 	waits := ""
 	if s.Pending > 0 {
-		waits = fmt.Sprintf(", %s wait, the oldest for %s", about(s.Pending, s.Exact), s.oldest())
+		waits = fmt.Sprintf(", %s wait, the oldest for %s", formatCount(s.Pending, s.Exact), s.oldest())
 	}
 	add(failing, "outbox "+s.Subscription, "check the receiver; emitd outbox stats "+s.Subscription+" -o wide",
 		"outbox %s: the sink is down, says %s%s: %s", s.Subscription, s.Cursors[i].Node, waits, strings.TrimPrefix(firstLine(s.Cursors[i].Problem), "sink is down: "))
@@ -192,13 +192,13 @@ func (s OutboxStats) behind(limit time.Duration, add notify) {
 	case len(s.Cursors) == 0:
 		why, do = "no relay reads it", "emitd daemon explain "+string(outbox.ID(s.Subscription))
 	}
-	add(failing, "outbox "+s.Subscription, do, "outbox %s keeps its oldest message waiting for %s, %s wait: %s", s.Subscription, s.oldest(), about(s.Pending, s.Exact), why)
+	add(failing, "outbox "+s.Subscription, do, "outbox %s keeps its oldest message waiting for %s, %s wait: %s", s.Subscription, s.oldest(), formatCount(s.Pending, s.Exact), why)
 }
 
 func (s OutboxStats) oldest() string { return Exact(time.Duration(s.OldestAgeMS) * time.Millisecond) }
 
-// about formats a number that may be an estimate.
-func about(n int64, exact bool) string {
+// formatCount formats a number that may be an estimate.
+func formatCount(n int64, exact bool) string {
 	if exact {
 		return fmt.Sprint(n)
 	}
@@ -249,7 +249,7 @@ func (s OutboxStats) cells() []string {
 		oldest = Exact(time.Duration(s.OldestAgeMS) * time.Millisecond)
 	}
 	return []string{
-		s.Subscription, state, about(s.Pending, s.Exact), oldest, atLeast(s.Delayed, s.Delayed < mostDelayed),
+		s.Subscription, state, formatCount(s.Pending, s.Exact), oldest, atLeast(s.Delayed, s.Delayed < mostDelayed),
 		fmt.Sprint(s.KeysWaiting), fmt.Sprint(s.KeysHeld), fmt.Sprint(s.Dead), size(s.Retained),
 	}
 }

@@ -46,10 +46,10 @@ func (s *Sink) newClient(more ...kgo.Opt) (*kgo.Client, error) {
 	return c, nil
 }
 
-// during returns a context that ends when no broker answers; its cause is an [outbox.ErrSinkDown] with
+// withBroker returns a context that ends when no broker answers; its cause is an [outbox.ErrSinkDown] with
 // the reason. If no broker answered last time, it checks first, so that no record is given to a client
 // that cannot produce it. The caller calls stop when it no longer waits.
-func (w *brokerWatch) during(ctx context.Context) (watched context.Context, stop func()) {
+func (w *brokerWatch) withBroker(ctx context.Context) (watched context.Context, stop func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	if w.wasLost() {
 		if err := w.unreachable(watched); err != nil {

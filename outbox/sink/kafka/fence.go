@@ -51,7 +51,7 @@ func (s *Sink) fenceOthers(ctx context.Context, subscription, shards string) err
 		if !ours || err != nil || name == shards || !sink.Overlaps(own, other) {
 			continue
 		}
-		if err := s.bump(ctx, id); err != nil {
+		if err := s.raiseEpoch(ctx, id); err != nil {
 			return fmt.Errorf("fence %s: %w", id, err)
 		}
 	}
@@ -96,8 +96,8 @@ func list(ctx context.Context, b *kgo.Broker) (ids []string) {
 	return ids
 }
 
-// bump raises the producer epoch of a transactional ID that no relay may use any more.
-func (s *Sink) bump(ctx context.Context, id string) error {
+// raiseEpoch raises the producer epoch of a transactional ID that no relay may use any more.
+func (s *Sink) raiseEpoch(ctx context.Context, id string) error {
 	for {
 		req := kmsg.NewPtrInitProducerIDRequest()
 		req.TransactionalID = &id

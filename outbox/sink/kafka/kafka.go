@@ -281,7 +281,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if s.cfg.Transactional {
 		return s.deliverInTx(ctx, d)
 	}
-	ctx, stop := s.watch.during(ctx)
+	ctx, stop := s.watch.withBroker(ctx)
 	defer stop()
 	records := make([]*kgo.Record, len(d.Rows))
 	for i, row := range d.Rows {

@@ -92,7 +92,7 @@ func (s *Sink) initialise(ctx context.Context, id string, epoch int64) (*produce
 
 // load obtains a producer ID and epoch from the transaction coordinator.
 func (s *Sink) load(ctx context.Context, client *kgo.Client, id string) error {
-	ctx, stop := s.watch.during(ctx)
+	ctx, stop := s.watch.withBroker(ctx)
 	defer stop()
 	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the transaction coordinator", After: s.cfg.Timeout})
 	defer cancel()

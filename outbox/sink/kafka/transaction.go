@@ -64,7 +64,7 @@ func (s *Sink) deliverInTx(ctx context.Context, d outbox.Delivery) []error {
 		return []error{err}
 	}
 	whole := ctx
-	ctx, stop := s.watch.during(ctx)
+	ctx, stop := s.watch.withBroker(ctx)
 	defer stop()
 	select {
 	case p.txLock <- struct{}{}:

@@ -69,7 +69,7 @@ func (l *Ledger) JobWithoutPayload(number uint64) (Job, bool) {
 	if !ok {
 		return Job{}, false
 	}
-	return l.glance(i), true
+	return l.jobWithoutPayload(i), true
 }
 
 // IDAndPayload returns the ID and payload of a live job, which JobWithoutPayload leaves out.
@@ -82,13 +82,13 @@ func (l *Ledger) IDAndPayload(number uint64) (id ID, payload string) {
 }
 
 func (l *Ledger) view(i uint32) Job {
-	v := l.glance(i)
+	v := l.jobWithoutPayload(i)
 	j := l.jobs.at(i)
 	v.ID, v.Payload = j.packed().String(), j.payload()
 	return v
 }
 
-func (l *Ledger) glance(i uint32) Job {
+func (l *Ledger) jobWithoutPayload(i uint32) Job {
 	j := l.jobs.at(i)
 	t := l.times(i)
 	v := Job{

@@ -193,8 +193,8 @@ func (b *Bucket) at(step string) error {
 // errBusy is the error of a call that lost a thousand races.
 var errBusy = fmt.Errorf("%w: other writers won a thousand times in a row", blob.ErrUnavailable)
 
-// with adds a cause, if there is one, to a kind.
-func with(kind, cause error) error {
+// withCause adds a cause, if there is one, to a kind.
+func withCause(kind, cause error) error {
 	if cause == nil {
 		return kind
 	}
@@ -205,11 +205,11 @@ func with(kind, cause error) error {
 func withKind(err error) error {
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return with(blob.ErrDenied, err)
+		return withCause(blob.ErrDenied, err)
 	case errors.Is(err, os.ErrNotExist):
-		return with(blob.ErrNoBucket, err)
+		return withCause(blob.ErrNoBucket, err)
 	}
-	return with(blob.ErrUnavailable, err)
+	return withCause(blob.ErrUnavailable, err)
 }
 
 // asError gives an error the form of package blob. An error without a kind comes from a system call
@@ -220,7 +220,7 @@ func asError(op, key string, err error) error {
 	}
 	read := op == "read" || op == "list"
 	if op == "read" && unreadable(err) {
-		err = with(blob.ErrCorrupt, err)
+		err = withCause(blob.ErrCorrupt, err)
 	}
 	if answer := read && (errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrNotModified)); !answer &&
 		!blob.NotApplied(err) && !errors.Is(err, blob.ErrUnknownOutcome) {

@@ -21,7 +21,7 @@ func (b *Bucket) Retain(ctx context.Context, key, as string) error {
 	from, to := b.path(key), b.path(as)
 	entries, err := os.ReadDir(versions(from))
 	if err == nil || errors.Is(err, os.ErrNotExist) {
-		err = b.second(ctx, from, to)
+		err = b.linkName(ctx, from, to)
 	}
 	for _, entry := range entries {
 		if err != nil && !errors.Is(err, os.ErrExist) {
@@ -29,7 +29,7 @@ func (b *Bucket) Retain(ctx context.Context, key, as string) error {
 		}
 		// A replacement that was collected after it was listed does not belong to the object.
 		name := entry.Name()
-		if e := b.second(ctx, filepath.Join(versions(from), name), filepath.Join(versions(to), name)); !errors.Is(e, os.ErrNotExist) {
+		if e := b.linkName(ctx, filepath.Join(versions(from), name), filepath.Join(versions(to), name)); !errors.Is(e, os.ErrNotExist) {
 			err = e
 		}
 	}
@@ -42,8 +42,8 @@ func (b *Bucket) Retain(ctx context.Context, key, as string) error {
 	return asError("keep", key, err)
 }
 
-// second gives a file a second name, durably.
-func (b *Bucket) second(ctx context.Context, from, to string) error {
+// linkName gives a file a second name, durably.
+func (b *Bucket) linkName(ctx context.Context, from, to string) error {
 	if _, err := os.Lstat(from); err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ type walk struct {
 // dir lists the keys that begin with base, which is empty or ends with a slash.
 func (w *walk) dir(ctx context.Context, base string) error {
 	if err := ctx.Err(); err != nil {
-		return with(blob.ErrUnavailable, err)
+		return withCause(blob.ErrUnavailable, err)
 	}
 	path := w.bucket.path(base)
 	entries, err := os.ReadDir(path)

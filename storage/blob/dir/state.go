@@ -124,7 +124,7 @@ func (b *Bucket) create(ctx context.Context, key string, data []byte, h header) 
 	if err := b.link(ctx, tmp, path); err != nil {
 		if errors.Is(err, os.ErrExist) {
 			// The caller may act on the knowledge that the object exists: make it durable first.
-			return state{}, with(blob.ErrExists, b.syncDir(filepath.Dir(path)))
+			return state{}, withCause(blob.ErrExists, b.syncDir(filepath.Dir(path)))
 		}
 		return state{}, err
 	}
@@ -143,7 +143,7 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 	}
 	f.Close()
 	if !accepts(old) {
-		return state{}, with(blob.ErrChanged, b.syncDir(versions(path)))
+		return state{}, withCause(blob.ErrChanged, b.syncDir(versions(path)))
 	}
 	h.replaced = old.self
 	tmp, err := b.temporary(h, data)
@@ -154,7 +154,7 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 	next := state{root: old.root, n: old.n + 1, self: h.self}
 	if err := b.link(ctx, tmp, versionFile(path, next.root, next.n)); err != nil {
 		if errors.Is(err, os.ErrExist) {
-			return state{}, with(blob.ErrChanged, b.syncDir(versions(path)))
+			return state{}, withCause(blob.ErrChanged, b.syncDir(versions(path)))
 		}
 		return state{}, err
 	}
@@ -175,7 +175,7 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 func (b *Bucket) link(ctx context.Context, tmp, path string) error {
 	for range attempts {
 		if err := ctx.Err(); err != nil {
-			return with(blob.ErrUnavailable, err)
+			return withCause(blob.ErrUnavailable, err)
 		}
 		if err := b.at("link"); err != nil {
 			return err
@@ -216,7 +216,7 @@ func (b *Bucket) publish(dir string) error {
 		err = b.syncDir(dir)
 	}
 	if err != nil {
-		return with(blob.ErrUnknownOutcome, err)
+		return withCause(blob.ErrUnknownOutcome, err)
 	}
 	return nil
 }
@@ -224,15 +224,15 @@ func (b *Bucket) publish(dir string) error {
 // confirm checks whether the link was made in time; see the package comment.
 func (b *Bucket) confirm(path, tmp string, mine state) error {
 	if err := b.at("confirm"); err != nil {
-		return with(blob.ErrUnknownOutcome, err)
+		return withCause(blob.ErrUnknownOutcome, err)
 	}
 	if !isRoot(path, mine.root) {
-		return with(blob.ErrChanged, blob.ErrUnknownOutcome) // deleted, before the link or since
+		return withCause(blob.ErrChanged, blob.ErrUnknownOutcome) // deleted, before the link or since
 	}
 	top, err := highest(path, mine.root)
 	switch {
 	case err != nil:
-		return with(blob.ErrUnknownOutcome, err)
+		return withCause(blob.ErrUnknownOutcome, err)
 	case top == mine.n:
 		return nil
 	}
@@ -253,11 +253,11 @@ func (b *Bucket) wasCurrent(path, tmp string, mine state, top uint64) error {
 	info, err := os.Stat(tmp) // the same file under its first name
 	switch {
 	case err != nil:
-		return with(blob.ErrUnknownOutcome, err)
+		return withCause(blob.ErrUnknownOutcome, err)
 	case isMarked(info):
 		return nil
 	case !isRoot(path, mine.root):
-		return with(blob.ErrChanged, blob.ErrUnknownOutcome)
+		return withCause(blob.ErrChanged, blob.ErrUnknownOutcome)
 	}
 	// No reader has seen it, because a higher version existed before.
 	_ = os.Remove(versionFile(path, mine.root, mine.n))

@@ -266,7 +266,7 @@ func (v *validator) listen() {
 	if loopback(host) || v.Insecure || secured || !v.in.Serving {
 		return
 	}
-	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.lacking()).
+	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.missingSettings()).
 		Because("anyone who reaches that address could read what this node serves; nothing was started.")
 }
 
@@ -285,8 +285,8 @@ func (v *validator) advertise() {
 // leastInFlight is the minimum of api.max_in_flight. A lower limit would refuse ordinary calls.
 const leastInFlight = 1 << 20
 
-// lacking names the settings that an open listener lacks.
-func (v *validator) lacking() string {
+// missingSettings names the settings that an open listener lacks.
+func (v *validator) missingSettings() string {
 	var out []string
 	if v.API.TLS.Cert == "" {
 		out = append(out, "api.tls.cert and api.tls.key are not set (no encryption)")

@@ -90,7 +90,7 @@ type unitHandler struct{ slog.Handler }
 func (s unitHandler) Handle(ctx context.Context, r slog.Record) error {
 	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	r.Attrs(func(a slog.Attr) bool {
-		out.AddAttrs(spell(a))
+		out.AddAttrs(formatDurations(a))
 		return true
 	})
 	return s.Handler.Handle(ctx, out)
@@ -100,7 +100,7 @@ func (s unitHandler) Handle(ctx context.Context, r slog.Record) error {
 func (s unitHandler) WithAttrs(as []slog.Attr) slog.Handler {
 	out := make([]slog.Attr, len(as))
 	for i, a := range as {
-		out[i] = spell(a)
+		out[i] = formatDurations(a)
 	}
 	return unitHandler{s.Handler.WithAttrs(out)}
 }
@@ -110,14 +110,14 @@ func (s unitHandler) WithGroup(name string) slog.Handler {
 	return unitHandler{s.Handler.WithGroup(name)}
 }
 
-// spell formats the durations of an attribute with units, including those of a group.
-func spell(a slog.Attr) slog.Attr {
+// formatDurations formats the durations of an attribute with units, including those of a group.
+func formatDurations(a slog.Attr) slog.Attr {
 	if a.Value = a.Value.Resolve(); a.Value.Kind() != slog.KindGroup {
 		return units(nil, a)
 	}
 	var out []slog.Attr
 	for _, b := range a.Value.Group() {
-		out = append(out, spell(b))
+		out = append(out, formatDurations(b))
 	}
 	return slog.Attr{Key: a.Key, Value: slog.GroupValue(out...)}
 }

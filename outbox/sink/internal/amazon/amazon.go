@@ -236,20 +236,20 @@ func Classify(ctx context.Context, what string, fixed bool, err error) error {
 	case api == nil && ctx.Err() != nil:
 		return fmt.Errorf("%s: not confirmed: %w", what, context.Cause(ctx))
 	case api == nil:
-		return sink.Down(what, bare(err))
+		return sink.Down(what, withoutWrapping(err))
 	case has(missing, api.ErrorCode()) && !fixed:
 		return sink.Missing("%s: %s: %s", what, api.ErrorCode(), api.ErrorMessage())
 	case has(login, api.ErrorCode()), has(busy, api.ErrorCode()), status(err) >= 500:
-		return sink.Down(what, short(api))
+		return sink.Down(what, serviceMessage(api))
 	case has(missing, api.ErrorCode()), local(api.ErrorCode()), status(err) == 401, status(err) == 403:
 		if fixed {
-			return sink.Down(what, short(api))
+			return sink.Down(what, serviceMessage(api))
 		}
-		return fmt.Errorf("%s: %w", what, short(api))
+		return fmt.Errorf("%s: %w", what, serviceMessage(api))
 	case status(err) >= 400:
-		return sink.Permanent("%s: %w", what, short(api))
+		return sink.Permanent("%s: %w", what, serviceMessage(api))
 	default:
-		return fmt.Errorf("%s: %w", what, short(api))
+		return fmt.Errorf("%s: %w", what, serviceMessage(api))
 	}
 }
 

@@ -36,13 +36,13 @@ func status(err error) int {
 	return 0
 }
 
-// short returns the service's own text, without the client's wrapping.
-func short(api smithy.APIError) error {
+// serviceMessage returns the service's own text, without the client's wrapping.
+func serviceMessage(api smithy.APIError) error {
 	return fmt.Errorf("%s: %s", api.ErrorCode(), api.ErrorMessage())
 }
 
-// bare removes URLs from the client's error about a connection.
-func bare(err error) error {
+// withoutWrapping removes URLs from the client's error about a connection.
+func withoutWrapping(err error) error {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && r.Response != nil {
 		return fmt.Errorf("cannot understand the answer with status %d", r.HTTPStatusCode())
 	}

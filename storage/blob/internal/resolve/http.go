@@ -64,7 +64,7 @@ func Transport(ctx context.Context, err error) Answer {
 	}
 	answer := Answer{Effect: Unknown, Err: &blob.Error{Kind: blob.ErrUnavailable, Err: err}}
 	if ctx.Err() != nil {
-		answer.Err.Err = with(ctx.Err(), err)
+		answer.Err.Err = withCause(ctx.Err(), err)
 	}
 	switch {
 	case untrusted(err):

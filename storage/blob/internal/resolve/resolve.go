@@ -240,7 +240,7 @@ func (c Call) finish(e *blob.Error, doubt bool) error {
 func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
 	e := &blob.Error{Kind: blob.ErrUnavailable, Err: stopped}
 	if last != nil {
-		e.Kind, e.RetryAfter, e.Status, e.Err = last.Kind, last.RetryAfter, last.Status, with(stopped, last.Err)
+		e.Kind, e.RetryAfter, e.Status, e.Err = last.Kind, last.RetryAfter, last.Status, withCause(stopped, last.Err)
 	}
 	if e.Kind == nil && !doubt {
 		e.Kind = blob.ErrUnavailable
@@ -248,8 +248,8 @@ func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
 	return c.finish(e, doubt)
 }
 
-// with joins the end of the context and the last error before it, in one line.
-func with(stopped, cause error) error {
+// withCause joins the end of the context and the last error before it, in one line.
+func withCause(stopped, cause error) error {
 	if cause == nil || errors.Is(cause, stopped) {
 		return stopped
 	}
