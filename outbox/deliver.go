@@ -245,7 +245,7 @@ func (s *session) callOnce(ctx context.Context, rows []Row, from source) []error
 	began := time.Now()
 	d := Delivery{Subscription: s.r.cfg.Name, Epoch: s.a.Generation, Range: s.shards, Rows: rows}
 	spanned, spans := s.r.metrics.publishing(bounded, d)
-	errs := perRow(s.sendable(spanned, d), len(rows))
+	errs := perRow(s.deliverSendable(spanned, d), len(rows))
 	s.r.metrics.published(spans, time.Since(began), errs)
 	if errs != nil && bounded.Err() != nil {
 		return markHung(errs, limit)
@@ -253,10 +253,10 @@ func (s *session) callOnce(ctx context.Context, rows []Row, from source) []error
 	return errs
 }
 
-// sendable gives the sink only the rows that it can send. A row whose headers a line-based protocol
+// deliverSendable gives the sink only the rows that it can send. A row whose headers a line-based protocol
 // cannot carry can never be delivered. Such a row is in the log only if a publisher in another language
 // wrote it.
-func (s *session) sendable(ctx context.Context, d Delivery) []error {
+func (s *session) deliverSendable(ctx context.Context, d Delivery) []error {
 	var bad []error
 	var good []Row
 	var places []int
@@ -271,13 +271,13 @@ func (s *session) sendable(ctx context.Context, d Delivery) []error {
 		good, places = append(good, row), append(places, i)
 	}
 	if bad == nil {
-		return s.protected(ctx, d)
+		return s.deliverProtected(ctx, d)
 	}
 	if len(good) == 0 {
 		return bad
 	}
 	d.Rows = good
-	for n, err := range perRow(s.protected(ctx, d), len(good)) {
+	for n, err := range perRow(s.deliverProtected(ctx, d), len(good)) {
 		bad[places[n]] = err
 	}
 	return bad
@@ -298,8 +298,8 @@ func unsendable(row Row) error {
 	return nil
 }
 
-// protected calls the sink and turns a panic into an error.
-func (s *session) protected(ctx context.Context, d Delivery) (errs []error) {
+// deliverProtected calls the sink and turns a panic into an error.
+func (s *session) deliverProtected(ctx context.Context, d Delivery) (errs []error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("outbox sink panicked", "panic", fmt.Sprintf("%.500v", p), "stack", string(debug.Stack()))

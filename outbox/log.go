@@ -16,7 +16,7 @@ import (
 // A log is append-only and has any number of subscriptions, each with its own cursor rows. The cursor
 // rows of a subscription together cover the shards 0 … Shards-1 exactly once, from the moment the
 // subscription is known. A cursor row has an epoch, the generation of the relay that owns it, and a rev
-// that every write raises by one. It is written only by [Log.ClaimRequest] and by statements that compare range,
+// that every write raises by one. It is written only by [Log.Claim] and by statements that compare range,
 // epoch *and* rev.
 type Log interface {
 	// Claim takes the cursor rows of the range [RangeOf](Index, Instances) for an epoch, and returns a

@@ -16,21 +16,21 @@ const (
 type poller struct {
 	least, most time.Duration
 	pause       time.Duration // until the next read
-	fast        time.Time     // until then the pause is at most fastPause
+	fastUntil   time.Time     // until then the pause is at most fastPause
 }
 
-// read sets the pause after a read of the log.
-func (p *poller) read(rows int, polled bool, now time.Time) {
+// afterRead sets the pause after a read of the log.
+func (p *poller) afterRead(rows int, polled bool, now time.Time) {
 	if rows > 0 {
 		if p.pause = p.least; polled {
-			p.fast = now.Add(fastFor)
+			p.fastUntil = now.Add(fastFor)
 		}
 		return
 	}
 	if polled {
 		p.pause = min(2*p.pause, p.most)
 	}
-	if now.Before(p.fast) {
+	if now.Before(p.fastUntil) {
 		p.pause = min(p.pause, max(fastPause, p.least))
 	}
 }

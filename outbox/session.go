@@ -246,7 +246,7 @@ func (s *session) read(ctx context.Context, wake <-chan struct{}) {
 			s.window.enter(len(page.Rows))
 			s.dispatch(page)
 		}
-		poll.read(len(page.Rows), polled, time.Now())
+		poll.afterRead(len(page.Rows), polled, time.Now())
 		if page.More {
 			polled = false // the rest of a backlog says nothing about when messages are published
 			continue

@@ -71,8 +71,8 @@ func serverCPU(s *pgtest.Server) time.Duration {
 		} else if ppid != s.PID() {
 			continue
 		}
-		for _, ticks := range fields {
-			n, _ := strconv.ParseInt(ticks, 10, 64)
+		for _, rowReaders := range fields {
+			n, _ := strconv.ParseInt(rowReaders, 10, 64)
 			total += n
 		}
 	}

@@ -72,11 +72,11 @@ func (r *reader) readNext() error {
 			return nil
 		}
 	}
-	for r.ticks[r.next].done {
-		r.next = (r.next + 1) % len(r.ticks)
+	for r.rowReaders[r.next].done {
+		r.next = (r.next + 1) % len(r.rowReaders)
 	}
 	i := r.next
-	r.next = (r.next + 1) % len(r.ticks)
+	r.next = (r.next + 1) % len(r.rowReaders)
 	ctx, cancel := r.c.log.bounded(r.ctx)
 	defer cancel()
 	return r.c.log.session(ctx, &r.c.server, func(conn *pgx.Conn) error { return r.read(ctx, conn, i) })
@@ -84,13 +84,13 @@ func (r *reader) readNext() error {
 
 // read reads one chunk of part i.
 func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
-	p := &r.ticks[i]
+	p := &r.rowReaders[i]
 	if !p.set {
 		if err := r.start(ctx, conn, p); err != nil {
 			return err
 		}
 	}
-	f := &fetch{r: r, part: i, from: p.position}
+	f := &fetch{r: r, index: i, from: p.position}
 	limit := r.chunkRows()
 	if len(p.late) > 0 {
 		n := min(limit, len(p.late))
@@ -161,7 +161,7 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *rowReader) error 
 		return err
 	}
 	low := r.low
-	if len(r.ticks) > 1 {
+	if len(r.rowReaders) > 1 {
 		low = 0
 	}
 	if p.replayAfter != never {
@@ -191,7 +191,7 @@ func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *rowReader) error 
 // endChunk pushes the last batch of a chunk. If the row has reached the target, it ends the row's share of the
 // round. When all rows have reached it, they become one.
 func (r *reader) endChunk(f *fetch, i int) error {
-	p := &r.ticks[i]
+	p := &r.rowReaders[i]
 	b := f.batch()
 	ended := len(p.late) == 0 && p.scan >= p.upto
 	if ended {
@@ -203,12 +203,12 @@ func (r *reader) endChunk(f *fetch, i int) error {
 	}
 	b.after = p.position
 	round := false
-	for _, other := range r.ticks {
+	for _, other := range r.rowReaders {
 		round = round || !other.done
 	}
-	if !round && len(r.ticks) > 1 {
+	if !round && len(r.rowReaders) > 1 {
 		whole := rowReader{Range: r.c.Range, position: p.position, done: true}
-		r.ticks, r.next, b.whole = []rowReader{whole}, 0, true
+		r.rowReaders, r.next, b.whole = []rowReader{whole}, 0, true
 	}
 	r.push(b, f.count, round)
 	return nil
@@ -257,7 +257,7 @@ const (
 // fetch reads the rows of one chunk into batches.
 type fetch struct {
 	r       *reader
-	part    int
+	index   int      // of the row reader
 	from    position // position before the current batch
 	rows    []outbox.Row
 	bytes   int
@@ -334,7 +334,7 @@ func (f *fetch) row(v [][]byte) error {
 // batch returns the rows read since the last batch.
 func (f *fetch) batch() batch {
 	f.texts(f.rows)
-	b := batch{part: f.part, rows: f.rows, bytes: f.bytes, from: f.from, after: f.from}
+	b := batch{index: f.index, rows: f.rows, bytes: f.bytes, from: f.from, after: f.from}
 	f.rows, f.bytes = nil, 0
 	return b
 }

@@ -40,15 +40,15 @@ type reader struct {
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
 
-	ticks    []rowReader
-	target   view  // the snapshot that the round reads up to
-	upto     int64 // no message that target sees has a higher id
-	floor    int64 // the floor of target
-	low      int64 // transactions open in the snapshot of the only row have ids above it
-	next     int   // the row that is read next
-	page     outbox.Limit
-	size     int // average size of a message in bytes
-	polledAt time.Time
+	rowReaders []rowReader
+	target     view  // the snapshot that the round reads up to
+	upto       int64 // no message that target sees has a higher id
+	floor      int64 // the floor of target
+	low        int64 // transactions open in the snapshot of the only row have ids above it
+	next       int   // the row that is read next
+	page       outbox.Limit
+	size       int // average size of a message in bytes
+	polledAt   time.Time
 
 	served   []position // the positions after what Next has returned
 	markedID int64      // the last id drawn when a mark was last offered,
@@ -80,7 +80,7 @@ type rowReader struct {
 
 // batch is a piece of a chunk, in memory until Next returns it.
 type batch struct {
-	part  int
+	index int // of the row reader
 	rows  []outbox.Row
 	bytes int
 	from  position // position before the batch; with last set to a row's id, the position after that row
@@ -92,12 +92,12 @@ func (r *reader) begin(c *cursor) {
 	r.c, r.changed, r.readRev = c, make(chan struct{}, 1), c.rows[0].ReadRev
 	r.ctx, r.stop = context.WithCancel(c.log.ctx)
 	for _, p := range c.rows {
-		r.ticks = append(r.ticks, rowReader{Range: p.Range, position: p.position})
+		r.rowReaders = append(r.rowReaders, rowReader{Range: p.Range, position: p.position})
 		r.served = append(r.served, p.position)
 		r.round = r.round || p.to.at != ""
 		r.markedID, r.markedSnapshot = max(r.markedID, p.drawn), p.from.at
 	}
-	r.round = r.round || len(r.ticks) > 1
+	r.round = r.round || len(r.rowReaders) > 1
 	r.markedAt = time.Now()
 }
 
@@ -183,7 +183,7 @@ func (r *reader) take(limit *outbox.Limit) []outbox.Row {
 	if n := fitting(b, *limit); n < len(b.rows) {
 		rows, at := b.rows[:n:n], b.from
 		at.last = rows[n-1].Seq
-		r.served[b.part] = at
+		r.served[b.index] = at
 		for _, row := range rows {
 			b.bytes -= sizeOf(row)
 			r.bytes -= sizeOf(row)
@@ -194,7 +194,7 @@ func (r *reader) take(limit *outbox.Limit) []outbox.Row {
 	}
 	r.batches = r.batches[1:]
 	limit.Rows, limit.Bytes, r.bytes = limit.Rows-len(b.rows), limit.Bytes-b.bytes, r.bytes-b.bytes
-	if r.served[b.part] = b.after; b.whole {
+	if r.served[b.index] = b.after; b.whole {
 		r.served = []position{b.after}
 	}
 	return b.rows[:len(b.rows):len(b.rows)]
@@ -234,7 +234,7 @@ func (r *reader) mark() outbox.Mark {
 // found is true.
 func (r *reader) poll(ctx context.Context) (page outbox.Page, found bool, err error) {
 	r.c.log.extendIfDue(ctx)
-	idle := !r.round && r.ticks[0].replayAfter == never
+	idle := !r.round && r.rowReaders[0].replayAfter == never
 	seen, err := r.query(ctx, idle)
 	if err != nil {
 		return page, false, err
@@ -249,14 +249,14 @@ func (r *reader) poll(ctx context.Context) (page outbox.Page, found bool, err er
 		}
 		return page, true, nil
 	}
-	if !idle || seen.found || seen.drawn > r.ticks[0].floor+window {
+	if !idle || seen.found || seen.drawn > r.rowReaders[0].floor+window {
 		if seen, err = r.refreshFloor(ctx, seen); err == nil {
 			r.beginRound(seen)
 		}
 		return page, err == nil, err
 	}
 	// S2 sees nothing that S1 does not, so reading continues from S2.
-	p := &r.ticks[0]
+	p := &r.rowReaders[0]
 	p.from, p.floor = seen.now, r.floorOf(seen.now, p.floor)
 	r.served[0], r.upto = p.position, seen.drawn
 	if seen.drawn-r.markedID >= markEveryIDs || (seen.drawn > r.markedID || seen.blocksRemoval) && time.Since(r.markedAt) >= markAfter {
@@ -294,11 +294,11 @@ func (r *reader) beginRound(seen pollResult) {
 	r.round = true
 	r.mu.Unlock()
 	r.target, r.upto, r.floor = seen.now, seen.drawn, seen.drawn
-	for _, p := range r.ticks {
+	for _, p := range r.rowReaders {
 		r.floor = min(r.floor, r.floorOf(seen.now, p.floor))
 	}
-	for i := range r.ticks {
-		r.ticks[i].done = false
+	for i := range r.rowReaders {
+		r.rowReaders[i].done = false
 	}
 }
 
@@ -328,7 +328,7 @@ type pollResult struct {
 func (r *reader) query(ctx context.Context, probe bool) (s pollResult, err error) {
 	ctx, cancel := r.c.log.bounded(ctx)
 	defer cancel()
-	p, c := r.ticks[0], r.c
+	p, c := r.rowReaders[0], r.c
 	r.mu.Lock()
 	kept := r.markedSnapshot
 	r.mu.Unlock()
@@ -375,7 +375,7 @@ func (r *reader) query(ctx context.Context, probe bool) (s pollResult, err error
 		return s, err
 	}
 	r.polledAt = time.Now()
-	if len(r.ticks) == 1 && p.replayAfter == never { // a snapshot of another era does not compare
+	if len(r.rowReaders) == 1 && p.replayAfter == never { // a snapshot of another era does not compare
 		r.low = max(r.low, s.low)
 	}
 	r.mu.Lock()

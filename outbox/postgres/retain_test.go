@@ -466,12 +466,12 @@ func TestGaps(t *testing.T) {
 	if got := drain(t, c); !slices.Equal(got, []string{"0", "1"}) {
 		t.Errorf("got %v", got)
 	}
-	if c.reader.ticks[0].floor < 1 {
-		t.Errorf("the floor is %d", c.reader.ticks[0].floor)
+	if c.reader.rowReaders[0].floor < 1 {
+		t.Errorf("the floor is %d", c.reader.rowReaders[0].floor)
 	}
 	w.publish(text("k", "2"))
-	if got := drain(t, c); !slices.Equal(got, []string{"2"}) || c.reader.ticks[0].floor < 3_000_001 {
-		t.Errorf("got %v, the floor is %d", got, c.reader.ticks[0].floor)
+	if got := drain(t, c); !slices.Equal(got, []string{"2"}) || c.reader.rowReaders[0].floor < 3_000_001 {
+		t.Errorf("got %v, the floor is %d", got, c.reader.rowReaders[0].floor)
 	}
 }
 
@@ -489,7 +489,7 @@ func TestFloorAfterPause(t *testing.T) {
 	if got := drain(t, c); len(got) != 2*window {
 		t.Errorf("%d messages came", len(got))
 	}
-	if floor := c.reader.ticks[0].floor; floor < 2*window {
+	if floor := c.reader.rowReaders[0].floor; floor < 2*window {
 		t.Errorf("the floor is %d", floor)
 	}
 }

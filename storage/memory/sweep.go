@@ -21,9 +21,9 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 // SweepEvents implements [storage.Sweeper].
 func (s *Store) SweepEvents(ctx context.Context, fence daemon.Fence, keep storage.Retention, limit int) (int, error) {
 	return s.sweep(ctx, fence, "events", func(now time.Time) int {
-		cut := now.Add(-keep.Age)
-		n := s.state.sweepEvents(cut, keep, limit)
-		return n + s.state.commands.Sweep(cut, limit-n)
+		before := now.Add(-keep.Age)
+		n := s.state.sweepEvents(before, keep, limit)
+		return n + s.state.commands.Sweep(before, limit-n)
 	})
 }
 
@@ -45,12 +45,12 @@ func (s *Store) sweep(ctx context.Context, fence daemon.Fence, what string, step
 	return step(now), nil
 }
 
-// sweepNodes removes the oldest tombstones that ended before cut, and adverts that no row names any
+// sweepNodes removes the oldest tombstones that ended before before, and adverts that no row names any
 // more.
-func (s *state) sweepNodes(cut time.Time, limit int) int {
+func (s *state) sweepNodes(before time.Time, limit int) int {
 	var old []*member
 	for _, m := range s.order {
-		if !m.Present() && m.EndedAt.Before(cut) {
+		if !m.Present() && m.EndedAt.Before(before) {
 			old = append(old, m)
 		}
 	}
@@ -79,22 +79,22 @@ func (s *state) sweepAdverts() {
 }
 
 // sweepEvents removes events from the beginning of the history that exceed keep or were written
-// before cut. It stops at the first event that stays, so a clock that stepped makes no gap.
-func (s *state) sweepEvents(cut time.Time, keep storage.Retention, limit int) int {
+// before before. It stops at the first event that stays, so a clock that stepped makes no gap.
+func (s *state) sweepEvents(before time.Time, keep storage.Retention, limit int) int {
 	n := 0
-	for left := len(s.events); n < limit && left > 0 && (left > keep.MaxEvents || left > keep.MinEvents && s.events[n].At.Before(cut)); left-- {
+	for left := len(s.events); n < limit && left > 0 && (left > keep.MaxEvents || left > keep.MinEvents && s.events[n].At.Before(before)); left-- {
 		n++
 	}
 	s.dropEvents(n)
 	return n
 }
 
-// sweepLocks removes the oldest locks that were released before cut. The next holder of such a name
+// sweepLocks removes the oldest locks that were released before before. The next holder of such a name
 // still gets a higher number.
-func (s *state) sweepLocks(cut time.Time, limit int) int {
+func (s *state) sweepLocks(before time.Time, limit int) int {
 	var old []storage.Lock
 	for _, l := range s.locks {
-		if l.Free() && l.ExpiresAt.Before(cut) {
+		if l.Free() && l.ExpiresAt.Before(before) {
 			old = append(old, l)
 		}
 	}

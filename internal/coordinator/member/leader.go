@@ -101,7 +101,7 @@ func (l *leader) init() {
 	l.forget()
 	l.nodeStates = map[node.Incarnation]node.State{}
 	l.due = lease.Never
-	l.size = full()
+	l.size = newBatch()
 }
 
 // forget drops all sightings after the store was replaced by another one.
@@ -468,7 +468,7 @@ func (m *Member) commitNext(now lease.Instant) {
 		m.passDone(now)
 		return
 	}
-	n := l.size.of(len(l.changes))
+	n := l.size.atMost(len(l.changes))
 	commit := &storage.Commit{
 		Term: m.election.held.Ref(), StoreID: l.snap.StoreID, HighestGeneration: m.highestGeneration,
 		Changes: l.changes[:n:n], Nodes: l.nodes, Events: l.events, Commands: l.answers,

@@ -98,7 +98,7 @@ func (rs *runs) init() {
 	rs.live, rs.listed = map[daemon.Unit]*run{}, map[daemon.Unit]*listing{}
 	rs.ran, rs.endings = map[daemon.Unit]int64{}, map[daemon.Unit]ending{}
 	rs.pending = map[daemon.Unit]storage.UnitReport{}
-	rs.next, rs.size = lease.Never, full()
+	rs.next, rs.size = lease.Never, newBatch()
 }
 
 // runsValidUntil returns until when all runs of this node may go on without another answered heartbeat: the earliest
@@ -516,7 +516,7 @@ func (m *Member) sendReports(now lease.Instant) {
 		rs.batch = append(rs.batch, rep)
 	}
 	slices.SortFunc(rs.batch, func(a, b storage.UnitReport) int { return a.Unit.Compare(b.Unit) })
-	rs.batch = rs.batch[:rs.size.of(len(rs.batch))]
+	rs.batch = rs.batch[:rs.size.atMost(len(rs.batch))]
 	m.send(now, callReport, Call{Report: &storage.Report{
 		Node: m.cfg.Node, Seq: m.nextSeq(), StoreID: m.store.id, HighestGeneration: m.highestGeneration,
 		Units: slices.Clone(rs.batch),

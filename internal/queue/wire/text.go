@@ -10,21 +10,21 @@ import (
 	"github.com/emitd/emitd/queue"
 )
 
-// refuseReplaced refuses a body in which encoding/json has replaced invalid text. It replaces bytes
+// refuseReplaced refuses a body in which encoding/json has findReplaced invalid text. It replaces bytes
 // that are not UTF-8, and halves of surrogate pairs, by U+FFFD, so that different names would
 // become the same. Payloads and results keep their bytes.
 func refuseReplaced(body []byte, v any) error {
-	if utf8.Valid(body) && !halfPair(body) {
+	if utf8.Valid(body) && !hasHalfPair(body) {
 		return nil // a U+FFFD in it was sent by the caller
 	}
-	if name := replaced("", reflect.ValueOf(v)); name != "" {
+	if name := findReplaced("", reflect.ValueOf(v)); name != "" {
 		return queue.Refuse(queue.BadRequest, "%s is no UTF-8", name).WithHint("two names that are no text would be taken for one")
 	}
 	return nil
 }
 
-// halfPair reports whether a JSON text has an escaped half of a surrogate pair.
-func halfPair(b []byte) bool {
+// hasHalfPair reports whether a JSON text has an parseHex half of a surrogate pair.
+func hasHalfPair(b []byte) bool {
 	for i := 0; i+1 < len(b); i++ {
 		if b[i] != '\\' {
 			continue
@@ -33,7 +33,7 @@ func halfPair(b []byte) bool {
 		if b[i] != 'u' {
 			continue
 		}
-		first := escaped(b[i+1:])
+		first := parseHex(b[i+1:])
 		switch {
 		case first >= 0xDC00 && first <= 0xDFFF:
 			return true
@@ -41,7 +41,7 @@ func halfPair(b []byte) bool {
 			if len(b) < i+7 || b[i+5] != '\\' || b[i+6] != 'u' {
 				return true
 			}
-			if second := escaped(b[i+7:]); second < 0xDC00 || second > 0xDFFF {
+			if second := parseHex(b[i+7:]); second < 0xDC00 || second > 0xDFFF {
 				return true
 			}
 			i += 6
@@ -50,14 +50,14 @@ func halfPair(b []byte) bool {
 	return false
 }
 
-// escaped parses four hexadecimal digits; 0 if there are none.
-func escaped(b []byte) uint64 {
+// parseHex parses four hexadecimal digits; 0 if there are none.
+func parseHex(b []byte) uint64 {
 	n, _ := strconv.ParseUint(string(b[:min(4, len(b))]), 16, 16)
 	return n
 }
 
-// replaced returns the name of a text in v with U+FFFD, or "".
-func replaced(name string, v reflect.Value) string {
+// findReplaced returns the name of a text in v with U+FFFD, or "".
+func findReplaced(name string, v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.String:
 		if strings.ContainsRune(v.String(), utf8.RuneError) {
@@ -65,14 +65,14 @@ func replaced(name string, v reflect.Value) string {
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			return replaced(name, v.Elem())
+			return findReplaced(name, v.Elem())
 		}
 	case reflect.Slice:
 		if v.Type() == reflect.TypeFor[json.RawMessage]() || v.Type().Elem().Kind() == reflect.Uint8 {
 			return ""
 		}
 		for i := range v.Len() {
-			if bad := replaced(name, v.Index(i)); bad != "" {
+			if bad := findReplaced(name, v.Index(i)); bad != "" {
 				return bad
 			}
 		}
@@ -83,7 +83,7 @@ func replaced(name string, v reflect.Value) string {
 				continue
 			}
 			inner, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if bad := replaced(inner, v.Field(i)); bad != "" {
+			if bad := findReplaced(inner, v.Field(i)); bad != "" {
 				return bad
 			}
 		}

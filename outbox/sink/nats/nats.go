@@ -14,8 +14,8 @@
 // refuses all behind it. Those of other keys are then published in another chain.
 //
 // A chain needs a stream to which only this sink publishes. Another publisher breaks it, and so does a
-// stream with replicas whose fence is used. Then at most one message of a key is in flight, but all keys
-// of a delivery at once, and chains are tried again after a pause of 100 ms to 10 s. The same holds if
+// stream with replicas whose fence is used. Without chains, at most one message of each key is in flight, but
+// all keys of a delivery are sent at once. The sink tries chains again after a pause of 100 ms to 10 s. The same holds if
 // the user may not ask which stream binds a subject, unless Config.Stream names it.
 //
 // # The fence
@@ -36,7 +36,7 @@
 //
 //	message too large, subject invalid               permanent
 //	no stream has the subject                        permanent, if JetStream answers so
-//	not connected, login refused, no space (503)     the sink is down
+//	not awaitConnection, login refused, no space (503)     the sink is down
 //	the stream is full                               another attempt; Config.Stream: the sink is down
 //	another relay's marker                           fenced
 //	no acknowledgement within Config.Timeout, others another attempt
@@ -211,7 +211,7 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 		return nil
 	}
 	if ctx.Err() == nil && !s.conn.IsConnected() {
-		if err := s.connected(ctx); err != nil {
+		if err := s.awaitConnection(ctx); err != nil {
 			return []error{err}
 		}
 	}
@@ -298,8 +298,8 @@ func (s *Sink) otherKeys(ctx context.Context, d outbox.Delivery, errs []error, p
 	return errs
 }
 
-// connected waits for a connection, for at most Config.Timeout.
-func (s *Sink) connected(ctx context.Context) error {
+// awaitConnection waits for a connection, for at most Config.Timeout.
+func (s *Sink) awaitConnection(ctx context.Context) error {
 	bounded, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the server", After: s.cfg.Timeout})
 	defer cancel()
 	changes := s.conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
@@ -308,7 +308,7 @@ func (s *Sink) connected(ctx context.Context) error {
 		select {
 		case <-changes:
 		case <-bounded.Done():
-			return s.disconnected()
+			return s.errNotConnected()
 		}
 	}
 	if s.conn.IsClosed() {
@@ -317,8 +317,8 @@ func (s *Sink) connected(ctx context.Context) error {
 	return nil
 }
 
-// disconnected returns the error of a sink without a connection, with its cause.
-func (s *Sink) disconnected() error {
+// errNotConnected returns the error of a sink without a connection, with its cause.
+func (s *Sink) errNotConnected() error {
 	if err := s.conn.LastError(); err != nil {
 		return sink.Down("publish", errors.New("not connected: "+s.redact(err)))
 	}

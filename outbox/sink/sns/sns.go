@@ -162,8 +162,8 @@ func (s *Sink) publish(ctx context.Context, d outbox.Delivery, rows []int, messa
 	return errs
 }
 
-// isString is the type of all attributes.
-var isString = aws.String("String")
+// stringType is the type of all attributes.
+var stringType = aws.String("String")
 
 func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.PublishBatchRequestEntry {
 	e := types.PublishBatchRequestEntry{
@@ -171,7 +171,7 @@ func entry(n int, row outbox.Row, m amazon.Message, fifo bool) types.PublishBatc
 		MessageAttributes: make(map[string]types.MessageAttributeValue, len(m.Attributes)),
 	}
 	for _, a := range m.Attributes {
-		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: isString, StringValue: aws.String(a.Value)}
+		e.MessageAttributes[a.Name] = types.MessageAttributeValue{DataType: stringType, StringValue: aws.String(a.Value)}
 	}
 	if fifo {
 		e.MessageGroupId = aws.String(amazon.Group(row))

@@ -5,11 +5,11 @@ import "github.com/emitd/emitd/queue/internal/journal/owner"
 // Checkpoint is a checkpoint that is being written. Its methods never wait. They may be called from
 // any goroutine.
 type Checkpoint struct {
-	log   *Log
-	moved chan struct{}
-	done  chan struct{}
-	ended bool // done is closed; guarded by the log's mu, as is err
-	err   error
+	log        *Log
+	progressed chan struct{}
+	done       chan struct{}
+	ended      bool // done is closed; guarded by the log's mu, as is err
+	err        error
 }
 
 // Checkpoint begins a checkpoint of the state after all records appended so far. upTo is the
@@ -24,7 +24,7 @@ func (l *Log) Checkpoint() (c *Checkpoint, upTo uint64, err error) {
 	if err != nil {
 		return nil, 0, l.endError(err)
 	}
-	c = &Checkpoint{log: l, moved: make(chan struct{}, 1), done: make(chan struct{})}
+	c = &Checkpoint{log: l, progressed: make(chan struct{}, 1), done: make(chan struct{})}
 	l.ckpt = c
 	l.carryOut(effects)
 	return c, upTo, nil
@@ -62,7 +62,7 @@ func (c *Checkpoint) write(chunk []byte, add func(*owner.Machine, []byte) ([]own
 }
 
 // Backlog returns how many bytes are not stored yet. To bound memory, stop writing above about 16
-// MiB until Moved is signalled. Bytes that do not fill a part stay in the backlog until Commit.
+// MiB until Progressed is signalled. Bytes that do not fill a part stay in the backlog until Commit.
 func (c *Checkpoint) Backlog() int {
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Checkpoint) Backlog() int {
 }
 
 // Progressed is signalled when the backlog shrank and when the checkpoint ended.
-func (c *Checkpoint) Progressed() <-chan struct{} { return c.moved }
+func (c *Checkpoint) Progressed() <-chan struct{} { return c.progressed }
 
 // Commit declares the state complete. keep lists the slots up to upTo to which the state refers
 // (payloads that Log.Read returns). They are not deleted while this checkpoint or the one before it
@@ -132,7 +132,7 @@ func (c *Checkpoint) end(err error) {
 
 func (c *Checkpoint) signal() {
 	select {
-	case c.moved <- struct{}{}:
+	case c.progressed <- struct{}{}:
 	default:
 	}
 }

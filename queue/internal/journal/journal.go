@@ -82,7 +82,7 @@
 //   - takeover.go: replaceHead sends R1; rereadHead reads HEAD again for R4.
 //   - replay.go: readAhead reads parts and slots, and advance emits them in order (R2). createFence
 //     writes the fence (R3).
-//   - trail.go and tail.go decide whether an empty slot is the end of the log or a lost segment.
+//   - logwalk.go and tail.go decide whether an empty slot is the end of the log or a lost segment.
 //   - commit.go: beginOwnership begins with the first slot (R5).
 //
 // # Committing

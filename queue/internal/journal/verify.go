@@ -476,13 +476,13 @@ func (v *verifier) log(ctx context.Context) error {
 // follow verifies the log from a checkpoint to its end, or up to the slot to. With to, the slots
 // are spare: only the previous checkpoint needs them.
 func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64) error {
-	t := owner.NewTrail(&v.found.Head, from)
+	t := owner.NewLogWalk(&v.found.Head, from)
 	t.Slots = v.slots
 	spare := to != 0
 	for !spare || t.At < to {
 		key := format.SlotKey(t.At)
 		if closed, older := t.Closed(); closed {
-			v.trailProblem(older, spare)
+			v.walkProblem(older, spare)
 			return nil
 		}
 		o := v.objects[key]
@@ -496,7 +496,7 @@ func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64
 				return err
 			}
 			if o = found; errors.Is(o.err, blob.ErrNotFound) {
-				v.trailProblem(why, spare)
+				v.walkProblem(why, spare)
 				if until == t.At { // it is the end of the log, or that is not known
 					return nil
 				}
@@ -506,7 +506,7 @@ func (v *verifier) follow(ctx context.Context, from format.Checkpoint, to uint64
 			v.objects[key] = o
 		}
 		if why := v.fits(&t, o); why != nil {
-			v.trailProblem(why, spare)
+			v.walkProblem(why, spare)
 			t.Skip(t.At + 1)
 			continue
 		}
@@ -534,7 +534,7 @@ func (v *verifier) header(slot uint64) (format.Header, error) {
 	return o.header, nil
 }
 
-// fits returns what is wrong with the object in the trail's next slot.
+// fits returns what is wrong with the object in the next slot of the walk.
 func (v *verifier) fits(t *owner.LogWalk, o *object) error {
 	if o.err != nil {
 		return &owner.ObjectError{Key: format.SlotKey(t.At), Kind: kindOf(o.err), Err: o.err}
@@ -542,8 +542,8 @@ func (v *verifier) fits(t *owner.LogWalk, o *object) error {
 	return cmp.Or(t.CheckHead(o.header), t.CheckSegment(o.header))
 }
 
-// trailProblem adds an error of a trail as a problem.
-func (v *verifier) trailProblem(err error, spare bool) {
+// walkProblem adds an error of a walk as a problem.
+func (v *verifier) walkProblem(err error, spare bool) {
 	o, ok := errors.AsType[*owner.ObjectError](err)
 	if !ok {
 		return

@@ -51,7 +51,7 @@ func noETag() resolve.Answer {
 	return resolve.Answer{Effect: resolve.Unknown, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
 }
 
-// stat reads the metadata of an object. It is no error if there is none.
+// stat reads the nonceOf of an object. It is no error if there is none.
 func (b *Bucket) stat(ctx context.Context, key string) (resolve.ObjectInfo, resolve.Answer) {
 	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))})
 	if err != nil {
@@ -65,11 +65,11 @@ func (b *Bucket) stat(ctx context.Context, key string) (resolve.ObjectInfo, reso
 	if version == "" {
 		return resolve.ObjectInfo{}, noETag()
 	}
-	return resolve.ObjectInfo{Exists: true, Nonce: metadata(out.Metadata), Version: version}, resolve.Answer{}
+	return resolve.ObjectInfo{Exists: true, Nonce: nonceOf(out.Metadata), Version: version}, resolve.Answer{}
 }
 
-// metadata finds the nonce. Some stores change the case of names.
-func metadata(m map[string]string) string {
+// nonceOf finds the nonce. Some stores change the case of names.
+func nonceOf(m map[string]string) string {
 	for name, value := range m {
 		if strings.EqualFold(name, nonceName) {
 			return value

@@ -118,11 +118,11 @@ func (f *flagValue) Set(s string) error {
 	return nil
 }
 
-// short maps the flags that have a shorter name to their key.
-var short = map[string]string{"store": "store.url", "objects": "objects.url", "node-name": "node.name"}
+// flagAliases maps the flags that have a shorter name to their key.
+var flagAliases = map[string]string{"store": "store.url", "objects": "objects.url", "node-name": "node.name"}
 
-// shown lists the flags that help shows. Every other key is a flag as well.
-var shown = []string{"store", "objects", "node-name", "listen", "profile", "cluster", "insecure"}
+// shownFlags lists the flags that help shows. Every other key is a flag as well.
+var shownFlags = []string{"store", "objects", "node-name", "listen", "profile", "cluster", "insecure"}
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -258,14 +258,14 @@ func (a *app) bind(flags *pflag.FlagSet) {
 		}
 	}
 	isShown := map[string]bool{}
-	for _, name := range shown {
+	for _, name := range shownFlags {
 		isShown[name] = true
 	}
 	for _, k := range config.Keys() {
 		keys[k.Path] = k
 		add(k.Flag(), k, !isShown[k.Flag()])
 	}
-	for name, path := range short {
+	for name, path := range flagAliases {
 		add(name, keys[path], false)
 	}
 	flags.Var(a.metaFlag("config"), "config", "config file; also "+config.FileEnv+", else "+config.DefaultFile+" if there is one")
@@ -282,7 +282,7 @@ func (a *app) metaFlag(name string) *flagValue {
 // checkFlags refuses a key that is given under both of its names, and an invalid timeout. It records that
 // the arguments are valid.
 func (a *app) checkFlags() error {
-	for name, path := range short {
+	for name, path := range flagAliases {
 		s, l := a.flags[name], a.flags[strings.ReplaceAll(path, "_", "-")]
 		if s.given && l.given && s.text != l.text {
 			return fault.New(fault.Usage, "--%s and --%s are the same setting and have different values", name, strings.ReplaceAll(path, "_", "-"))
@@ -317,7 +317,7 @@ func (a *app) input() config.Input {
 	for name, v := range a.flags {
 		if v.given && v.path != "" {
 			in.Flags[v.path] = v.text
-			if _, ok := short[name]; ok {
+			if _, ok := flagAliases[name]; ok {
 				in.Flagged[v.path] = name
 			}
 		}

@@ -26,10 +26,7 @@ import (
 // twice, to a queue with a worker and to a webhook in this process.
 //
 //	orders ──▶ outbox ──┬─ demo-queue ───▶ queue demo ──▶ worker
-//	                    └─ demo-webhook ─▶ POST /orders, which refuses orders of nothing
-//
-//	orders ──▶ outbox ──┬─ demo-queue ───▶ queue demo ──▶ worker
-//	                    └─ demo-webhook ─▶ POST /orders, which refuses orders of nothing
+//	                    └─ demo-webhook ─▶ POST /orders, which refuses orders without an amount
 type demo struct {
 	board    *console
 	listener net.Listener

@@ -56,8 +56,8 @@ func (m *Machine) isLogEnd() bool {
 	return false
 }
 
-// acknowledged asks the trail about the empty slot At. known is false while slots are being read
-// that may change the answer.
+// acknowledged finds out whether slots from the empty slot At on were acknowledged; see LogWalk.ProveAcked.
+// known is false while slots are being read that may change the answer.
 func (m *Machine) acknowledged() (until uint64, why error, known bool) {
 	t := m.takeover
 	known = true

@@ -177,7 +177,7 @@ func (m *Machine) replaceHead(old format.Head, version string) {
 	start := old.Checkpoint.Start()
 	m.attemptNonces[mine.Nonce] = true
 	*m.takeover = takeover{
-		LogWalk: NewTrail(&old, old.Checkpoint), replaced: old, newHead: mine, claimSent: true, nextAhead: start, budget: firstBudget,
+		LogWalk: NewLogWalk(&old, old.Checkpoint), replaced: old, newHead: mine, claimSent: true, nextAhead: start, budget: firstBudget,
 		objects: old.Checkpoint.Objects(), parts: map[int]*format.Segment{}, readAhead: map[uint64]*found{}, reading: map[uint64]bool{}, barriers: map[uint64]*Write{},
 		keptDue: old.Checkpoint.Kept > 0, listing: true, reread: map[uint64]bool{},
 	}

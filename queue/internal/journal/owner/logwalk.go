@@ -37,8 +37,8 @@ type LogWalk struct {
 	previousPutID uint64 // put ID of the segment before At; 0: not known
 }
 
-// NewTrail returns a LogWalk that begins behind a checkpoint of the journal.
-func NewTrail(h *format.Head, c format.Checkpoint) LogWalk {
+// NewLogWalk returns a LogWalk that begins behind a checkpoint of the journal.
+func NewLogWalk(h *format.Head, c format.Checkpoint) LogWalk {
 	t := LogWalk{
 		At: c.Start(), AckedBelow: max(h.AckedBelow, h.Closed, h.Checkpoint.Slot), Window: uint64(max(h.Window, 1)),
 		last: h.Epoch, closed: h.Closed, previousPutID: c.LastPutID,
