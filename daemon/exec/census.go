@@ -72,7 +72,7 @@ func (c *census) owner(p process, leaders map[int]*guardedRun) *guardedRun {
 		switch {
 		case p.ppid == self:
 			if found == nil {
-				found = firstWard(leaders[p.sid], c.g.marked(p))
+				found = firstWard(leaders[p.sid], c.g.runOfMark(p))
 			}
 			return found
 		case !known || p.ppid <= 1:
@@ -176,8 +176,8 @@ func marksOf(env [][]byte) []string {
 	return out
 }
 
-// marked returns the run that a process was started for, according to its environment.
-func (g *guard) marked(p process) *guardedRun {
+// runOfMark returns the run that a process was started for, according to its environment.
+func (g *guard) runOfMark(p process) *guardedRun {
 	if p.name == roleGuardian { // a process that is being started, or the guardian itself
 		return nil
 	}

@@ -156,7 +156,7 @@ func (r *run) supervise(ctx context.Context) {
 		case <-r.group.gone:
 			return
 		case <-r.link.gone:
-			r.unguarded()
+			r.endUnguarded()
 			return
 		}
 	}
@@ -200,8 +200,8 @@ func (r *run) killGroup() {
 	}
 }
 
-// unguarded ends a run whose guardian has ended. It returns when the process group is gone too.
-func (r *run) unguarded() {
+// endUnguarded ends a run whose guardian has ended. It returns when the process group is gone too.
+func (r *run) endUnguarded() {
 	if r.isGone() {
 		return // the guardian reported the end before it ended itself
 	}

@@ -117,9 +117,9 @@ func (s Schema) down(step Step) string {
 	return step.Down + fmt.Sprintf("delete from %s where version = %d;\n", s.Table, step.Version)
 }
 
-// locked runs one transaction that excludes other migrations of this scope. If the program is
+// withLock runs one transaction that excludes other migrations of this scope. If the program is
 // stopped in it, or its host fails, the server rolls it back, so that others do not wait for long.
-func (s Schema) locked(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
+func (s Schema) withLock(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "select pg_catalog.set_config('idle_in_transaction_session_timeout', '5s', true), pg_catalog.set_config('search_path', $2, true), "+
 			"pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0::bigint))", s.Scope+":migrate", SearchPath); err != nil {
@@ -132,7 +132,7 @@ func (s Schema) locked(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) erro
 // bootstrap creates what the first step needs. It does not create a schema that exists, because
 // that would need a privilege on the database for nothing.
 func (s Schema) bootstrap(ctx context.Context, conn *pgx.Conn) error {
-	return s.locked(ctx, conn, func(tx pgx.Tx) error {
+	return s.withLock(ctx, conn, func(tx pgx.Tx) error {
 		var schema, table bool
 		err := tx.QueryRow(ctx, "select to_regnamespace($1) is not null, to_regclass($2) is not null", quoted(s.Name), s.Table).Scan(&schema, &table)
 		if err == nil && !schema {
@@ -148,7 +148,7 @@ func (s Schema) bootstrap(ctx context.Context, conn *pgx.Conn) error {
 // step applies the next step towards a version; nil if that version is reached. It reads the
 // version under the lock.
 func (s Schema) step(ctx context.Context, conn *pgx.Conn, target int) (taken *Step, err error) {
-	err = s.locked(ctx, conn, func(tx pgx.Tx) error {
+	err = s.withLock(ctx, conn, func(tx pgx.Tx) error {
 		have, err := s.Applied(ctx, tx)
 		if err != nil {
 			return err

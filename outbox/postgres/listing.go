@@ -79,8 +79,8 @@ func (l *Log) List(ctx context.Context, f outbox.Filter) (out []outbox.Entry, er
 	return out, nil
 }
 
-// listed returns number and kind of the messages that a filter selects, in log order. Nil seqs means all.
-func (q *query) listed(f outbox.Filter, seqs []int64) (found []ranges.Listed) {
+// selected returns number and kind of the messages that a filter selects, in log order. Nil seqs means all.
+func (q *query) selected(f outbox.Filter, seqs []int64) (found []ranges.Listed) {
 	q.each(`select id, what from (select p.id, p.what from (`+listing+`) p (`+listedNames+`) union all select p.id, p.what from (`+deadListing+`) p (`+listedNames+`)) e order by id`,
 		filterArgs(f, seqs), func(row pgx.Rows) error {
 			var m ranges.Listed
@@ -107,7 +107,7 @@ func (l *Log) SettleAll(ctx context.Context, f outbox.Filter, to outbox.Kind, dr
 		if q.number(`select count(*) from ~outbox_subscription where name = $1`, f.Subscription) == 0 && q.err == nil {
 			return fmt.Errorf("the subscription is %w", outbox.ErrNotFound)
 		}
-		chosen = b.Select(q.listed(b.Filter, nil))
+		chosen = b.Select(q.selected(b.Filter, nil))
 		return q.err
 	})
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *Log) SettleAll(ctx context.Context, f outbox.Filter, to outbox.Kind, dr
 	}
 	return b.Run(chosen, func(seqs []int64) (done []ranges.Listed, err error) {
 		err = l.change(ctx, "change messages of", f.Subscription, func(q *query) error {
-			done = b.Select(q.listed(b.Filter, seqs))
+			done = b.Select(q.selected(b.Filter, seqs))
 			q.settleAll(f.Subscription, to, done)
 			return nil
 		})

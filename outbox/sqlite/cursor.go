@@ -98,7 +98,7 @@ func (c *cursor) Next(ctx context.Context, limit outbox.Limit) (outbox.Page, err
 // next reads a page and returns the position after it.
 func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64, err error) {
 	pos = c.pos
-	if err := c.owned(q); err != nil {
+	if err := c.checkOwned(q); err != nil {
 		return page, pos, err
 	}
 	var oldest, end int64
@@ -130,9 +130,9 @@ func (c *cursor) next(q *query, limit outbox.Limit) (page outbox.Page, pos int64
 	return page, pos, nil
 }
 
-// owned checks that the rows still belong to this claim, are untouched by operators, and are in the same
+// checkOwned checks that the rows still belong to this claim, are untouched by operators, and are in the same
 // file.
-func (c *cursor) owned(q *query) error {
+func (c *cursor) checkOwned(q *query) error {
 	if !os.SameFile(c.file, q.s.File) {
 		return errReplaced
 	}

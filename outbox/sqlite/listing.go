@@ -110,8 +110,8 @@ func (l *Log) List(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error)
 	return out, nil
 }
 
-// listed returns number and kind of the messages that a filter selects, in log order. Nil seqs means all.
-func (q *query) listed(f outbox.Filter, seqs []int64) (found []ranges.Listed) {
+// selected returns number and kind of the messages that a filter selects, in log order. Nil seqs means all.
+func (q *query) selected(f outbox.Filter, seqs []int64) (found []ranges.Listed) {
 	text, args := listing(f, seqs, "id, kind")
 	q.each(text+" ORDER BY id", args, func(scan func(...any) error) (bool, error) {
 		var m ranges.Listed
@@ -135,7 +135,7 @@ func (l *Log) SettleAll(ctx context.Context, f outbox.Filter, to outbox.Kind, dr
 		if err := q.known(f.Subscription); err != nil {
 			return err
 		}
-		chosen = b.Select(q.listed(b.Filter, nil))
+		chosen = b.Select(q.selected(b.Filter, nil))
 		return q.err
 	})
 	if err != nil {
@@ -143,7 +143,7 @@ func (l *Log) SettleAll(ctx context.Context, f outbox.Filter, to outbox.Kind, dr
 	}
 	return b.Run(chosen, func(seqs []int64) (done []ranges.Listed, err error) {
 		err = l.change(ctx, "change messages of", f.Subscription, func(q *query) error {
-			done = b.Select(q.listed(b.Filter, seqs))
+			done = b.Select(q.selected(b.Filter, seqs))
 			for _, m := range done {
 				q.settle(f.Subscription, to, m)
 			}

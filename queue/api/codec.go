@@ -37,8 +37,8 @@ func storeReason(m proto.Message, why error) {
 	m.ProtoReflect().SetUnknown(protowire.AppendString(b, text))
 }
 
-// decoded refuses calls whose body could not be decoded, or has too many elements.
-func (h *Handler) decoded() connect.Interceptor {
+// refuseUndecoded refuses calls whose body could not be decoded, or has too many elements.
+func (h *Handler) refuseUndecoded() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 			m, ok := r.Any().(proto.Message)

@@ -25,7 +25,7 @@ const headerTag = "Emitd-Tag"
 func (h *Handler) rpc() {
 	options := []connect.HandlerOption{
 		connect.WithReadMaxBytes(int(h.limiter.maxBody)), connect.WithCompressMinBytes(4 << 10),
-		connect.WithCodec(jsonCodec{}), connect.WithCodec(binaryCodec{}), connect.WithInterceptors(h.decoded()),
+		connect.WithCodec(jsonCodec{}), connect.WithCodec(binaryCodec{}), connect.WithInterceptors(h.refuseUndecoded()),
 	}
 	path, service := osqueuev1connect.NewQueueServiceHandler(osqueueService{h}, options...)
 	h.mount(path, h.rpcBodies(service))

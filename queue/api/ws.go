@@ -202,26 +202,26 @@ func (h *Handler) dispatch(ctx context.Context, in *received) (out response) {
 	defer func() {
 		if why := recover(); why != nil {
 			h.log.ErrorContext(ctx, "queue call", "panic", why, "stack", string(debug.Stack()))
-			out = h.refused(ctx, m.ID, queue.Refuse(refusal.Internal, "an error on the server's side; see its log"))
+			out = h.refusalResponse(ctx, m.ID, queue.Refuse(refusal.Internal, "an error on the server's side; see its log"))
 		}
 	}()
 	if err := wire.Decode(in.text, &m); err != nil {
-		return h.refused(ctx, nil, err)
+		return h.refusalResponse(ctx, nil, err)
 	}
 	if len(m.ID) > socketMaxID {
-		return h.refused(ctx, nil, queue.Refuse(queue.BadRequest, "id: %d bytes, at most %d", len(m.ID), socketMaxID))
+		return h.refusalResponse(ctx, nil, queue.Refuse(queue.BadRequest, "id: %d bytes, at most %d", len(m.ID), socketMaxID))
 	}
 	if in.call == nil {
-		return h.refused(ctx, m.ID, errTooManyCalls())
+		return h.refusalResponse(ctx, m.ID, errTooManyCalls())
 	}
 	result, err := h.socketCall(ctx, m)
 	if err != nil {
-		return h.refused(ctx, m.ID, err)
+		return h.refusalResponse(ctx, m.ID, err)
 	}
 	return response{ID: null(m.ID), OK: true, Result: result}
 }
 
-func (h *Handler) refused(ctx context.Context, id json.RawMessage, err error) response {
+func (h *Handler) refusalResponse(ctx context.Context, id json.RawMessage, err error) response {
 	return response{ID: null(id), Error: refusal.ProblemOf(h.refusal(ctx, err))}
 }
 

@@ -66,7 +66,7 @@ func (p *prober) conditions(ctx context.Context) error {
 		return err
 	}
 	if _, err := p.Create(ctx, key, []byte("two")); !errors.Is(err, ErrExists) {
-		return p.ignored(err, "a second create of one key succeeded (If-None-Match)", "a refusal (412)")
+		return p.ignoredCondition(err, "a second create of one key succeeded (If-None-Match)", "a refusal (412)")
 	}
 	second, err := p.Replace(ctx, key, []byte("three"), first)
 	if errors.Is(err, ErrChanged) {
@@ -79,13 +79,13 @@ func (p *prober) conditions(ctx context.Context) error {
 		return unfit("different bytes have the same version", "a new version")
 	}
 	if _, err := p.Replace(ctx, key, []byte("four"), first); !errors.Is(err, ErrChanged) {
-		return p.ignored(err, "a replacement of a stale version succeeded (If-Match)", "a refusal (412)")
+		return p.ignoredCondition(err, "a replacement of a stale version succeeded (If-Match)", "a refusal (412)")
 	}
 	return nil
 }
 
-// ignored distinguishes a store that ignores a condition from one that returns another error.
-func (p *prober) ignored(err error, did, expected string) error {
+// ignoredCondition distinguishes a store that ignores a condition from one that returns another error.
+func (p *prober) ignoredCondition(err error, did, expected string) error {
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (s *Store) explain(err error) error {
 	}
 	switch sqlitefile.Code(err) {
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED:
-		return s.locked(err)
+		return s.lockError(err)
 	case lib.SQLITE_READONLY, lib.SQLITE_PERM:
 		return file("cannot be written", "make the file, its -wal and -shm files and its directory writable for this user, on a file system that is not mounted read-only")
 	case lib.SQLITE_CANTOPEN:
@@ -100,9 +100,9 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
-// locked makes the error of a call that waited for the lock in vain; it names the holder. For a
+// lockError makes the error of a call that waited for the lock in vain; it names the holder. For a
 // cancelled call it says only that it was cancelled.
-func (s *Store) locked(err error) error {
+func (s *Store) lockError(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return context.Canceled
 	}

@@ -112,7 +112,7 @@ func (s *Store) beginFenced(ctx context.Context, db *sql.DB, f daemon.Fence) (tx
 		return err
 	})
 	if sqlitefile.IsBusy(err) {
-		return nil, s.locked(err)
+		return nil, s.lockError(err)
 	}
 	if err != nil {
 		return nil, withCause(ctx, err)

@@ -114,7 +114,7 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 	select {
 	case c = <-s.writer:
 	case <-ctx.Done():
-		return s.locked(ctx.Err())
+		return s.lockError(ctx.Err())
 	}
 	defer func() { s.writer <- c }()
 	c, err := s.ready(ctx, c, s.openWriter)

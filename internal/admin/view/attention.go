@@ -166,7 +166,7 @@ func (v *viewer) aboutUnits(s Status, add notify) {
 		}
 		group := rest[:n]
 		rest = rest[n:]
-		v.unassigned(group, add)
+		v.addUnassigned(group, add)
 		v.crashing(group, add)
 		for _, u := range group {
 			v.overdue(u, add)
@@ -174,9 +174,9 @@ func (v *viewer) aboutUnits(s Status, add notify) {
 	}
 }
 
-// unassigned adds a notice about unassigned units. For those that no node can take, it gives the reason
+// addUnassigned adds a notice about unassigned units. For those that no node can take, it gives the reason
 // of the one that has waited longest.
-func (v *viewer) unassigned(group []Unit, add notify) {
+func (v *viewer) addUnassigned(group []Unit, add notify) {
 	var free []Unit
 	for _, u := range group {
 		if u.State == daemon.Unassigned {

@@ -151,7 +151,7 @@ func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
 		for _, sub := range o.Subscriptions {
 			sub.sinkDown(add)
 			sub.stuck(add)
-			sub.behind(limit, add)
+			sub.addBehind(limit, add)
 		}
 	})
 }
@@ -180,8 +180,8 @@ func (s OutboxStats) stuck(add notify) {
 	}
 }
 
-// behind adds a notice about messages that have waited too long although the sink is not down.
-func (s OutboxStats) behind(limit time.Duration, add notify) {
+// addBehind adds a notice about messages that have waited too long although the sink is not down.
+func (s OutboxStats) addBehind(limit time.Duration, add notify) {
 	if s.Pending == 0 || limit == 0 || time.Duration(s.OldestAgeMS)*time.Millisecond <= limit || s.down() {
 		return
 	}

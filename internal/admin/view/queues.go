@@ -60,15 +60,15 @@ func (s *Status) AddQueues(q *Queues, limit time.Duration) {
 			add(warning, "queues", "emitd queue ls", "the state of the queues is not known: %s", q.Problem)
 		}
 		for _, one := range q.Queues {
-			one.unserved(add)
+			one.addUnserved(add)
 			one.dead(add)
 			one.waiting(limit, add)
 		}
 	})
 }
 
-// unserved adds a notice about a queue whose state is unknown.
-func (q QueueStats) unserved(add notify) {
+// addUnserved adds a notice about a queue whose state is unknown.
+func (q QueueStats) addUnserved(add notify) {
 	if q.Problem != "" {
 		add(failing, "queue "+q.Queue, "emitd queue stats "+q.Queue, "queue %s does not answer: %s", q.Queue, firstLine(q.Problem))
 	}

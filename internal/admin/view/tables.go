@@ -202,7 +202,7 @@ func (e Explained) Table(w io.Writer, s Status) error {
 		b.WriteString("\n")
 	}
 	b.WriteString(e.next() + "\n")
-	e.declared(&b, s)
+	e.writeDeclared(&b, s)
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return err
 	}
@@ -221,8 +221,8 @@ func (e Explained) Table(w io.Writer, s Status) error {
 // mostOthers bounds how many nodes with another declaration of a daemon are named.
 const mostOthers = 8
 
-// declared writes which node's spec of the daemon is used and why, and which nodes declare another.
-func (e Explained) declared(b *strings.Builder, s Status) {
+// writeDeclared writes which node's spec of the daemon is used and why, and which nodes declare another.
+func (e Explained) writeDeclared(b *strings.Builder, s Status) {
 	d := e.Plan.Declared
 	rank := func(revision int64, first time.Time) string {
 		return fmt.Sprintf("revision %d, registered %s ago", revision, short(max(s.At.Sub(first), 0)))

@@ -352,8 +352,8 @@ type whyFree struct {
 	nowhere bool
 }
 
-// retired says what happens to a unit of a daemon that is no longer declared. It needs no action.
-func (v *viewer) retired(since time.Time) string {
+// whenRetiredGoes says what happens to a unit of a daemon that is no longer declared. It needs no action.
+func (v *viewer) whenRetiredGoes(since time.Time) string {
 	if left := v.Timing.RetireAfter() - v.age(since); left > 0 {
 		return "it disappears from the list in " + Exact(left) + " unless a node that declares it returns"
 	}
@@ -367,7 +367,7 @@ func (v *viewer) whyFree(leader *Leader) map[daemon.Unit]whyFree {
 		u := &v.plan.Unplaced[i]
 		text := u.String()
 		if u.Why.Rule == plan.NotAdvertised {
-			text += "; " + v.retired(u.Since)
+			text += "; " + v.whenRetiredGoes(u.Since)
 		}
 		out[u.Unit] = whyFree{text, true}
 	}

@@ -193,11 +193,11 @@ func (l *link) publish(ctx context.Context, exchange, key string, mandatory bool
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	return l.confirmed(ctx, confirmation, mandatory, m.MessageId)
+	return l.awaitConfirmation(ctx, confirmation, mandatory, m.MessageId)
 }
 
-// confirmed waits for the broker's confirmation of a message.
-func (l *link) confirmed(ctx context.Context, confirmation *amqp.DeferredConfirmation, mandatory bool, id string) (returned string, err error) {
+// awaitConfirmation waits for the broker's confirmation of a message.
+func (l *link) awaitConfirmation(ctx context.Context, confirmation *amqp.DeferredConfirmation, mandatory bool, id string) (returned string, err error) {
 	select {
 	case <-confirmation.Done():
 	case <-l.ended:
@@ -215,14 +215,14 @@ func (l *link) confirmed(ctx context.Context, confirmation *amqp.DeferredConfirm
 	if !mandatory {
 		return "", nil
 	}
-	return l.returned(ctx, id)
+	return l.reasonOfReturn(ctx, id)
 }
 
 // forget removes the record of a returned message that no caller waits for any more.
 func (l *link) forget(confirmation *amqp.DeferredConfirmation, id string) {
 	select {
 	case <-confirmation.Done():
-		_, _ = l.returned(context.Background(), id)
+		_, _ = l.reasonOfReturn(context.Background(), id)
 	case <-l.ended:
 	}
 }
@@ -240,8 +240,8 @@ func (l *link) cause(ctx context.Context, err error) error {
 	}
 }
 
-// returned asks whether the confirmed message was returned.
-func (l *link) returned(ctx context.Context, id string) (string, error) {
+// reasonOfReturn asks whether the confirmed message was returned.
+func (l *link) reasonOfReturn(ctx context.Context, id string) (string, error) {
 	q := returnQuery{id, make(chan string, 1)}
 	select {
 	case l.queries <- q:

@@ -94,7 +94,7 @@ func (s *Sink) settle(ctx context.Context, l *link, row outbox.Row, published <-
 	if m.err != nil {
 		return m.err, nil
 	}
-	returned, err := l.confirmed(ctx, m.confirmation, !s.cfg.Unroutable, row.ID.String())
+	returned, err := l.awaitConfirmation(ctx, m.confirmation, !s.cfg.Unroutable, row.ID.String())
 	if err = s.outcome(ctx, l, m.key, returned, err); err != nil && ctx.Err() != nil {
 		silent = err
 	}

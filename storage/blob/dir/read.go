@@ -153,7 +153,7 @@ func (w *walk) file(key string) error {
 	}
 	if errors.Is(err, blob.ErrCorrupt) || errors.Is(err, os.ErrPermission) || unreadable(err) {
 		// The file exists, and a caller that reads it gets the error.
-		return w.damaged(key)
+		return w.addDamaged(key)
 	}
 	if err != nil {
 		return fmt.Errorf("%q: %w", key, err)
@@ -165,9 +165,9 @@ func (w *walk) file(key string) error {
 	return nil
 }
 
-// damaged puts a key on the page whose file cannot be read: without a version, and with the size of the file
+// addDamaged puts a key on the page whose file cannot be read: without a version, and with the size of the file
 // that holds its first version.
-func (w *walk) damaged(key string) error {
+func (w *walk) addDamaged(key string) error {
 	info, err := os.Lstat(w.bucket.path(key))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -21,18 +21,18 @@ func (a *app) complete(cmd *cobra.Command, n int, names func(c *cluster) []strin
 		if len(args) != n {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return a.offered(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp
+		return a.completions(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
 // completeFlag does the same for the value of a flag.
 func (a *app) completeFlag(cmd *cobra.Command, flag string, names func(c *cluster) []string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return a.offered(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp
+		return a.completions(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp
 	})
 }
 
-func (a *app) offered(ctx context.Context, begun string, names func(c *cluster) []string) []string {
+func (a *app) completions(ctx context.Context, begun string, names func(c *cluster) []string) []string {
 	if ctx == nil {
 		ctx = context.Background()
 	}

@@ -165,7 +165,7 @@ func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error
 		done, err := c.store.Submit(ctx, cmd)
 		switch {
 		case err == nil && !done.DoneAt.IsZero():
-			return a.submitted(c, *done)
+			return a.printSubmitted(c, *done)
 		case err == nil:
 			unknown = nil
 		case ctx.Err() != nil: // the call was cut off, so nothing new is known
@@ -192,7 +192,7 @@ func refused(err error) bool {
 	return code != fault.Unreachable && code != fault.Locked
 }
 
-func (a *app) submitted(c *cluster, done storage.Command) error {
+func (a *app) printSubmitted(c *cluster, done storage.Command) error {
 	if strings.HasPrefix(done.Result, "conflict") {
 		return fault.New(fault.NotLeader, "%s is no longer the leader: its term %d has ended", c.snap.Term.Leader.Name, c.snap.Term.Ordinal).
 			Because("nothing was written. The command was refused by its term check, not lost.")

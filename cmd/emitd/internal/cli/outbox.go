@@ -200,8 +200,8 @@ func (o *outboxes) done(name, act, text string, more map[string]any) error {
 	}})
 }
 
-// confirmed adds --yes to a command and asks before it runs.
-func (o *outboxes) confirmed(cmd *cobra.Command, effect func(args []string) string) *cobra.Command {
+// withConfirmation adds --yes to a command and asks before it runs.
+func (o *outboxes) withConfirmation(cmd *cobra.Command, effect func(args []string) string) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.a.confirm(effect(args)); err != nil {
@@ -241,7 +241,7 @@ func (o *outboxes) replay() *cobra.Command {
 	}
 	cmd.Flags().Int64Var(&after, "after", 0, "after the message with this number; 0: from the beginning")
 	cmd.Flags().StringVar(&since, "since", "", "messages published since this time (RFC 3339), or in this last period, such as 1h")
-	return o.confirmed(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
+	return o.withConfirmation(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
 }
 
 // moment parses a time in the past, or a duration before now, of a flag; an empty text gives the zero time.
@@ -281,7 +281,7 @@ func (o *outboxes) pause(paused bool) *cobra.Command {
 }
 
 func (o *outboxes) forget() *cobra.Command {
-	return o.confirmed(&cobra.Command{
+	return o.withConfirmation(&cobra.Command{
 		Use: "forget SUBSCRIPTION", Short: "Delete an unused subscription, so that old messages can be removed",
 		Long: "Delete a subscription with its position in the log, its parked keys and its dead letters. First remove it\n" +
 			"from the configuration of every node: a relay that still runs would create it again, starting at the\n" +

@@ -83,10 +83,10 @@ func (b *bulk) command(cmd *cobra.Command) *cobra.Command {
 		case err != nil:
 			return err
 		case len(seqs) > 0, cmd.Name() == "retry" && !b.sel.any() && !b.dryRun:
-			return b.numbered(cmd, args[0], seqs)
+			return b.changeNumbered(cmd, args[0], seqs)
 		}
 		b.sel.f.Subscription = args[0]
-		return b.selected(cmd)
+		return b.changeSelected(cmd)
 	}
 	names := make([]string, len(b.kinds))
 	for i, k := range b.kinds {
@@ -129,8 +129,8 @@ func contains(kinds []outbox.Kind, kind outbox.Kind) bool {
 	return false
 }
 
-// numbered changes the messages with these numbers, or everything by the command's default.
-func (b *bulk) numbered(cmd *cobra.Command, name string, seqs []int64) error {
+// changeNumbered changes the messages with these numbers, or everything by the command's default.
+func (b *bulk) changeNumbered(cmd *cobra.Command, name string, seqs []int64) error {
 	if b.effect != "" {
 		if err := b.o.a.confirm(fmt.Sprintf("%d messages of %s %s", len(seqs), name, b.effect)); err != nil {
 			return err
@@ -145,12 +145,12 @@ func (b *bulk) numbered(cmd *cobra.Command, name string, seqs []int64) error {
 		if b.to == outbox.Waiting {
 			what = "keys and messages"
 		}
-		return b.o.done(name, cmd.Name(), fmt.Sprintf("%d %s of %s %s", n, what, name, b.done), map[string]any{b.counted(): n})
+		return b.o.done(name, cmd.Name(), fmt.Sprintf("%d %s of %s %s", n, what, name, b.done), map[string]any{b.countField(): n})
 	})
 }
 
-// counted is the field of the output that has the number of messages.
-func (b *bulk) counted() string {
+// countField is the field of the output that has the number of messages.
+func (b *bulk) countField() string {
 	switch b.to {
 	case outbox.Waiting:
 		return "retried"
@@ -161,8 +161,8 @@ func (b *bulk) counted() string {
 	}
 }
 
-// selected counts the messages that the flags select, asks, and changes them.
-func (b *bulk) selected(cmd *cobra.Command) error {
+// changeSelected counts the messages that the flags select, asks, and changes them.
+func (b *bulk) changeSelected(cmd *cobra.Command) error {
 	counts, err := b.settle(cmd, true)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (b *bulk) selected(cmd *cobra.Command) error {
 	case b.dryRun:
 		text = fmt.Sprintf("%s of %s are selected; nothing was changed", count(counts), name)
 	}
-	return b.o.done(name, cmd.Name(), text, map[string]any{b.counted(): total(counts), "counts": counts, "dry_run": b.dryRun})
+	return b.o.done(name, cmd.Name(), text, map[string]any{b.countField(): total(counts), "counts": counts, "dry_run": b.dryRun})
 }
 
 func (b *bulk) settle(cmd *cobra.Command, dryRun bool) (counts map[outbox.Kind]int, err error) {

@@ -62,12 +62,12 @@ func (q *queues) flags(fl *pflag.FlagSet) {
 func (q *queues) with(ctx context.Context, wait time.Duration, f func(ctx context.Context, c *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout+wait)
 	defer cancel()
-	return q.connected(ctx, func(c *client.Client) error { return f(ctx, c) })
+	return q.withClient(ctx, func(c *client.Client) error { return f(ctx, c) })
 }
 
-// connected makes a client, within --timeout, and passes it to f, which may take any time. It is for an f that
+// withClient makes a client, within --timeout, and passes it to f, which may take any time. It is for an f that
 // reads input of any length; f bounds each of its calls by --timeout, as enqueueBatch does.
-func (q *queues) connected(ctx context.Context, f func(c *client.Client) error) error {
+func (q *queues) withClient(ctx context.Context, f func(c *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.a.timeout)
 	defer cancel()
 	c, err := q.client(ctx, q.nodes)
@@ -336,7 +336,7 @@ func (q *queues) declare() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return q.named(made.Name, "declared %s", wire.DeclarationOf(made))
+				return q.printDone(made.Name, "declared %s", wire.DeclarationOf(made))
 			})
 		},
 	}
@@ -349,8 +349,8 @@ func (q *queues) declare() *cobra.Command {
 	return q.a.outputFlag(cmd)
 }
 
-// named prints what was done to a queue.
-func (q *queues) named(name, text string, whole any) error {
+// printDone prints what was done to a queue.
+func (q *queues) printDone(name, text string, whole any) error {
 	return q.a.print(data{whole: whole, names: []string{name}, table: func(w io.Writer, _ bool) error {
 		_, err := fmt.Fprintf(w, text+"\n", view.Line(name))
 		return err
@@ -369,7 +369,7 @@ func (q *queues) remove() *cobra.Command {
 				if err := c.Remove(ctx, args[0]); err != nil {
 					return err
 				}
-				return q.named(args[0], "removed %s", map[string]string{"queue": args[0]})
+				return q.printDone(args[0], "removed %s", map[string]string{"queue": args[0]})
 			})
 		},
 	}
@@ -567,7 +567,7 @@ func (q *queues) adopt() *cobra.Command {
 				if taken == 0 {
 					text = "%s already belongs to this cluster"
 				}
-				return q.named(args[0], text, map[string]any{"queue": args[0], "store_id": backend.LastingID(c.snap.StoreID), "shards": taken})
+				return q.printDone(args[0], text, map[string]any{"queue": args[0], "store_id": backend.LastingID(c.snap.StoreID), "shards": taken})
 			})
 		},
 	}

@@ -41,7 +41,7 @@ func (q *queues) enqueue() *cobra.Command {
 			if args[1] == "-" && (j.ID != "" || j.Key != "") {
 				return fault.New(fault.Usage, "--id and --key name one job, but standard input may have many")
 			}
-			return q.connected(cmd.Context(), func(c *client.Client) error {
+			return q.withClient(cmd.Context(), func(c *client.Client) error {
 				if args[1] != "-" {
 					j.Payload = []byte(args[1])
 					return q.submit(cmd.Context(), c, args[0], []queue.Job{j})
@@ -141,7 +141,7 @@ func (q *queues) importing() *cobra.Command {
 			for _, note := range slices.Concat(file.Changed, file.Left) {
 				q.a.message("%s", note)
 			}
-			return q.connected(cmd.Context(), func(c *client.Client) error { return q.submitFile(cmd.Context(), c, args[0], file) })
+			return q.withClient(cmd.Context(), func(c *client.Client) error { return q.submitFile(cmd.Context(), c, args[0], file) })
 		},
 	})
 }

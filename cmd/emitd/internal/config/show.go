@@ -35,14 +35,14 @@ func (l *Loaded) Settings() []Setting {
 			continue
 		}
 		s := l.setting(k.Path, v.FieldByIndex(k.index))
-		s.Note = l.unused(k.Path)
+		s.Note = l.whyUnused(k.Path)
 		out = append(out, s)
 	}
 	return out
 }
 
-// unused says why a setting has no effect; "" if it has one.
-func (l *Loaded) unused(path string) string {
+// whyUnused says why a setting has no effect; "" if it has one.
+func (l *Loaded) whyUnused(path string) string {
 	if l.origin(path).Layer == FromDefault {
 		return ""
 	}

@@ -40,7 +40,7 @@ func validate(l *Loaded, in Input, broken bool) fault.List {
 	v.timing()
 	v.queue()
 	v.execs()
-	v.disabled()
+	v.checkDisabled()
 	return v.faults
 }
 
@@ -485,7 +485,7 @@ func (v *validator) near(at, key string) string {
 // BuiltIn are the IDs that daemons.disabled may name besides those of daemons.exec.
 var BuiltIn = []string{"emit:sweeper", "emit:sweeper/outbox", "emit:outbox", "emit:queue"}
 
-func (v *validator) disabled() {
+func (v *validator) checkDisabled() {
 	known := slices.Clone(BuiltIn)
 	for _, e := range v.Daemons.Exec {
 		known = append(known, e.ID)

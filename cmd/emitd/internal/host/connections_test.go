@@ -179,7 +179,7 @@ func TestProbesAreAnsweredByABusyNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	limited := h.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	limited := h.withLimits(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/busy" {
 			close(inside)
 			<-leave

@@ -300,9 +300,9 @@ const (
 	streamsAtOnce = 100 // of one HTTP/2 connection
 )
 
-// limited puts the limiter, and behind it the guard, in front of all handlers, so that no handler can
+// withLimits puts the limiter, and behind it the guard, in front of all handlers, so that no handler can
 // forget them.
-func (h *host) limited(mux http.Handler) http.Handler {
+func (h *host) withLimits(mux http.Handler) http.Handler {
 	return h.limiter.Wrap(h.guard.wrap(mux, h.refuse), func(w http.ResponseWriter, r *http.Request, e *queue.Error) {
 		if open[r.URL.Path] { // a node that is overloaded is not unhealthy
 			mux.ServeHTTP(w, r)
@@ -316,7 +316,7 @@ func (h *host) limited(mux http.Handler) http.Handler {
 func (h *host) web(l net.Listener) *web {
 	places := newConnections(l, h.places, h.log)
 	s := &http.Server{
-		Handler:           h.limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.routes.Load().mux.ServeHTTP(w, r) })),
+		Handler:           h.withLimits(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.routes.Load().mux.ServeHTTP(w, r) })),
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes, ConnState: places.note,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsAtOnce, SendPingTimeout: idleTimeout, WriteByteTimeout: headerTimeout},
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), Protocols: api.Protocols(),
