@@ -52,7 +52,7 @@
 //	                                              └─ leader-only work has returned ──────┘
 //
 // The loop never waits for any of these: queues have no bound, and a call without an answer in time
-// is answered by an error. The loop reads the local clock at least every Timing.Watch. A machine
+// is answered by an error. The loop reads the local clock at least every Timing.ClockCheckInterval. A machine
 // that resumes from a suspend therefore notices at once that its validity is over.
 //
 // # What fails, and what then

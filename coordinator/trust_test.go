@@ -152,7 +152,7 @@ func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 }
 
 // The local clock decides. A machine that was suspended beyond its validity notices when it next
-// reads the clock, within Timing.Watch and before it calls any store. Leadership and agents end.
+// reads the clock, within Timing.ClockCheckInterval and before it calls any store. Leadership and agents end.
 func TestSuspendIsNoticed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var ended record[string]

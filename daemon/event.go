@@ -60,7 +60,7 @@ type Event struct {
 	TermOrdinal int64            `json:"term_ordinal,omitempty"`
 	Generation  int64            `json:"generation,omitempty"`
 	Reason      string           `json:"reason,omitempty"`
-	Detail      json.RawMessage  `json:"detail,omitempty"` // the explanation; see plan.Reason
+	Detail      json.RawMessage  `json:"detail,omitempty"` // the explanation; see docs/reference/events.md
 }
 
 // Fence names one run of one unit. It is a plain value. Pass it to store.Fence or store.InTx, or

@@ -17,7 +17,7 @@ import (
 // The codecs replace those of the RPC library, whose refusals of bodies that do not decode have no
 // tag, hint or details. For such a body, the codec returns a message without fields and stores the
 // reason in the message's unknown fields. A decoded message never has unknown fields.
-// [Handler.decoded] turns the reason into a refusal.
+// [Handler.refuseUndecoded] turns the reason into a refusal.
 
 // undecoded is the number of the unknown field with the reason. tooMany is used instead if a list
 // has too many elements.

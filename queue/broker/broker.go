@@ -72,7 +72,7 @@ type Broker struct {
 	claimedPool    sync.Pool                                        // of *[]handed, which are large
 	checkpointDue  func(l *journal.Log, checkpointBytes int64) bool // whether a checkpoint is worth its cost
 	segments       *segmentCache                                    // shared by all shards
-	recentBytes    int64                                            // of each shard; see ledger.KeepRecent
+	recentBytes    int64                                            // of each shard; see Ledger.KeepRecent
 	cleaningRule   func(l *ledger.Ledger, below uint64, limit int64) []ledger.SparseSegment
 
 	mu         sync.RWMutex

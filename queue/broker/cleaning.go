@@ -10,7 +10,7 @@ import (
 
 // cleaning bounds what a shard keeps of old segments. A segment stays as long as one job refers to it.
 // When a checkpoint has come into force, the payloads of segments that are mostly garbage, or of many
-// small ones, are written again, into new segments; ledger.Sparse has the rule. The next two checkpoints
+// small ones, are written again, into new segments; Ledger.Sparse has the rule. The next two checkpoints
 // do not refer to the old segments any more, and the journal deletes them.
 type cleaning struct {
 	busy   atomic.Bool

@@ -112,7 +112,7 @@
 //
 // # Fences
 //
-// [Store.Stamp] raises a unit's row in the table fence. Nothing else changes that row.
+// [Store.StampFence] raises a unit's row in the table fence. Nothing else changes that row.
 // [Store.Fence] locks the row FOR SHARE in the user's own transaction and compares the generation.
 // So the database refuses the effects of a run that was superseded. The next run, which alone may
 // have to wait, starts only after the last accepted transaction has ended.

@@ -22,5 +22,5 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(relay.Spec().ID) // register it with coordinator.RegisterBuiltin
+	fmt.Println(relay.Spec().ID) // register it with Coordinator.RegisterBuiltin
 }

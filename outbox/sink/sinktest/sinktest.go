@@ -3,7 +3,7 @@
 //
 // EMITD_TEST_STORM is the number of messages of each storm of failures; default 3,000.
 //
-// A sink's test makes a [Harness], which is a fresh receiver with a sink in front of it, and calls [Run].
+// A sink's test makes a [Harness], which is a fresh receiver with a sink in front of it, and calls [Suite.Run].
 // Faults that the receiver cannot produce are listed in [Suite.Unsupported], with the reason in a comment.
 // The rest of the suite always runs.
 package sinktest
