@@ -24,8 +24,8 @@ const (
 	maxNamesPackage = 40
 )
 
-// overBudget has what is above its budget, with the count as a ceiling. The list may only shrink: a count that falls
-// lowers its ceiling in the same commit, and within the budget the entry goes.
+// overBudget has what is above its budget, with the count as a ceiling. A count that falls lowers its ceiling in the same
+// commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:       41,
 	allNames:          1044,
