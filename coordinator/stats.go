@@ -49,23 +49,23 @@ func (st *stats) answered(q callInFlight, r member.Result) {
 
 // heartbeat records the duration of a heartbeat, and of the renewal or campaign that it carried.
 func (st *stats) heartbeat(q callInFlight, r member.Result, took time.Duration) {
-	claim := q.call.Heartbeat.TermRequest
+	request := q.call.Heartbeat.TermRequest
 	// Fast calls without an error are the rule and carry no information, so only the others become
 	// spans.
 	remarkable := r.Err != nil || took > q.call.Timeout/2
-	st.m.took(st.m.heartbeat, took, r.Err)
+	st.m.recordDuration(st.m.heartbeat, took, r.Err)
 	switch {
-	case claim.Renew != 0:
-		st.m.took(st.m.renew, took, r.Err)
+	case request.Renew != 0:
+		st.m.recordDuration(st.m.renew, took, r.Err)
 		if remarkable {
-			st.m.span("emitd.renew", q.began, r.Err, attribute.Int64("emitd.term", claim.Renew))
+			st.m.span("emitd.renew", q.began, r.Err, attribute.Int64("emitd.term", request.Renew))
 		}
-	case claim.Campaign:
+	case request.Campaign:
 		outcome := "lost"
 		if r.Reply != nil && r.Reply.Verdict == storage.Elect {
 			outcome = "won"
 		}
-		st.m.took(st.m.election, took, r.Err, attribute.String("emitd.outcome", outcome))
+		st.m.recordDuration(st.m.election, took, r.Err, attribute.String("emitd.outcome", outcome))
 		if remarkable || outcome == "won" {
 			st.m.span("emitd.elect", q.began, r.Err, attribute.String("emitd.outcome", outcome))
 		}
@@ -82,7 +82,7 @@ func (st *stats) reply(began time.Time, took time.Duration, r *storage.Reply) {
 	st.m.clockOffset.Store(&offset)
 	st.c.storeClock.Store(&reading{r.Now, middle})
 	if r.Verdict == storage.Elect && st.seen.Held() {
-		st.m.took(st.m.leaderless, r.Term.ElectedAt.Sub(st.expires), nil)
+		st.m.recordDuration(st.m.leaderless, r.Term.ElectedAt.Sub(st.expires), nil)
 	}
 	st.seen, st.expires = r.Term, r.Lease.ExpiresAt
 	clear(st.own)
@@ -111,9 +111,9 @@ func (st *stats) report(sent *storage.Report, r member.Result) {
 		id := attribute.String("emitd.daemon.id", string(o.Unit.Daemon))
 		switch step {
 		case daemon.Acknowledge:
-			st.m.took(st.m.acknowledge, o.Record.Since.Sub(o.Record.AssignedAt), nil, id)
+			st.m.recordDuration(st.m.acknowledge, o.Record.Since.Sub(o.Record.AssignedAt), nil, id)
 		case daemon.Confirm:
-			st.m.took(st.m.drain, o.Record.Since.Sub(o.Record.RevokedAt), nil, id)
+			st.m.recordDuration(st.m.drain, o.Record.Since.Sub(o.Record.RevokedAt), nil, id)
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 			}
 			continue
 		case u.State == daemon.Active && free:
-			st.m.took(st.m.unowned, u.Since.Sub(since), nil, attribute.String("emitd.daemon.id", string(u.Unit.Daemon)))
+			st.m.recordDuration(st.m.unowned, u.Since.Sub(since), nil, attribute.String("emitd.daemon.id", string(u.Unit.Daemon)))
 			delete(st.freed, u.Unit)
 		}
 		n.units[shown(u, u.State)]++

@@ -47,7 +47,7 @@ func (c *census) take() {
 	}
 	c.incomplete = err != nil
 	leaders := map[int]*guardedRun{}
-	for _, w := range c.g.wards {
+	for _, w := range c.g.runs {
 		if w.pid != 0 && !w.target.reused() {
 			leaders[w.pid] = w
 		}
@@ -67,12 +67,12 @@ func (c *census) owner(p process, leaders map[int]*guardedRun) *guardedRun {
 	self := os.Getpid()
 	var found *guardedRun
 	for range len(c.all) { // bounded, because a list that changes while it is read may have a cycle
-		found = firstWard(found, leaders[p.pgid], leaders[p.pid])
+		found = firstRun(found, leaders[p.pgid], leaders[p.pid])
 		parent, known := c.all[p.ppid]
 		switch {
 		case p.ppid == self:
 			if found == nil {
-				found = firstWard(leaders[p.sid], c.g.runOfMark(p))
+				found = firstRun(leaders[p.sid], c.g.runOfMark(p))
 			}
 			return found
 		case !known || p.ppid <= 1:
@@ -86,8 +86,8 @@ func (c *census) owner(p process, leaders map[int]*guardedRun) *guardedRun {
 	return nil
 }
 
-// firstWard returns the first that is not nil.
-func firstWard(ws ...*guardedRun) *guardedRun {
+// firstRun returns the first that is not nil.
+func firstRun(ws ...*guardedRun) *guardedRun {
 	for _, w := range ws {
 		if w != nil {
 			return w
@@ -194,7 +194,7 @@ func (g *guard) runOfMark(p process) *guardedRun {
 			g.marks[p.id()] = env
 		}
 	}
-	for _, w := range g.wards {
+	for _, w := range g.runs {
 		if len(w.marks) == len(markNames) && !slices.ContainsFunc(w.marks, func(m string) bool { return !slices.Contains(env, m) }) {
 			return w
 		}

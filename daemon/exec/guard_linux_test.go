@@ -126,8 +126,8 @@ func TestAConversation(t *testing.T) {
 	h.told(t, request{Verb: verbExtend, ID: 5, Run: 2, Deadline: never}) // too late
 	h.says(t, answer{ID: 5, Status: statusLate})
 	_ = cmd.Wait()
-	h.wards[2].end(9)
-	for len(h.wards) > 0 {
+	h.runs[2].end(9)
+	for len(h.runs) > 0 {
 		h.enforce(h.next())
 	}
 	h.says(t, answer{Run: 2, Status: statusGone, Wait: 9})

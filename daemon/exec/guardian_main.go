@@ -34,7 +34,7 @@ type guard struct {
 	starter starter
 	cgroups *cgroups // nil = emitd may not create any
 
-	wards map[uint64]*guardedRun  // by run
+	runs  map[uint64]*guardedRun  // by run
 	queue []*guardedRun           // runs that wait for the starter
 	busy  *guardedRun             // the run that the starter is starting
 	early map[int]unix.WaitStatus // of ended processes, one of which may be the command being started
@@ -135,7 +135,7 @@ func newGuard(conn int) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{conn: conn, alarm: alarm, wards: map[uint64]*guardedRun{}, early: map[int]unix.WaitStatus{}}
+	g := &guard{conn: conn, alarm: alarm, runs: map[uint64]*guardedRun{}, early: map[int]unix.WaitStatus{}}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (g *guard) wakeUp() { _, _ = unix.Write(g.wake[1], []byte{1}) }
 
 // run returns when emitd has ended and no process of its runs is left.
 func (g *guard) run() {
-	for !g.orphaned || len(g.wards) > 0 {
+	for !g.orphaned || len(g.runs) > 0 {
 		if err := g.wait(); err != nil {
 			g.killAll() // without a clock no run may go on
 		}
@@ -202,7 +202,7 @@ func (g *guard) wait() error {
 // next returns when the guardian must act even if no input arrives.
 func (g *guard) next() instant {
 	next := never
-	for _, w := range g.wards {
+	for _, w := range g.runs {
 		if !w.killed {
 			next = min(next, w.deadline)
 		}
@@ -258,11 +258,11 @@ func (g *guard) handle(req request) status {
 		w.marks = marksOf(req.Command.Env)
 		n := min(2, len(g.files))
 		w.files, g.files = g.files[:n:n], g.files[n:]
-		g.wards[w.run] = w
+		g.runs[w.run] = w
 		g.queue = append(g.queue, w)
 		return statusOK
 	}
-	w := g.wards[req.Run]
+	w := g.runs[req.Run]
 	switch {
 	case req.Verb == verbPing:
 		return statusOK
@@ -327,7 +327,7 @@ func (g *guard) drop(w *guardedRun, last answer) {
 	for _, fd := range w.files {
 		_ = unix.Close(fd)
 	}
-	delete(g.wards, w.run)
+	delete(g.runs, w.run)
 }
 
 // started handles the result of the starter.
@@ -407,7 +407,7 @@ func (g *guard) reap() {
 }
 
 func (g *guard) leader(pid int) *guardedRun {
-	for _, w := range g.wards {
+	for _, w := range g.runs {
 		if w.pid == pid && !w.exited {
 			return w
 		}
@@ -425,7 +425,7 @@ func (w *guardedRun) end(s unix.WaitStatus) {
 // gone.
 func (g *guard) enforce(now instant) {
 	var toEnd, late, ended []*guardedRun
-	for _, w := range g.wards {
+	for _, w := range g.runs {
 		if w.pending != 0 {
 			toEnd = append(toEnd, w)
 		}
@@ -487,7 +487,7 @@ func (g *guard) killAll() {
 	}
 	g.orphaned, g.dropAnswers = true, true
 	var all []*guardedRun
-	for _, w := range g.wards {
+	for _, w := range g.runs {
 		all = append(all, w)
 	}
 	seen := newCensus(g)

@@ -75,7 +75,7 @@ func TestTheGuardianCollectsItsGarbage(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
 	w := &guardedRun{run: 1, target: noTarget(1 << 22), pid: 1 << 22, exited: true, strays: map[int]bool{}}
-	h.wards[1] = w
+	h.runs[1] = w
 	for range 20_000 {
 		newCensus(h.guard).members(w)
 		if h.collectGarbage() {
@@ -94,7 +94,7 @@ func TestLooksAreTakenTogether(t *testing.T) {
 		cmd, _ := sleeper(t)
 		h.born(t, run+1, never, cmd)
 	}
-	for run, w := range h.wards { // the first processes end one after the other, others go on
+	for run, w := range h.runs { // the first processes end one after the other, others go on
 		w.exited, w.exitedSent, w.check, w.pause = true, true, instant(run)*instant(7*time.Millisecond), time.Millisecond
 	}
 	for range 300 {
@@ -102,11 +102,11 @@ func TestLooksAreTakenTogether(t *testing.T) {
 		h.enforce(now)
 	}
 	at := map[instant]bool{}
-	for _, w := range h.wards {
+	for _, w := range h.runs {
 		at[w.check] = true
 	}
 	if len(at) != 1 {
-		t.Errorf("%d runs are looked at in %d looks", len(h.wards), len(at))
+		t.Errorf("%d runs are looked at in %d looks", len(h.runs), len(at))
 	}
 }
 
@@ -159,7 +159,7 @@ func (l *link) groupOf(run uint64) *group {
 func TestMarksAreLookedForAgain(t *testing.T) {
 	t.Parallel()
 	h := newHand(t)
-	h.wards[1] = &guardedRun{run: 1, marks: []string{"EMITD_UNIT=u", "EMITD_GENERATION=7"}}
+	h.runs[1] = &guardedRun{run: 1, marks: []string{"EMITD_UNIT=u", "EMITD_GENERATION=7"}}
 	go1 := fifo(t)
 	cmd := osexec.Command("/bin/sh", "-c", `read x <`+go1+`; echo; EMITD_UNIT=u EMITD_GENERATION=7 exec sleep 1000`)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}

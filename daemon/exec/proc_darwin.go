@@ -73,16 +73,16 @@ type (
 	cgroup  struct{}
 )
 
-func newCgroups() *cgroups            { return nil }
-func sweepCgroups()                   {}
-func (*cgroups) make(uint64) *cgroup  { return nil }
-func (*cgroups) remove(*cgroup)       {}
-func (*cgroups) close()               {}
-func (*cgroup) members() []process    { return nil }
-func (*cgroup) kill()                 {}
-func (*cgroup) populated() bool       { return false }
-func (g *guard) hasStrays(*ward) bool { return true }
-func readEnviron(int) []string        { return nil } // nothing is adopted
+func newCgroups() *cgroups                  { return nil }
+func sweepCgroups()                         {}
+func (*cgroups) make(uint64) *cgroup        { return nil }
+func (*cgroups) remove(*cgroup)             {}
+func (*cgroups) close()                     {}
+func (*cgroup) members() []process          { return nil }
+func (*cgroup) kill()                       {}
+func (*cgroup) populated() bool             { return false }
+func (g *guard) hasStrays(*guardedRun) bool { return true }
+func readEnviron(int) []string              { return nil } // nothing is adopted
 
 // receive reads from the socket, and the descriptors that were sent with the data.
 func receive(conn int, buf []byte) (n int, files []int, err error) {

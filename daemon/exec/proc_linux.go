@@ -214,7 +214,7 @@ func (g *guard) hasStrays(w *guardedRun) bool {
 		return true // the kernel has no such lists
 	}
 	leaders := map[string]bool{}
-	for _, l := range g.wards {
+	for _, l := range g.runs {
 		leaders[strconv.Itoa(l.pid)] = true
 	}
 	for _, list := range lists {

@@ -121,7 +121,7 @@ type run struct {
 	done chan struct{}
 
 	mu          sync.Mutex
-	ready       []*rowQueue // lanes that have rows and none in flight, in order of arrival
+	ready       []*rowQueue // queues that have rows and none in flight, in order of arrival
 	calls       int         // in flight
 	hasResult   []bool
 	errs        []error
@@ -140,13 +140,13 @@ func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
 		ctx: ctx, rows: rows, plan: p, send: send,
 		done: make(chan struct{}), hasResult: make([]bool, len(rows)), errs: make([]error, len(rows)),
 	}
-	lanes := map[string]*rowQueue{}
+	queues := map[string]*rowQueue{}
 	for i := range rows {
 		name := p.OrderKey(i)
-		l, known := lanes[name]
+		l, known := queues[name]
 		if !known || name == "" {
 			l = &rowQueue{}
-			lanes[name] = l
+			queues[name] = l
 			r.ready = append(r.ready, l)
 		}
 		l.rows = append(l.rows, i)
@@ -157,9 +157,9 @@ func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
 // startLocked starts as many calls as the plan allows, and closes done when nothing is left.
 func (r *run) startLocked() {
 	for r.calls < r.plan.Parallel && r.moreLocked() {
-		rows, lanes := r.nextLocked()
+		rows, queues := r.nextLocked()
 		r.calls++
-		go r.work(rows, lanes)
+		go r.work(rows, queues)
 	}
 	if r.calls == 0 && !r.idle {
 		r.idle = true
@@ -171,13 +171,13 @@ func (r *run) moreLocked() bool { return len(r.ready) > 0 && r.restErr == nil &&
 
 // work makes one call after the other until there are none. It reuses one goroutine, because clients need
 // deep stacks, which grow once per goroutine.
-func (r *run) work(rows []int, lanes []*rowQueue) {
+func (r *run) work(rows []int, queues []*rowQueue) {
 	for more := true; more; {
 		errs := r.sendRows(rows)
 		r.mu.Lock()
-		r.callDoneLocked(rows, lanes, errs)
+		r.callDoneLocked(rows, queues, errs)
 		if more = r.moreLocked(); more {
-			rows, lanes = r.nextLocked()
+			rows, queues = r.nextLocked()
 		} else {
 			r.calls--
 		}
@@ -188,9 +188,9 @@ func (r *run) work(rows []int, lanes []*rowQueue) {
 
 // nextLocked takes rows for one call: the first row of each order key, or several if the receiver keeps their
 // order.
-func (r *run) nextLocked() (rows []int, lanes []*rowQueue) {
+func (r *run) nextLocked() (rows []int, queues []*rowQueue) {
 	c := call{plan: &r.plan}
-	var passed []*rowQueue // lanes whose first row does not fit this call
+	var passed []*rowQueue // queues whose first row does not fit this call
 	next := 0
 	for ; next < len(r.ready) && !c.full; next++ {
 		l := r.ready[next]
@@ -202,11 +202,11 @@ func (r *run) nextLocked() (rows []int, lanes []*rowQueue) {
 		for (r.plan.Atomic || r.plan.Ordered) && !c.full && len(l.rows) > 0 && c.add(l.rows[0]) {
 			l.rows = l.rows[1:]
 		}
-		lanes = append(lanes, l)
+		queues = append(queues, l)
 	}
 	next -= copy(r.ready[next-len(passed):next], passed)
 	r.ready = r.ready[next:]
-	return c.rows, lanes
+	return c.rows, queues
 }
 
 // call is a call that is being assembled.
@@ -244,8 +244,8 @@ func (r *run) sendRows(rows []int) []error {
 	return errs
 }
 
-// callDoneLocked records the results of rows and makes their lanes ready again.
-func (r *run) callDoneLocked(rows []int, lanes []*rowQueue, errs []error) {
+// callDoneLocked records the results of rows and makes their queues ready again.
+func (r *run) callDoneLocked(rows []int, queues []*rowQueue, errs []error) {
 	var failed map[string]bool
 	for n, i := range rows {
 		err := at(errs, n)
@@ -259,7 +259,7 @@ func (r *run) callDoneLocked(rows []int, lanes []*rowQueue, errs []error) {
 		}
 		failed[r.plan.OrderKey(i)] = true
 	}
-	for _, l := range lanes {
+	for _, l := range queues {
 		if len(l.rows) == 0 {
 			continue
 		}

@@ -12,7 +12,7 @@ import (
 func (s *Store) Commit(ctx context.Context, commit storage.Commit) ([]storage.Outcome, error) {
 	var out []storage.Outcome
 	err := s.call(ctx, "commit", func(st *step) (err error) {
-		if err := s.same(st, commit.StoreID); err != nil {
+		if err := s.checkSameStore(st, commit.StoreID); err != nil {
 			return err
 		}
 		out, err = st.commit(commit)

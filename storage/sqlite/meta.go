@@ -54,8 +54,8 @@ func (s *Store) storeID(c *session, m meta) string {
 	return "sqlite:" + m.fileID + ":" + c.place + ":" + m.bootID
 }
 
-// same refuses a call that was decided from another store than the one whose write lock it holds.
-func (s *Store) same(st *step, read string) error {
+// checkSameStore refuses a call that was decided from another store than the one whose write lock it holds.
+func (s *Store) checkSameStore(st *step, read string) error {
 	if read != "" && read != s.storeID(st.c, st.meta) {
 		return storage.ErrStoreChanged
 	}

@@ -11,7 +11,7 @@ import (
 func (s *Store) Report(ctx context.Context, report storage.Report) ([]storage.Outcome, error) {
 	var out []storage.Outcome
 	err := s.call(ctx, "report", func(st *step) (err error) {
-		if err := s.same(st, report.StoreID); err != nil {
+		if err := s.checkSameStore(st, report.StoreID); err != nil {
 			return err
 		}
 		out, err = st.report(report)

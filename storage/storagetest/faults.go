@@ -17,11 +17,11 @@ var faultStories = []story{
 	{"a report whose reply was lost", 0, losesReport},
 	{"a resumption whose reply was lost", 0, losesResume},
 	{"a resignation whose reply was lost", 0, losesResignation},
-	{"a farewell whose reply was lost", 0, losesFarewell},
+	{"a deregistration whose reply was lost", 0, losesDeregistration},
 	{"a command whose reply was lost", 0, losesCommand},
 	{"a stamp whose reply was lost", 0, losesStamp},
 	{"a lock whose reply was lost", Locks, losesLock},
-	{"a store that became another one says so and since when", IdentityChange, becomesAnother},
+	{"a store that became another one says so and since when", IdentityChange, isReplaced},
 	{"what was decided from another store is refused", IdentityChange, refusesOtherStore},
 	{"a call whose context has ended changes nothing", 0, respectsContext},
 }
@@ -154,7 +154,7 @@ func losesResignation(w *world) {
 	w.equal("unit", w.unit(unit0), row)
 }
 
-func losesFarewell(w *world) {
+func losesDeregistration(w *world) {
 	p := w.join("node-a")
 	leave := storage.Leave{Deregister: true, Reason: node.Shutdown}
 	w.lose(func() error { return p.tryLeave(leave) })
@@ -200,7 +200,7 @@ func losesLock(w *world) {
 	w.refused(w.locker().Release(w.ctx, again), storage.ErrLockLost)
 }
 
-func becomesAnother(w *world) {
+func isReplaced(w *world) {
 	l, peers := w.cluster(1)
 	r := l.bring(unit0, peers[0], daemon.Active)
 	before := peers[0].beat()

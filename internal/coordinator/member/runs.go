@@ -307,7 +307,7 @@ func (m *Member) stateDeadline(rec *daemon.Record) lease.Instant {
 	return end.Add(-m.t.Margin(d))
 }
 
-// reconcile carries out what package reconcile decides for the unit.
+// reconcile carries out what the table in reconcile.go says about the unit.
 func (m *Member) reconcile(now lease.Instant, u daemon.Unit) {
 	var listed *daemon.Record
 	l := m.runs.listed[u]

@@ -31,7 +31,7 @@ func (s *Sink) pipeline(ctx context.Context, l *link, d outbox.Delivery, rows []
 		row := d.Rows[i]
 		err := stuck
 		if err == nil {
-			if err, stuck = s.settle(ctx, l, row, published); stuck != nil {
+			if err, stuck = s.awaitNext(ctx, l, row, published); stuck != nil {
 				err = stuck
 			}
 		}
@@ -80,9 +80,9 @@ func (s *Sink) publishAll(ctx context.Context, l *link, d outbox.Delivery, rows 
 	}
 }
 
-// settle waits for the confirmation of the next message. It also returns why the broker counts as silent, so
+// awaitNext waits for the confirmation of the next message. It also returns why the broker counts as silent, so
 // that the confirmations behind it are not waited for either.
-func (s *Sink) settle(ctx context.Context, l *link, row outbox.Row, published <-chan inFlight) (err, silent error) {
+func (s *Sink) awaitNext(ctx context.Context, l *link, row outbox.Row, published <-chan inFlight) (err, silent error) {
 	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the broker", After: s.cfg.Timeout})
 	defer cancel()
 	var m inFlight

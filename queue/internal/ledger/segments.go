@@ -66,7 +66,7 @@ func (x *segments) add(slot uint64, size uint32) uint32 {
 	return i
 }
 
-// drop counts a job less that refers to a payload. The index may be 0.
+// drop notes that a job no longer refers to its payload. The index may be 0.
 func (x *segments) drop(i, size uint32) {
 	if i == 0 {
 		return

@@ -45,7 +45,7 @@ func (h *Handler) setCORSHeaders(w http.ResponseWriter, r *http.Request) (named 
 	w.Header().Add("Vary", "Origin")
 	if named = slices.Contains(h.opts.Origins, origin); named {
 		w.Header().Set("Access-Control-Allow-Origin", origin)
-		w.Header().Set("Access-Control-Expose-Headers", exposed)
+		w.Header().Set("Access-Control-Expose-Headers", exposedHeaders)
 	}
 	return named
 }
@@ -57,17 +57,17 @@ func preflight(w http.ResponseWriter, r *http.Request, named bool) {
 		return
 	}
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
-	w.Header().Set("Access-Control-Allow-Headers", allowed)
+	w.Header().Set("Access-Control-Allow-Headers", allowedHeaders)
 	w.Header().Set("Access-Control-Max-Age", "7200")
 	w.WriteHeader(http.StatusNoContent)
 }
 
 var (
-	allowed = strings.Join([]string{
+	allowedHeaders = strings.Join([]string{
 		"Authorization", "Content-Type", "Idempotency-Key", "Connect-Protocol-Version", "Connect-Timeout-Ms", "Grpc-Timeout",
 		"X-Grpc-Web", "X-User-Agent",
 	}, ", ")
-	exposed = strings.Join([]string{
+	exposedHeaders = strings.Join([]string{
 		"Retry-After", "Connect-Protocol-Version", "Grpc-Status", "Grpc-Message", "Grpc-Status-Details-Bin", headerTag,
 	}, ", ")
 )
