@@ -93,7 +93,7 @@ func (c *cursor) claimRows(q *query) error {
 		}
 		ofClaim = append(ofClaim, r)
 	}
-	rest, mine := ranges.SplitRows(ofClaim, c.Range, c.claim.Epoch, (*cursorRow).samePosition)
+	rest, mine := ranges.SplitRows(ofClaim, c.Range, c.claim.Epoch, (*cursorRow).merge)
 	c.rows = mine
 	c.parked = q.parkedKeys(c.claim.Subscription, c.Range)
 	return q.rewrite(c.claim, ofClaim, rest, mine, owners)

@@ -59,8 +59,8 @@ type cursorRow struct {
 	era   int
 }
 
-// join merges the next row into p if both stand at the same position.
-func (p *cursorRow) join(next cursorRow) bool {
+// merge merges the next row into p if both stand at the same position, and reports whether it did.
+func (p *cursorRow) merge(next cursorRow) bool {
 	if p.position != next.position {
 		return false
 	}

@@ -90,7 +90,7 @@ func TestCheckpointIsCutAtItsSlot(t *testing.T) {
 	if !stored.committed || stored.aborted {
 		t.Fatalf("%+v", stored)
 	}
-	restore := ledger.NewRestore()
+	restore := ledger.NewCheckpointReader()
 	for _, chunk := range stored.chunks {
 		if err := restore.Add(chunk); err != nil {
 			t.Fatal(err)

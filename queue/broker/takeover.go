@@ -31,7 +31,7 @@ func (f *ledgerBuilder) Reset() { *f = ledgerBuilder{} }
 // Restore reads one chunk of the checkpoint.
 func (f *ledgerBuilder) Restore(chunk []byte) error {
 	if f.restore == nil {
-		f.restore = ledger.NewRestore()
+		f.restore = ledger.NewCheckpointReader()
 	}
 	return f.restore.Add(chunk)
 }

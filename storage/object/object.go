@@ -80,7 +80,7 @@ func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	s := &Store{
 		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1),
-		pulses: pulses{of: map[node.Incarnation]known{}}, unchangedSince: unchangedTimes{of: map[string]observation{}},
+		pulses: pulses{of: map[node.Incarnation]knownPulse{}}, unchangedSince: unchangedTimes{of: map[string]observation{}},
 	}
 	if !cfg.NoProbe {
 		if err := blob.Probe(ctx, s.bucket); err != nil {

@@ -295,7 +295,7 @@ func TestRunAfterRevoke(t *testing.T) {
 			r := a.running(1)
 			w.check.revoked[0] = revocation{1, w.now}
 			record := daemon.Record{Unit: unit0, State: daemon.Revoking, Generation: 1, Holder: a.who, DrainTimeout: w.t.DrainTimeout}
-			answer := &call{p: a, req: c.call, asked: w.now}
+			answer := &call{p: a, req: c.call, issuedAt: w.now}
 			if c.call.Heartbeat != nil {
 				answer.result.Reply = &storage.Reply{Units: []daemon.Record{record}}
 			} else {

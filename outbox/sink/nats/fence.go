@@ -30,7 +30,7 @@ func (s *Sink) Fence(ctx context.Context, subscription, shards string, epoch int
 	if err != nil {
 		return fmt.Errorf("nats: fence: %w", err)
 	}
-	if err := s.connected(ctx); err != nil {
+	if err := s.awaitConnection(ctx); err != nil {
 		return err
 	}
 	subjects := make([]outbox.Row, 0, r.Hi-r.Lo+1)
@@ -130,7 +130,7 @@ func (s *Sink) fenceFailed(ctx context.Context, subject string, err error) error
 	_, silent := errors.AsType[sink.TimeoutError](context.Cause(ctx)) // our own limit ended the call, not the delivery's
 	switch {
 	case !s.conn.IsConnected():
-		return s.disconnected()
+		return s.errNotConnected()
 	case silent:
 		return sink.Down("fence "+subject, context.Cause(ctx))
 	case ctx.Err() != nil:

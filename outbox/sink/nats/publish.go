@@ -89,7 +89,7 @@ func (s *Sink) unacknowledged(ctx context.Context, subject string) error {
 	case denied:
 		return fmt.Errorf("publish to %.80q: %s", subject, why)
 	case !s.conn.IsConnected():
-		return s.disconnected()
+		return s.errNotConnected()
 	default:
 		return fmt.Errorf("publish to %.80q: not confirmed: %w", subject, context.Cause(ctx))
 	}
@@ -130,7 +130,7 @@ func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 	case ctx.Err() != nil:
 		return s.unacknowledged(ctx, subject)
 	case !s.conn.IsConnected() || errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected):
-		return s.disconnected()
+		return s.errNotConnected()
 	default:
 		return fmt.Errorf("%s: %s", what, s.redact(err))
 	}

@@ -420,7 +420,7 @@ func TestIndexOfFullBuckets(t *testing.T) {
 	var keys []ID
 	var x idTable
 	x.init(func(ref uint32) [16]byte { return keys[ref].id }, func(ref uint32, p ID) bool { return keys[ref] == p })
-	crowded := func(t *part) bool {
+	crowded := func(t *subtable) bool {
 		return len(t.buckets) > 1 && !slices.ContainsFunc(t.buckets, func(b bucket) bool { return b.overflow == 0 })
 	}
 	for n := range 1_000_000 { // for each new one, the oldest of some leaves
