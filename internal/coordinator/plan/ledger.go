@@ -94,14 +94,14 @@ func readLedger(in *Input) ledger {
 	}
 	l := ledger{quarantined: map[daemon.ID]*quarantine{}, sick: map[string]Verdict{}}
 	if len(fails) > 0 {
-		l.judgeDaemons(in, fails)
-		l.judgeNodes(in, fails)
+		l.findQuarantined(in, fails)
+		l.findSick(in, fails)
 	}
 	return l
 }
 
-// judgeDaemons finds the daemons that fail wherever they are. A unit that runs again clears its failures.
-func (l *ledger) judgeDaemons(in *Input, fails map[daemon.ID]map[string]failure) {
+// findQuarantined finds the daemons that fail wherever they are. A unit that runs again clears its failures.
+func (l *ledger) findQuarantined(in *Input, fails map[daemon.ID]map[string]failure) {
 	for id, nodes := range fails {
 		var names []string
 		last, strikes := time.Time{}, 0
@@ -129,9 +129,9 @@ func (l *ledger) judgeDaemons(in *Input, fails map[daemon.ID]map[string]failure)
 	}
 }
 
-// judgeNodes finds the nodes on which many daemons fail that are not quarantined. At most half of the live nodes are sick: if
+// findSick finds the nodes on which many daemons fail that are not quarantined. At most half of the live nodes are sick: if
 // more look so, the cause is elsewhere, and only the worst count.
-func (l *ledger) judgeNodes(in *Input, fails map[daemon.ID]map[string]failure) {
+func (l *ledger) findSick(in *Input, fails map[daemon.ID]map[string]failure) {
 	daemons, until := map[string][]string{}, map[string]time.Time{}
 	for id, nodes := range fails {
 		if l.quarantined[id] != nil {
