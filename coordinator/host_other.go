@@ -9,8 +9,8 @@ import "github.com/emitd/emitd/node"
 // NodeRegistrationTTL.
 func thisHost() node.Host { return node.Host{} }
 
-type hostLevel struct{}
+type processProbe struct{}
 
-func newProcessProbe() hostLevel { return hostLevel{} }
+func newProcessProbe() processProbe { return processProbe{} }
 
-func (hostLevel) ended(node.Host) bool { return false }
+func (processProbe) ended(node.Host) bool { return false }

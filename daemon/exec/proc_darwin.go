@@ -52,8 +52,8 @@ func setName(string) {}
 
 func nameThread(string) {}
 
-// nameOfUnborn is the name of a process that does not execute its command yet: that of its parent.
-func nameOfUnborn() string {
+// startingName is the name of a process that does not execute its command yet: that of its parent.
+func startingName() string {
 	self, _ := lookup(os.Getpid())
 	return self.name
 }
@@ -176,8 +176,8 @@ type target struct {
 
 var errOther = errors.New("is another process than expected")
 
-// findGroup returns the group whose first process has that number and start time.
-func findGroup(pgid int, start string) (*target, error) {
+// openTarget returns the group whose first process has that number and start time.
+func openTarget(pgid int, start string) (*target, error) {
 	p, err := lookup(pgid)
 	if err == nil && (p.start != start || p.pgid != pgid) {
 		err = errOther

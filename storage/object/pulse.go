@@ -72,7 +72,7 @@ type pulses struct {
 	of map[node.Incarnation]knownPulse
 }
 
-// known is one such object.
+// knownPulse is one such object.
 type knownPulse struct {
 	pulse   pulse
 	version blob.Version // empty: there is no object

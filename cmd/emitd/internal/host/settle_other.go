@@ -1,7 +1,0 @@
-//go:build !linux
-
-package host
-
-import "context"
-
-func settle(context.Context) {}
