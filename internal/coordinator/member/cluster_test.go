@@ -53,6 +53,7 @@ type peer struct {
 	stuck   map[daemon.Unit]bool // ignores its cancellation
 	slow    map[daemon.Unit]bool // ignores Drain
 	fails   bool
+	noFence error // of every stamp
 	// oneByOne is how long each start takes on a machine that makes its starts one after another.
 	// never is a daemon whose runs are never ready.
 	oneByOne     time.Duration
@@ -195,7 +196,7 @@ func (p *peer) do(e member.Effect) {
 		if _, ok := p.running[e.Fence.Unit]; ok {
 			c.t.Errorf("%s starts %v while an earlier run has not returned", p.id.Name, e.Fence)
 		}
-		if err := c.store.StampFence(context.Background(), e.Fence); err != nil {
+		if err := cmp.Or(p.noFence, c.store.StampFence(context.Background(), e.Fence)); err != nil {
 			c.deliver(p, member.RunEnded{Fence: e.Fence, How: member.FenceRefused, Err: err})
 			return
 		}

@@ -588,3 +588,29 @@ func TestWithoutWakeUps(t *testing.T) {
 	c.leader().kill()
 	c.until(7500*time.Millisecond+2*1600*time.Millisecond, "six units run again", func() bool { return c.total() == 6 })
 }
+
+// A run that ends because the store did not stamp its fence in time is given back without a failure: the store is too slow
+// for every daemon, and no daemon is sick because of it.
+func TestFenceThatIsNotStampedIsNoFailure(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	c.nodes[0].noFence = storage.ErrUnavailable
+	c.until(time.Minute, "the other node runs everything", func() bool { return len(c.nodes[1].running) == 6 })
+	refused := 0
+	for _, e := range mustEvents(c, 0) {
+		if strings.HasPrefix(e.Reason, "fence could not be stamped: store unavailable") {
+			refused++
+		}
+		if e.Kind == daemon.AssignmentFailed {
+			t.Errorf("%s failed: %s", e.Unit, e.Reason)
+		}
+	}
+	for _, r := range c.snapshot().Units {
+		if r.Failures != 0 || r.Error != "" {
+			t.Errorf("%s has %d failures, the last %q", r.Unit, r.Failures, r.Error)
+		}
+	}
+	if refused == 0 {
+		t.Error("no start was refused")
+	}
+}

@@ -406,10 +406,13 @@ func (m *Member) release(u daemon.Unit, rec daemon.Record) {
 	case Released:
 		rep.Reason = "released by the agent"
 	case FenceRefused:
-		rep.Reason = "fence could not be stamped"
+		// No fault of the daemon: a store that is too slow for everybody would make it look sick on many nodes.
+		rep.Reason = fmt.Sprintf("fence could not be stamped: %v", e.Err)
 		if generationTooLow(e.RunEnded) {
 			rep.Embargo = 0 // the next generation will be high enough
 		}
+		m.report(u, rec.Generation, daemon.Release, rep)
+		return
 	case NoAgent:
 		rep.Reason = "no such agent on this node"
 	case Returned:

@@ -157,3 +157,21 @@ func TestHalfOfTheNodesAreSickAtMost(t *testing.T) {
 		t.Errorf("verdicts %v", p.Verdicts)
 	}
 }
+
+// The units of a quarantined daemon are not moved to make loads even: they would wait until the quarantine ends.
+func TestQuarantinedUnitsAreNotMoved(t *testing.T) {
+	t.Parallel()
+	specs := []daemon.Spec{{ID: "a", Instances: 5}, {ID: "b", Instances: 4}}
+	in := Input{Now: epoch, SettleWindow: window, MaxMoves: 100, Nodes: livesOf(4, advert(specs...))}
+	in.Units = append(heldBy(t, "a", map[string]int{"n1": 4}), failedOn(t, "a/4", time.Second, "n2", "n3", "n4"))
+	in.Units = append(in.Units, heldBy(t, "b", map[string]int{"n1": 4})...)
+	p := Make(in)
+	if len(p.Verdicts) != 1 || len(p.Decisions) == 0 {
+		t.Fatalf("verdicts %v, decisions %v", p.Verdicts, told(p))
+	}
+	for _, d := range p.Decisions {
+		if d.Unit.Daemon != "b" {
+			t.Errorf("%s is moved", d.Unit)
+		}
+	}
+}

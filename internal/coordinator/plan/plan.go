@@ -62,7 +62,7 @@
 // that leaves.
 // While nodes run different versions, the window is 60 times as long. Even is: no unit could go to a node whose
 // load would then still be lower than the load of its own node. With equal weights and capacities, loads then differ by at most one
-// unit. Units of daemons with NoRebalance and units that fail are not moved, and none is moved to a node on which it has
+// unit. Units of daemons with NoRebalance or in quarantine, and units that fail, are not moved, and none is moved to a node on which it has
 // failed.
 //
 // # Sick daemons and sick nodes

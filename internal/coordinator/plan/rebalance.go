@@ -130,8 +130,8 @@ func (b *balance) collect() {
 	b.floor.index(wanted)
 	for i := range b.p.groups {
 		g := &b.p.groups[i]
-		if g.advertised == nil || len(g.rows) == 0 || specs[i].NoRebalance {
-			continue
+		if g.advertised == nil || len(g.rows) == 0 || specs[i].NoRebalance || b.p.ledger.quarantined[g.id] != nil {
+			continue // a unit of a quarantined daemon that left its node would wait
 		}
 		fit := b.floor.fit(&specs[i])
 		ranks := map[*candidate]int{}
