@@ -339,7 +339,7 @@ func (s *session) run(at, line string) {
 		return
 	}
 	line = example.ReplaceAllString(strings.ReplaceAll(line, "go run ./cmd/emitd", "emitd"), "example-$1")
-	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.Contains(line, " -f")
+	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.Contains(line, " -f") || strings.Contains(line, " --watch")
 	if !stays {
 		s.finish(at, line)
 		return

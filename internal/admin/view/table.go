@@ -87,6 +87,9 @@ const (
 	NameFormat  Format = "name"
 )
 
+// IsTable reports whether the format is for people rather than programs.
+func (f Format) IsTable() bool { return f == TableFormat || f == WideFormat }
+
 // Formats lists all formats.
 func Formats() []Format {
 	return []Format{TableFormat, WideFormat, JSONFormat, JSONLFormat, YAMLFormat, NameFormat}

@@ -7,6 +7,8 @@
 //     5 conflict (a term has moved on), 6 degraded; see package fault.
 //   - Every read takes -o table, wide, json, jsonl, yaml or name. Tables show ages and may change with a
 //     version. JSON shows times in RFC 3339 UTC and keeps its fields.
+//   - A read with --watch repeats itself until it is interrupted, which is a success. Its JSON is one document per
+//     line.
 //   - Reads and operators' commands work on the store itself (--store URL), so they need no running node.
 //     Only the commands of queue, except adopt, verify and repair, call a node. If no store is named, the
 //     state of an emitd dev in the current directory is used.
@@ -73,7 +75,10 @@ type app struct {
 	quiet   bool
 	yes     bool
 
-	began   time.Time // of the command
+	watching *watch     // --watch is given and repeats the command
+	kept     *keptStore // of a command that reads again and again; nil: each read opens the store
+
+	began   time.Time // of the command, or of this read of --watch
 	bounded bool      // the command ends after timeout at the latest
 }
 
@@ -378,18 +383,23 @@ func (a *app) message(format string, args ...any) {
 	}
 }
 
-// terminal reports whether the stream is a terminal.
-func terminal(stream any) bool {
-	f, ok := stream.(*os.File)
+// isTerminal reports whether the stream is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(interface{ Fd() uintptr })
 	return ok && (isatty.IsTerminal(f.Fd()) || isatty.IsCygwinTerminal(f.Fd()))
 }
 
 // colours reports whether standard error may be coloured.
 func (a *app) colours() bool {
+	return !a.noColor && a.environ("NO_COLOR") == "" && isTerminal(a.Err)
+}
+
+// environ returns the value of a variable of the environment.
+func (a *app) environ(name string) string {
 	for _, kv := range a.Environ {
-		if name, value, _ := strings.Cut(kv, "="); name == "NO_COLOR" && value != "" {
-			return false
+		if key, value, _ := strings.Cut(kv, "="); key == name {
+			return value
 		}
 	}
-	return !a.noColor && terminal(a.Err)
+	return ""
 }

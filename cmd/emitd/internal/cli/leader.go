@@ -36,7 +36,7 @@ func (a *app) leaderCommand() *cobra.Command {
 		},
 	}
 	sinceFlag(history, &since, "only terms that ended in this last period, such as 1h, by the store's clock")
-	return group("leader", "Show leadership, and move it", a.outputFlag(show), a.outputFlag(history), a.resignCommand())
+	return group("leader", "Show leadership, and move it", a.watchFlags(a.outputFlag(show)), a.watchFlags(a.outputFlag(history)), a.resignCommand())
 }
 
 func (a *app) showLeader(s view.Status) error {
@@ -222,7 +222,7 @@ func (a *app) confirm(effect string) error {
 	if a.yes {
 		return nil
 	}
-	if !terminal(a.In) {
+	if !isTerminal(a.In) {
 		return fault.New(fault.Usage, "%s: this needs a confirmation, and standard input is not a terminal; nothing was done", effect).Hint("add --yes")
 	}
 	fmt.Fprintf(a.Err, "%s. Continue? [y/N] ", effect)

@@ -75,7 +75,7 @@ func noSubscription(name string, names []string) error {
 }
 
 func (o *outboxes) stats() *cobra.Command {
-	return o.a.outputFlag(&cobra.Command{
+	return o.a.watchFlags(o.a.outputFlag(&cobra.Command{
 		Use: "stats [SUBSCRIPTION]", Short: "Show pending messages, their age and the reading nodes",
 		Args: atMost(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -100,7 +100,7 @@ func (o *outboxes) stats() *cobra.Command {
 				return o.a.print(d)
 			})
 		},
-	})
+	}))
 }
 
 func (o *outboxes) ls() *cobra.Command {
@@ -129,7 +129,7 @@ func (o *outboxes) ls() *cobra.Command {
 	sel.flags(cmd, "waiting, held, behind or dead; empty: all")
 	fl.Int64Var(&f.After, "after", 0, "only messages after this number")
 	fl.IntVar(&f.Limit, "limit", 100, "most entries to list")
-	return o.a.outputFlag(cmd)
+	return o.a.watchFlags(o.a.outputFlag(cmd))
 }
 
 func (o *outboxes) list(ctx context.Context, box *backend.Outbox, f outbox.Filter) error {

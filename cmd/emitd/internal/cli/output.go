@@ -6,11 +6,11 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/terminal"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 )
@@ -47,6 +47,9 @@ func (a *app) outputFlag(cmd *cobra.Command) *cobra.Command {
 func (a *app) print(d data) error {
 	switch view.Format(a.output) {
 	case view.JSONFormat:
+		if a.watching != nil {
+			return view.JSONLine(a.Out, d.whole)
+		}
 		return view.JSON(a.Out, d.whole)
 	case view.YAMLFormat:
 		return writeYAML(a.Out, d.whole)
@@ -77,17 +80,13 @@ func (a *app) print(d data) error {
 // columns returns the width of the terminal that tables are written to; 0 means unlimited. COLUMNS sets
 // the width for output that is not a terminal.
 func (a *app) columns() int {
-	for _, kv := range a.Environ {
-		if name, value, _ := strings.Cut(kv, "="); name == "COLUMNS" {
-			if n, err := strconv.Atoi(value); err == nil && n >= narrowest {
-				return n
-			}
-		}
+	if n, err := strconv.Atoi(a.environ("COLUMNS")); err == nil && n >= narrowest {
+		return n
 	}
-	if !terminal(a.Out) {
-		return 0
+	if a.watching != nil {
+		return a.watching.columns()
 	}
-	return max(terminalWidth(a.Out), 0)
+	return terminal.SizeOf(a.Out).Columns
 }
 
 // narrowest is the smallest width that tables adapt to.

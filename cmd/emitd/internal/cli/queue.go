@@ -221,7 +221,7 @@ func field(text []byte, name string) []any {
 }
 
 func (q *queues) ls() *cobra.Command {
-	return q.a.outputFlag(&cobra.Command{
+	return q.a.watchFlags(q.a.outputFlag(&cobra.Command{
 		Use: "ls", Short: "List queues", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return q.with(cmd.Context(), 0, func(ctx context.Context, c *client.Client) error {
@@ -247,7 +247,7 @@ func (q *queues) ls() *cobra.Command {
 				return q.a.print(list(all, func(s wire.Stats) string { return s.Queue }, func(wide bool) *view.Table { return statsTable(all, wide) }))
 			})
 		},
-	})
+	}))
 }
 
 func statsTable(all []wire.Stats, wide bool) *view.Table {
@@ -288,7 +288,7 @@ func writeBudget(s wire.Stats) string {
 }
 
 func (q *queues) stats() *cobra.Command {
-	return q.a.outputFlag(&cobra.Command{
+	return q.a.watchFlags(q.a.outputFlag(&cobra.Command{
 		Use: "stats QUEUE", Short: "Show a queue's counts, ages, rates and memory",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -303,7 +303,7 @@ func (q *queues) stats() *cobra.Command {
 				}})
 			})
 		},
-	})
+	}))
 }
 
 func (q *queues) declare() *cobra.Command {
@@ -403,7 +403,7 @@ func (q *queues) peek() *cobra.Command {
 	fl.StringVar(&query.Type, "type", "", "only jobs of this type")
 	fl.IntVar(&query.Limit, "limit", 100, "most entries to list")
 	fl.BoolVar(&query.Payload, "payload", false, "show payloads")
-	return q.a.outputFlag(cmd)
+	return q.a.watchFlags(q.a.outputFlag(cmd))
 }
 
 // list reads pages until it has as many jobs as requested.

@@ -40,11 +40,11 @@ func (a *app) withCluster(ctx context.Context, all bool, f func(ctx context.Cont
 
 // withClusterOf is withCluster with a loaded configuration, within ctx.
 func (a *app) withClusterOf(ctx context.Context, cfg *config.Loaded, all bool, f func(ctx context.Context, c *cluster) error) error {
-	s, err := a.open(ctx, cfg)
+	s, end, err := a.openToRead(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer end()
 	snap, err := s.Snapshot(ctx)
 	if err != nil {
 		return fmt.Errorf("read the cluster: %w", err)
@@ -67,29 +67,46 @@ func (a *app) statusCommand() *cobra.Command {
 			"shows details or corrects it. With --exit-code, exit code 0 means that there is no such line.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.loadToRead()
+			if failOnProblem && a.watching != nil {
+				return fault.New(fault.Usage, "--exit-code and --watch exclude each other: a watch ends with 0 when it is interrupted")
+			}
+			s, err := a.readStatus(cmd.Context(), q, limit)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
-			defer cancel()
-			awaitOutbox := a.startOutboxRead(ctx, cfg)
-			return a.withClusterOf(ctx, cfg, false, func(ctx context.Context, c *cluster) error {
-				s := c.status()
-				s.AddQueues(q.readQueues(ctx, c), limit)
-				s.AddOutbox(awaitOutbox(), limit)
-				err := a.print(data{whole: s, table: s.Table, names: []string{s.Cluster}})
-				if err == nil && failOnProblem && len(s.Attention) > 0 {
-					err = fault.New(fault.Degraded, "cluster %s is degraded: %s", s.Cluster, s.Attention[0].Text)
-				}
-				return err
-			})
+			err = a.print(data{whole: s, table: s.Table, names: []string{s.Cluster}})
+			if err == nil && failOnProblem && len(s.Attention) > 0 {
+				err = fault.New(fault.Degraded, "cluster %s is degraded: %s", s.Cluster, s.Attention[0].Text)
+			}
+			return err
 		},
 	}
 	cmd.Flags().BoolVar(&failOnProblem, "exit-code", false, "exit with 6 if anything needs attention")
-	cmd.Flags().DurationVar(&limit, "max-wait", 5*time.Minute, "how long a job or a message of the outbox may wait; 0s: no limit")
+	maxWaitFlag(cmd, &limit)
 	q.flags(cmd.Flags())
-	return a.outputFlag(cmd)
+	return a.watchFlags(a.outputFlag(cmd))
+}
+
+func maxWaitFlag(cmd *cobra.Command, limit *time.Duration) {
+	cmd.Flags().DurationVar(limit, "max-wait", 5*time.Minute, "how long a job or a message of the outbox may wait; 0s: no limit")
+}
+
+// readStatus reads the cluster, its outbox and its queues, within --timeout.
+func (a *app) readStatus(ctx context.Context, q *queues, limit time.Duration) (s view.Status, err error) {
+	cfg, err := a.loadToRead()
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	awaitOutbox := a.startOutboxRead(ctx, cfg)
+	err = a.withClusterOf(ctx, cfg, false, func(ctx context.Context, c *cluster) error {
+		s = c.status()
+		s.AddQueues(q.readQueues(ctx, c), limit)
+		s.AddOutbox(awaitOutbox(), limit)
+		return nil
+	})
+	return s, err
 }
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -104,7 +121,7 @@ func (a *app) nodeCommand() *cobra.Command {
 		},
 	}
 	ls.Flags().BoolVar(&all, "all", false, "also show nodes that have left")
-	return group("node", "Show nodes, and take them out of service", a.outputFlag(ls),
+	return group("node", "Show nodes, and take them out of service", a.watchFlags(a.outputFlag(ls)),
 		a.operateCommand(daemon.CommandCordon, "Give a node no further units, until uncordon",
 			"Give a node no further units. What runs there stays. The cordon is kept by the node's name, so it outlives a\n"+
 				"restart of the node, and ends with emitd node uncordon."),
@@ -140,7 +157,7 @@ func (a *app) daemonCommand() *cobra.Command {
 	explain.Flags().StringVar(&on, "node", "", "only this node")
 	a.complete(explain, 0, unitNames)
 	a.completeFlag(explain, "node", nodeNames)
-	return group("daemon", "Show daemons, and act on their units", a.outputFlag(ls), a.outputFlag(explain),
+	return group("daemon", "Show daemons, and act on their units", a.watchFlags(a.outputFlag(ls)), a.watchFlags(a.outputFlag(explain)),
 		a.operateCommand(daemon.CommandPause, "Stop a unit, or all units of a daemon, until resume", ""),
 		a.operateCommand(daemon.CommandResume, "End a pause", ""),
 		a.operateCommand(daemon.CommandRestart, "End a unit's run in order, and start it again", ""),

@@ -65,7 +65,7 @@ func (a *app) serve(ctx context.Context, p backend.Policy) error {
 
 func (a *app) logHandler(cfg *config.Loaded, level *slog.LevelVar) slog.Handler {
 	h := telemetry.NewLog(a.Err, telemetry.LogOptions{
-		Level: level, Format: cfg.Telemetry.Log.Format, TTY: terminal(a.Err), Colour: a.colours(), Secrets: cfg.Secrets(),
+		Level: level, Format: cfg.Telemetry.Log.Format, TTY: isTerminal(a.Err), Colour: a.colours(), Secrets: cfg.Secrets(),
 	})
 	return telemetry.WithCodes(h, func(err error) string {
 		if f := backend.Fault(err); f.Code != fault.Internal {
