@@ -218,20 +218,39 @@ type Operator interface {
 	// messages, so after an error some of them may be changed. Messages that become parked or dead meanwhile
 	// are left alone. The filter must name a subscription that exists.
 	SettleAll(ctx context.Context, f Filter, to Kind, dryRun bool) (map[Kind]int, error)
-	// Replay delivers again whatever is in the log after a position, or since a time, in log order and
-	// before later messages. It returns the position used. A position after the end of the log gives
-	// [ErrNotFound].
-	Replay(ctx context.Context, subscription string, from Position) (int64, error)
+	// Replay delivers messages of the log again that the subscription has delivered, given up or never been
+	// interested in. It returns the position after which they begin and their number, by kind: Delivered
+	// messages are, or would be, delivered once more; Waiting ones will be delivered anyway, because the
+	// subscription has not passed them or because they are parked. Counting may stop beyond 100,000.
+	//
+	// A replay of everything from a position on moves the cursors back: the messages are delivered in log
+	// order, before later ones. Any other replay parks copies of what it selects: in the lane of their key,
+	// or alone if they have no key. They are due at once, in log order, and before all messages of the key
+	// that were not delivered yet. So the key waits for them, and no other key does. A lane that waited or
+	// was held is due, too, with its attempts counted from zero. Such a replay is one transaction. It is refused
+	// if it selects more than 100,000 messages or 128 MiB.
+	//
+	// Either way a relay that owns shards of the messages must claim again before it stores anything, so
+	// what it had in flight may come again. A position or time after the end of the log gives [ErrNotFound],
+	// and so does a range of which the log has nothing any more. Nothing is changed then.
+	Replay(ctx context.Context, r ReplayRequest) (after int64, counts map[Kind]int, err error)
 	// Pause stops deliveries (true) or resumes them (false). Deliveries in flight are finished.
 	Pause(ctx context.Context, subscription string, paused bool) error
 	// Delete deletes a subscription with its cursors, lanes and dead letters.
 	Delete(ctx context.Context, subscription string) error
 }
 
-// Position is a place in the log: after a message, or the first message published since a time.
-type Position struct {
-	After int64
-	Since time.Time // used if it is not zero
+// ReplayRequest selects messages that a subscription is to deliver again. The fields restrict the selection;
+// the zero value of each selects all.
+type ReplayRequest struct {
+	Subscription string
+	Key          string
+	Topics       []string // topics, or prefixes followed by *
+	After, UpTo  int64    // only messages after the one, and up to the other
+	// Since and Until begin with the first message published at or after Since, and end with the last one
+	// published before Until, in log order. A clock that was set back must not hide messages.
+	Since, Until time.Time
+	DryRun       bool // only count
 }
 
 // Filter selects entries of a list.

@@ -53,6 +53,7 @@ func Run(t *testing.T, open Factory) {
 		{"Lanes", lanes},
 		{"Delayed", delayed},
 		{"Operator", operators},
+		{"Replay", replays},
 		{"Listing", listings},
 		{"Bulk", bulk},
 		{"BadInput", badInputs},

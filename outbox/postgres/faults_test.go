@@ -113,9 +113,16 @@ func TestRestore(t *testing.T) {
 			if got := drain(t, c); !slices.Equal(got, []string{"a7"}) {
 				t.Errorf("when the old numbers came again came %v", got)
 			}
-			used, err := r.Replay(ctx, "s", outbox.Position{After: 0})
+			_, counts, err := r.Replay(ctx, outbox.ReplayRequest{Subscription: "s", Key: "b"})
 			ok(t, err)
-			if got := drain(t, r.claim("s", 9)); len(got) != 8 || used != 0 {
+			lanes, err := r.claim("s", 9).Due(ctx, 10)
+			ok(t, err)
+			if len(lanes) != 1 || string(lanes[0][0].Payload) != "b1" || counts[outbox.Delivered] != 1 {
+				t.Errorf("a replay of a key brought %v, counted %v", lanes, counts)
+			}
+			used, _, err := r.Replay(ctx, outbox.ReplayRequest{Subscription: "s"})
+			ok(t, err)
+			if got := drain(t, r.claim("s", 10)); len(got) != 8 || used != 0 {
 				t.Errorf("a replay after %d brought %v", used, got)
 			}
 		})

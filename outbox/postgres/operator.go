@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -106,48 +105,6 @@ func (q *query) skip(subscription string, seqs []int64, where map[int64]ranges.P
 	})
 	q.addDeadLetters(subscription, ids, attempts, causes)
 	q.leaveLanes(subscription, ids, where)
-}
-
-// Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
-// Undelivered messages are not skipped.
-func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Position) (used int64, err error) {
-	if from.After < 0 {
-		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
-	}
-	err = l.change(ctx, "replay", subscription, func(q *query) error {
-		if end := q.number(`select case when is_called then last_value else 0 end from ~outbox_id`); from.After > end && q.err == nil {
-			return fmt.Errorf("position %d is %w: the log ends at %d", from.After, outbox.ErrNotFound, end)
-		}
-		used = max(from.After, q.number(`select id from ~outbox order by id limit 1`)-1)
-		if !from.Since.IsZero() {
-			// Since selects by log order: a clock that was set back must not hide earlier messages.
-			used = q.number(`select case when is_called then last_value else 0 end from ~outbox_id`)
-			if id := q.firstSince(from.Since); id > 0 {
-				used = id - 1
-			}
-		}
-		q.exec(`update ~outbox_subscription set replayed = (select case when is_called then last_value else 0 end from ~outbox_id) where name = $1`, subscription)
-		rows, _ := q.cursorRows(subscription)
-		for _, p := range rows {
-			at := p.rewound(used)
-			q.exec(`update ~outbox_cursor set snap_from = $1::pg_snapshot, base_from = $2, snap_to = null, base_to = 0, last = 0, again = $3,
-					turn = turn + 1, rev = rev + 1, updated_at = clock_timestamp()
-				where subscription = $4 and lo = $5`, string(at.from.at), at.from.base, at.replayAfter, subscription, p.Lo)
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	return used, nil
-}
-
-// firstSince returns the id of the first message that was published at time t or later, 0 if there is
-// none. Ids are drawn shortly before a message gets its time, in nearly the same order. So a partition
-// that was full more than an hour before t has none.
-func (q *query) firstSince(t time.Time) int64 {
-	lo := q.number(`select coalesce(max(hi), 1) from ~outbox_partition where passed_at < $1::timestamptz - interval '1 hour' and emptied_at is null`, t)
-	return q.number(`select id from ~outbox where id >= $1 and created_at >= $2 order by id limit 1`, lo, t)
 }
 
 // Pause implements [outbox.Operator].

@@ -81,3 +81,8 @@ func (p position) rewound(again int64) position {
 	p.to, p.last, p.replayAfter = view{}, 0, again
 	return p
 }
+
+// undelivered is the condition that the message o is not delivered at the position of the cursor row c. It is
+// null, not false, for most messages that are delivered.
+const undelivered = `(o.id > c.again or not (o.id <= c.base_from or pg_visible_in_snapshot(o.tx, c.snap_from)))
+	and not coalesce(o.id <= c.last and (o.id <= c.base_to or pg_visible_in_snapshot(o.tx, c.snap_to)), false)`

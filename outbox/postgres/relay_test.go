@@ -126,7 +126,7 @@ func TestMistakenRelay(t *testing.T) {
 	if _, err := w.List(ctx, outbox.Filter{Limit: -1}); err == nil {
 		t.Error("listed a negative number")
 	}
-	if _, err := w.Replay(ctx, "s", outbox.Position{After: -1}); err == nil {
+	if _, _, err := w.Replay(ctx, outbox.ReplayRequest{Subscription: "s", After: -1}); err == nil {
 		t.Error("replayed from a negative position")
 	}
 }

@@ -163,8 +163,7 @@ const excess = `with n as materialized (select n.n, n.lo, n.hi, n.x0 is not null
 // if it has not moved for the retention time.
 const lagging = `select c.subscription, c.lo, u.n from ~outbox_cursor c, ~outbox_state s, lateral (
 		select count(*) as n from (select from ~outbox o where o.id <= $2 and o.shard between c.lo and c.hi
-			and (o.id > c.again or not (o.id <= c.base_from or pg_visible_in_snapshot(o.tx, c.snap_from)))
-			and not coalesce(o.id <= c.last and (o.id <= c.base_to or pg_visible_in_snapshot(o.tx, c.snap_to)), false) limit $3) o) u
+			and ` + undelivered + ` limit $3) o) u
 	where (u.n > 0 or c.era < s.era) and (c.again is null and c.era = s.era or c.updated_at < clock_timestamp() - $1 * interval '1 microsecond')
 	order by c.subscription, c.lo for update of c`
 

@@ -240,6 +240,32 @@ func TestLanesOutliveTheLog(t *testing.T) {
 	}
 }
 
+// TestReplayOfRemovedMessages checks that a range of which the log has nothing any more is refused, and that the rest
+// of one that is partly gone is delivered.
+func TestReplayOfRemovedMessages(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	w := newWorld(t, Config{width: 10, Retention: -1})
+	c := w.claim("s", 1)
+	w.many(25)
+	drain(t, c)
+	w.goes(2, c)
+	for _, dry := range []bool{true, false} {
+		_, _, err := w.Replay(ctx, outbox.ReplayRequest{Subscription: "s", UpTo: 20, DryRun: dry})
+		if !errors.Is(err, outbox.ErrNotFound) || !strings.Contains(err.Error(), "the log begins with message 21 ") {
+			t.Errorf("a range that is gone: %v", err)
+		}
+		_, counts, err := w.Replay(ctx, outbox.ReplayRequest{Subscription: "s", After: 5, UpTo: 22, DryRun: dry})
+		ok(t, err)
+		if len(counts) != 1 || counts[outbox.Delivered] != 2 {
+			t.Errorf("of a range that is partly gone come %v", counts)
+		}
+	}
+	if lanes, err := w.claim("s", 1).Due(ctx, 10); err != nil || len(lanes) != 2 {
+		t.Errorf("%d lanes are due: %v", len(lanes), err)
+	}
+}
+
 // TestMaxRetained checks that a log that is too large skips undelivered messages of a lagging
 // subscription only if OnLag is forget, and logs it in any case. The subscription remains.
 func TestMaxRetained(t *testing.T) {
@@ -324,7 +350,7 @@ func TestForgetWithLivingRelay(t *testing.T) {
 			if state == "replayed" {
 				eventually(t, "delivered", func() bool { return pending() == 0 })
 				up.Store(false)
-				_, err := w.Replay(t.Context(), "s", outbox.Position{})
+				_, _, err := w.Replay(t.Context(), outbox.ReplayRequest{Subscription: "s"})
 				ok(t, err)
 			}
 			_, err := w.Sweep(t.Context(), 10)
@@ -368,7 +394,7 @@ func TestPassOver(t *testing.T) {
 		},
 		"in a replay": func(w *world, c *cursor) {
 			drain(w.t, c)
-			_, err := w.Replay(context.Background(), "s", outbox.Position{After: 2})
+			_, _, err := w.Replay(context.Background(), outbox.ReplayRequest{Subscription: "s", After: 2})
 			ok(w.t, err)
 		},
 	} {

@@ -70,8 +70,7 @@ func (q *query) cursors(s *outbox.Stats) (partial []partialCount) {
 				coalesce(min(u.id), 0) as first, coalesce(max(u.id), 0) as last from (
 				(select o.created_at, o.id from ~outbox o
 					where o.id > case when c.again is null then c.floor else least(c.again, c.floor) end and o.shard between c.lo and c.hi
-						and (o.id > c.again or not (o.id <= c.base_from or pg_visible_in_snapshot(o.tx, c.snap_from)))
-						and not coalesce(o.id <= c.last and (o.id <= c.base_to or pg_visible_in_snapshot(o.tx, c.snap_to)), false)
+						and `+undelivered+`
 					order by o.id limit $2)
 				union all
 				(select o.created_at, null::bigint from (select pg_snapshot_xip(c.snap_from) as tx where c.again is null) x cross join lateral (

@@ -123,7 +123,7 @@ func TestMistakenRelay(t *testing.T) {
 	if _, err := w.List(t.Context(), outbox.Filter{Limit: -1}); err == nil {
 		t.Error("listed a negative number")
 	}
-	if _, err := w.Replay(t.Context(), "s", outbox.Position{After: -1}); err == nil {
+	if _, _, err := w.Replay(t.Context(), outbox.ReplayRequest{Subscription: "s", After: -1}); err == nil {
 		t.Error("replayed from a negative position")
 	}
 }

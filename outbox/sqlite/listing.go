@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -41,11 +40,7 @@ func (c *conditions) selects(f outbox.Filter, seqs []int64, at string) {
 	c.add(!f.Since.IsZero(), at+" >= ?", nanos(f.Since))
 	c.add(!f.Until.IsZero(), at+" < ?", nanos(f.Until))
 	if seqs != nil {
-		list, err := json.Marshal(seqs)
-		if err != nil {
-			panic("outbox/sqlite: numbers are not JSON: " + err.Error()) // they always are
-		}
-		c.add(true, "p.id IN (SELECT value FROM json_each(?))", string(list))
+		c.add(true, "p.id IN (SELECT value FROM json_each(?))", jsonOf(seqs))
 	}
 }
 

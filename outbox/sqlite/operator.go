@@ -110,33 +110,6 @@ func (q *query) skip(subscription string, seq int64, at ranges.ParkedKey) {
 	q.leaveLane(subscription, at, seq)
 }
 
-// Replay implements [outbox.Operator]. Messages that were removed from the log are not delivered again.
-// Undelivered messages are not skipped.
-func (l *Log) Replay(ctx context.Context, subscription string, from outbox.Position) (used int64, err error) {
-	if from.After < 0 {
-		return 0, fmt.Errorf("replay %q: there is no position %d", subscription, from.After)
-	}
-	err = l.change(ctx, "replay", subscription, func(q *query) error {
-		if end := q.end(); from.After > end {
-			return fmt.Errorf("position %d is %w: the log ends at %d", from.After, outbox.ErrNotFound, end)
-		}
-		used = max(from.After, q.number(`SELECT min(id) FROM ~outbox`)-1)
-		if !from.Since.IsZero() {
-			used = q.end()
-			// Since selects by log order: a clock that was set back must not hide earlier messages.
-			q.one(`SELECT id - 1 FROM ~outbox WHERE created_at >= ? ORDER BY id LIMIT 1`, []any{nanos(from.Since)}, &used)
-		}
-		q.exec(`UPDATE ~outbox_subscription SET replayed = ? WHERE name = ?`, q.end(), subscription)
-		q.exec(`UPDATE ~outbox_cursor SET last = min(last, ?), turn = turn + 1, rev = rev + 1, updated_at = ? WHERE subscription = ?`,
-			used, nanos(q.now), subscription)
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	return used, nil
-}
-
 // Pause implements [outbox.Operator].
 func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error {
 	return l.change(ctx, "pause or resume", subscription, func(q *query) error {

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -157,6 +158,33 @@ func TestLanesOutliveTheLog(t *testing.T) {
 	ok(t, err)
 	if n != 2 || len(lanes) != 2 {
 		t.Errorf("%d retried, %d due", n, len(lanes))
+	}
+}
+
+// TestReplayOfRemovedMessages checks that a range of which the log has nothing any more is refused, and that the rest
+// of one that is partly gone is delivered.
+func TestReplayOfRemovedMessages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{Retention: -1})
+	cur := w.claim(t, "s", 1)
+	w.many(t, 5)
+	drain(t, cur)
+	if n := w.sweepAll(t); n != 5 {
+		t.Fatalf("%d messages went", n)
+	}
+	if _, _, err := w.Replay(t.Context(), outbox.ReplayRequest{Subscription: "s", UpTo: 5}); !errors.Is(err, outbox.ErrNotFound) {
+		t.Errorf("a range of an empty log: %v", err)
+	}
+	w.many(t, 3)
+	drain(t, cur)
+	_, _, err := w.Replay(t.Context(), outbox.ReplayRequest{Subscription: "s", UpTo: 5})
+	if !errors.Is(err, outbox.ErrNotFound) || !strings.Contains(err.Error(), "the log begins with message 6 ") {
+		t.Errorf("a range that is gone: %v", err)
+	}
+	_, counts, err := w.Replay(t.Context(), outbox.ReplayRequest{Subscription: "s", After: 2, UpTo: 7})
+	ok(t, err)
+	if len(counts) != 1 || counts[outbox.Delivered] != 2 {
+		t.Errorf("of a range that is partly gone come %v", counts)
 	}
 }
 

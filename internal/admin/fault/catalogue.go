@@ -365,9 +365,9 @@ var catalogue = []Entry{
 		"list them: emitd outbox stats",
 	},
 	{
-		NoMessage, ExitNotFound, "no such parked or dead message",
-		"The subscription has no waiting, held or dead message with that number: it was delivered, skipped or retried, or never existed. Nothing was done.",
-		"list them: emitd outbox ls",
+		NoMessage, ExitNotFound, "no such message in the outbox",
+		"The subscription has no waiting, held or dead message with that number: it was delivered, skipped or retried, or never existed. Of a replay: the log has no message in that range, because it ends before it, or because its messages were removed after outbox.retention. Nothing was done.",
+		"list messages that are parked or dead: emitd outbox ls",
 	},
 	{
 		BadMessage, ExitUsage, "the message cannot be published",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -48,19 +49,29 @@ func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *ba
 // of is with for one subscription, which must exist.
 func (o *outboxes) of(ctx context.Context, name string, f func(ctx context.Context, box *backend.Outbox) error) error {
 	return o.with(ctx, func(ctx context.Context, box *backend.Outbox) error {
-		all, err := box.Stats(ctx, "")
-		if err != nil {
+		if err := known(ctx, box, name); err != nil {
 			return err
 		}
-		var names []string
-		for _, s := range all {
-			if s.Subscription == name {
-				return f(ctx, box)
-			}
-			names = append(names, s.Subscription)
-		}
-		return noSubscription(name, names)
+		return f(ctx, box)
 	})
+}
+
+// known returns a fault unless each subscription exists.
+func known(ctx context.Context, box *backend.Outbox, wanted ...string) error {
+	all, err := box.Stats(ctx, "")
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = s.Subscription
+	}
+	for _, name := range wanted {
+		if !slices.Contains(names, name) {
+			return noSubscription(name, names)
+		}
+	}
+	return nil
 }
 
 func noSubscription(name string, names []string) error {
@@ -211,37 +222,6 @@ func (o *outboxes) withConfirmation(cmd *cobra.Command, effect func(args []strin
 	}
 	cmd.Flags().BoolVarP(&o.a.yes, "yes", "y", false, "do not ask for confirmation")
 	return o.a.outputFlag(cmd)
-}
-
-func (o *outboxes) replay() *cobra.Command {
-	var after int64
-	var since string
-	cmd := &cobra.Command{
-		Use: "replay SUBSCRIPTION --after SEQ | --since TIME", Short: "Deliver again the messages after a position",
-		Long: "Deliver again the messages that follow a message in the log, or were published since a time, in log order\n" +
-			"and before any later ones. The log keeps delivered messages for outbox.retention. Messages keep their IDs.",
-		Args: exactly(1, "the name of a subscription"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			from := outbox.Position{After: after}
-			var err error
-			if from.Since, err = moment("--since", since, time.Now()); err != nil {
-				return err
-			}
-			if after < 0 || cmd.Flags().Changed("after") == (since != "") {
-				return fault.New(fault.Usage, "want either --after with the number of a message (0: before the first) or --since with a time")
-			}
-			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {
-				at, err := box.Replay(ctx, args[0], from)
-				if err != nil {
-					return err
-				}
-				return o.done(args[0], "replay", fmt.Sprintf("%s delivers again the messages after number %d", args[0], at), map[string]any{"after": at})
-			})
-		},
-	}
-	cmd.Flags().Int64Var(&after, "after", 0, "after the message with this number; 0: from the beginning")
-	cmd.Flags().StringVar(&since, "since", "", "messages published since this time (RFC 3339), or in this last period, such as 1h")
-	return o.withConfirmation(cmd, func(args []string) string { return "messages that " + args[0] + " has delivered are delivered again" })
 }
 
 // moment parses a time in the past, or a duration before now, of a flag; an empty text gives the zero time.
