@@ -198,7 +198,7 @@ func (v *viewer) addUnassigned(group []Unit, add notify) {
 	}
 	since := ""
 	if !worst.Since.IsZero() {
-		since = " " + short(v.age(worst.Since.Time))
+		since = " " + Short(v.age(worst.Since.Time))
 	}
 	sev := warning
 	if worst.nowhere {
@@ -248,7 +248,7 @@ func (v *viewer) crashing(group []Unit, add notify) {
 	}
 	since, where := "", ", on no node: "+worst.Reason
 	if !worst.FailingSince.IsZero() {
-		since = " for " + short(v.age(worst.FailingSince.Time))
+		since = " for " + Short(v.age(worst.FailingSince.Time))
 	}
 	if worst.Node != "" {
 		where = " on " + worst.Node

@@ -47,18 +47,23 @@ func (v *viewer) orders() []Order {
 	return out
 }
 
-// text says what is in force, since when, by whom and why: "drained 5m ago by alice: new kernel".
-func (o Order) text(now time.Time) string {
-	word := map[daemon.CommandKind]string{
+// State returns the state that the order puts its subject into, such as "cordoned".
+func (o Order) State() string {
+	if o.Result == daemon.ResultDrained {
+		return daemon.ResultDrained
+	}
+	return map[daemon.CommandKind]string{
 		daemon.CommandCordon: "cordoned", daemon.CommandDrain: "draining", daemon.CommandPause: "paused", daemon.CommandPin: "pinned",
 	}[o.Kind]
-	if o.Result == daemon.ResultDrained {
-		word = daemon.ResultDrained
-	}
+}
+
+// text says what is in force, since when, by whom and why: "drained 5m ago by alice: new kernel".
+func (o Order) text(now time.Time) string {
+	word := o.State()
 	if o.To != "" {
 		word += " to " + o.To
 	}
-	text := fmt.Sprintf("%s %s ago", word, short(max(now.Sub(o.Since.Time), 0)))
+	text := fmt.Sprintf("%s %s ago", word, Short(max(now.Sub(o.Since.Time), 0)))
 	if o.Actor != "" {
 		text += " by " + o.Actor
 	}

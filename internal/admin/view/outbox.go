@@ -122,7 +122,7 @@ func (o *Outbox) cell() string {
 		if s.Paused {
 			paused++
 		}
-		if s.down() {
+		if s.SinkDown() {
 			down++
 		}
 	}
@@ -182,7 +182,7 @@ func (s OutboxStats) stuck(add notify) {
 
 // addBehind adds a notice about messages that have waited too long although the sink is not down.
 func (s OutboxStats) addBehind(limit time.Duration, add notify) {
-	if s.Pending == 0 || limit == 0 || time.Duration(s.OldestAgeMS)*time.Millisecond <= limit || s.down() {
+	if s.Pending == 0 || limit == 0 || time.Duration(s.OldestAgeMS)*time.Millisecond <= limit || s.SinkDown() {
 		return
 	}
 	why, do := "the relay is too slow, or keys are parked after a failure", "emitd outbox ls "+s.Subscription
@@ -232,24 +232,29 @@ func OutboxTable(all []OutboxStats, wide bool) *Table {
 	return t
 }
 
-// down reports whether the sink is down for a range of shards.
-func (s OutboxStats) down() bool {
+// SinkDown reports whether the sink is down for a range of shards.
+func (s OutboxStats) SinkDown() bool {
 	return slices.ContainsFunc(s.Cursors, func(c OutboxCursor) bool { return c.Problem != "" })
 }
 
-func (s OutboxStats) cells() []string {
-	state, oldest := "running", ""
+// State returns whether the subscription delivers: "running", "paused" or "sink down".
+func (s OutboxStats) State() string {
 	switch {
 	case s.Paused:
-		state = "paused"
-	case s.down():
-		state = "sink down"
+		return "paused"
+	case s.SinkDown():
+		return "sink down"
 	}
+	return "running"
+}
+
+func (s OutboxStats) cells() []string {
+	oldest := ""
 	if s.Pending > 0 {
 		oldest = Exact(time.Duration(s.OldestAgeMS) * time.Millisecond)
 	}
 	return []string{
-		s.Subscription, state, formatCount(s.Pending, s.Exact), oldest, atLeast(s.Delayed, s.Delayed < mostDelayed),
+		s.Subscription, s.State(), formatCount(s.Pending, s.Exact), oldest, atLeast(s.Delayed, s.Delayed < mostDelayed),
 		fmt.Sprint(s.KeysWaiting), fmt.Sprint(s.KeysHeld), fmt.Sprint(s.Dead), size(s.Retained),
 	}
 }

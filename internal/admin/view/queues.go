@@ -13,8 +13,11 @@ type QueueStats struct {
 	Active      int64  `json:"active"`
 	Dead        int64  `json:"dead"`
 	OldestAgeMS int64  `json:"oldest_age_ms"` // of the oldest waiting job
-	Paused      bool   `json:"paused"`
-	Broker      string `json:"broker"` // the node that serves it; empty if none does
+	// The rates are in jobs per second.
+	EnqueueRate  float64 `json:"enqueue_rate"`
+	CompleteRate float64 `json:"complete_rate"`
+	Paused       bool    `json:"paused"`
+	Broker       string  `json:"broker"` // the node that serves it; empty if none does
 	// Problem says why the queue's state is unknown; empty if it is known.
 	Problem string `json:"problem"`
 }
@@ -94,7 +97,7 @@ func (q QueueStats) waiting(limit time.Duration, add notify) {
 	case q.Active > 0:
 		why = fmt.Sprintf("%d active: the workers are too slow", q.Active)
 	}
-	add(failing, "queue "+q.Queue, do, "queue %s keeps its oldest job waiting for %s, %d wait: %s", q.Queue, short(age), q.Waiting, why)
+	add(failing, "queue "+q.Queue, do, "queue %s keeps its oldest job waiting for %s, %d wait: %s", q.Queue, Short(age), q.Waiting, why)
 }
 
 // several formats a number of things.

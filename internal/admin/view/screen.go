@@ -22,7 +22,7 @@ func columns(w io.Writer) int {
 
 // least lists the columns that a narrow table drops, in this order. With -o wide all are shown.
 var least = []string{
-	"CAPACITY", "VERSION", "ZONE", "RETAINED", "DELAYED", "AGE", "IN/S", "DONE/S", "LOAD", "BROKER", "PARKED KEYS", "GAP TO NEXT",
+	"CAPACITY", "VERSION", "FAILURES", "MOVING", "PAUSED", "ZONE", "RETAINED", "DELAYED", "AGE", "IN/S", "DONE/S", "LOAD", "BROKER", "PARKED KEYS", "GAP TO NEXT",
 	"ERRORS", "CLIENTS", "BATCH", "SCORE", "UNITS", "NEXT", "ATTEMPTS", "SUBSCRIPTION", "HEARTBEAT", "SINCE", "ELECTED", "ACTIVE", "HELD",
 }
 
@@ -54,8 +54,8 @@ func truncate(line string, limit int) string {
 	return string([]rune(line)[:limit-1]) + "…"
 }
 
-// wrap breaks a line between words and indents the following lines.
-func wrap(line string, limit int) string {
+// Wrap breaks a line between words and indents the following lines.
+func Wrap(line string, limit int) string {
 	if limit <= 0 || utf8.RuneCountInString(line) <= limit {
 		return line
 	}

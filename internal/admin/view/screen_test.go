@@ -2,8 +2,10 @@ package view
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/emitd/emitd/node"
@@ -36,5 +38,20 @@ func TestSixtyColumns(t *testing.T) {
 	var b bytes.Buffer
 	if err := Of(healthy(), reader).NodeTable(false).Write(Screen{&b, 60}); err != nil || !strings.HasPrefix(b.String(), "NAME     STATE  LEADER") {
 		t.Errorf("%v: %s", err, b.String())
+	}
+}
+
+// TestFacts checks the facts of a cluster with and without a leader.
+func TestFacts(t *testing.T) {
+	t.Parallel()
+	s := Status{Queues: &Queues{Queues: []QueueStats{{Waiting: 3}}}, Outbox: NoOutbox("away")}
+	want := []string{"LEADER nobody", "NODES none", "DAEMONS none", "QUEUE 3 waiting, 0 active", "OUTBOX unknown: away"}
+	if got := s.Facts(); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	s = Status{Leader: &Leader{Node: "a", TermOrdinal: 4, ElectedAt: Time{time.Unix(0, 0)}, ExpiresAt: Time{time.Unix(70, 0)}}, At: Time{time.Unix(61, 0)}}
+	want = []string{"LEADER a (term 4, 1m01s)", "LEASE 9.0s left", "NODES none", "DAEMONS none"}
+	if got := s.Facts(); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

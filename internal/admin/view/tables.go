@@ -19,8 +19,8 @@ import (
 func (s Status) Table(w io.Writer, wide bool) error {
 	limit := columns(w)
 	var b strings.Builder
-	line := func(format string, args ...any) { b.WriteString(wrap(fmt.Sprintf(format, args...), limit) + "\n") }
-	line("CLUSTER %s    LEADER %s    STORE %s, event %d", Line(s.Cluster), s.leaderCell(), Line(s.Store.Kind), s.Store.Head)
+	line := func(format string, args ...any) { b.WriteString(Wrap(fmt.Sprintf(format, args...), limit) + "\n") }
+	line("CLUSTER %s    LEADER %s    STORE %s, event %d", Line(s.Cluster), strings.Join(s.leaderCells(), "    "), Line(s.Store.Kind), s.Store.Head)
 	line("NODES   %s       DAEMONS %s%s%s", s.countNodes(), s.countUnits(), s.Outbox.cell(), s.Queues.cell())
 	for _, o := range s.Orders {
 		line("~ %s %s", Line(o.Subject), Line(o.text(s.At.Time)))
@@ -47,17 +47,30 @@ func (s Status) Table(w io.Writer, wide bool) error {
 	return OutboxTable(s.Outbox.Subscriptions, false).Write(w)
 }
 
-func (s Status) leaderCell() string {
+// Facts returns the overview of the cluster as short texts, the most important first. The notices are not part of it.
+func (s Status) Facts() []string {
+	facts := append(s.leaderCells(), "NODES "+s.countNodes(), "DAEMONS "+s.countUnits())
+	facts[0] = "LEADER " + facts[0]
+	for _, cell := range []string{s.Queues.cell(), s.Outbox.cell()} {
+		if cell = strings.TrimSpace(cell); cell != "" {
+			facts = append(facts, cell)
+		}
+	}
+	return facts
+}
+
+// leaderCells returns who leads, and if somebody does, what is left of the lease.
+func (s Status) leaderCells() []string {
 	l := s.Leader
 	if l == nil {
-		return "nobody"
+		return []string{"nobody"}
 	}
 	left := l.ExpiresAt.Sub(s.At.Time)
 	lease := "LEASE " + Exact(left) + " left"
 	if l.Expired {
 		lease = "LEASE expired " + Exact(-left) + " ago"
 	}
-	return fmt.Sprintf("%s (term %d, %s)    %s", Line(l.Node), l.TermOrdinal, short(max(s.At.Sub(l.ElectedAt.Time), 0)), lease)
+	return []string{fmt.Sprintf("%s (term %d, %s)", Line(l.Node), l.TermOrdinal, Short(max(s.At.Sub(l.ElectedAt.Time), 0))), lease}
 }
 
 // countNodes writes "2 live, 1 late".
@@ -111,9 +124,9 @@ func (s Status) NodeTable(wide bool) *Table {
 			state += ", sick"
 		}
 		row := []string{
-			n.Name, state + n.ordersCell(s.At.Time, wide), leader, short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
+			n.Name, state + n.ordersCell(s.At.Time, wide), leader, Short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
 			strconv.FormatFloat(n.Load, 'f', -1, 64), strconv.Itoa(n.Capacity), strconv.Itoa(n.Units),
-			n.Version, n.Labels["zone"], short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
+			n.Version, n.Labels["zone"], Short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
 		}
 		if wide {
 			row = append(row, n.Address, string(n.ID), labels(n.Labels))
@@ -155,7 +168,7 @@ func (s Status) UnitTable(wide bool) *Table {
 	for _, u := range s.Daemons {
 		since := ""
 		if !u.Since.IsZero() {
-			since = short(max(s.At.Sub(u.Since.Time), 0))
+			since = Short(max(s.At.Sub(u.Since.Time), 0))
 		}
 		reason := u.Reason
 		if u.State == Crashing {
@@ -225,7 +238,7 @@ const mostOthers = 8
 func (e Explained) writeDeclared(b *strings.Builder, s Status) {
 	d := e.Plan.Declared
 	rank := func(revision int64, first time.Time) string {
-		return fmt.Sprintf("revision %d, registered %s ago", revision, short(max(s.At.Sub(first), 0)))
+		return fmt.Sprintf("revision %d, registered %s ago", revision, Short(max(s.At.Sub(first), 0)))
 	}
 	if d.By.Name != "" {
 		fmt.Fprintf(b, "declared by %s (%s)", Line(d.By.Name), rank(d.Revision, d.FirstRegisteredAt))
@@ -270,7 +283,7 @@ func TermTable(rs []Term) *Table {
 		if r.GapSeconds != nil {
 			gap = Exact(seconds(*r.GapSeconds))
 		}
-		t.Add(strconv.FormatInt(r.TermOrdinal, 10), r.Node, stamp(r.ElectedAt.Time), short(seconds(r.HeldSeconds)), r.EndedBy, gap)
+		t.Add(strconv.FormatInt(r.TermOrdinal, 10), r.Node, stamp(r.ElectedAt.Time), Short(seconds(r.HeldSeconds)), r.EndedBy, gap)
 	}
 	return t
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// short formats a duration for tables: 41s, 11m03s, 5h07m, 2d4h.
-func short(d time.Duration) string {
+// Short formats a duration for tables: 41s, 11m03s, 5h07m, 2d4h.
+func Short(d time.Duration) string {
 	switch {
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", int(d/time.Second))
@@ -18,12 +18,12 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d/(24*time.Hour)), int(d%(24*time.Hour)/time.Hour))
 }
 
-// Exact formats a duration below a minute with tenths, any other as short does.
+// Exact formats a duration below a minute with tenths, any other as Short does.
 func Exact(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.1fs", d.Truncate(100*time.Millisecond).Seconds())
 	}
-	return short(d)
+	return Short(d)
 }
 
 // stamp formats a time of the store for people: in UTC, to the second.

@@ -140,6 +140,9 @@ type Notice struct {
 	Action   string   `json:"do"` // a command that shows more, or what to do
 }
 
+// Failing reports whether something that should run does not.
+func (n Notice) Failing() bool { return n.Severity == failing }
+
 // Time is a time of the store in JSON: RFC 3339 in UTC, null for none.
 type Time struct{ time.Time }
 

@@ -380,7 +380,7 @@ func TestDurations(t *testing.T) {
 		24*time.Hour - time.Nanosecond:    {"23h59m", "23h59m"},
 		400*24*time.Hour + 90*time.Minute: {"400d1h", "400d1h"},
 	} {
-		if got := [2]string{short(d), Exact(d)}; got != want {
+		if got := [2]string{Short(d), Exact(d)}; got != want {
 			t.Errorf("%v: got %q, want %q", d, got, want)
 		}
 	}

@@ -73,6 +73,6 @@ func readQueue(ctx context.Context, c *client.Client, name string) view.QueueSta
 	s := wire.StatsOf(got)
 	return view.QueueStats{
 		Queue: name, Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: s.OldestAgeMS,
-		Paused: s.Paused, Broker: s.Broker,
+		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate, Paused: s.Paused, Broker: s.Broker,
 	}
 }
