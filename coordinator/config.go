@@ -80,6 +80,9 @@ type Config struct {
 	Labels map[string]string
 	// Capacity divides the node's load; 0 counts as 1.
 	Capacity int
+	// MaxWeight is the most weight of units that this node is given in all; 0 is no limit. A unit that fits on no
+	// node waits, and is reported.
+	MaxWeight int
 	// Version is the version of the user's program, shown to people.
 	Version string
 	// Address is host:port of the node's listener, shown to people; empty without one.
@@ -180,6 +183,9 @@ func (c Config) validate() error {
 	if c.Capacity < 0 {
 		errs = append(errs, fmt.Errorf("capacity is %d, want 1 or more", c.Capacity))
 	}
+	if c.MaxWeight < 0 {
+		errs = append(errs, fmt.Errorf("max weight is %d, want 1 or more, or 0 for no limit", c.MaxWeight))
+	}
 	if _, err := uuid.Parse(string(c.Node.ID)); err != nil {
 		errs = append(errs, fmt.Errorf("node id %q is not a UUID; leave it empty to have one drawn: %w", c.Node.ID, err))
 	}
@@ -209,7 +215,7 @@ func (c Config) traits() node.Traits {
 	host := thisHost()
 	host.Lock = c.HostLock
 	return node.Traits{
-		Version: c.Version, Address: c.Address, Labels: c.Labels, Capacity: c.Capacity,
+		Version: c.Version, Address: c.Address, Labels: c.Labels, Capacity: c.Capacity, MaxWeight: c.MaxWeight,
 		NeverLead: c.NeverLead, NoDaemons: c.NoDaemons, Host: host,
 		Cluster: c.Cluster,
 	}

@@ -58,6 +58,8 @@ type Traits struct {
 	Address  string            `json:"address,omitempty"` // host:port of its listener, if any
 	Labels   map[string]string `json:"labels,omitempty"`
 	Capacity int               `json:"capacity"` // load is weight ÷ capacity; 0 counts as 1
+	// MaxWeight is the most weight of units that the node may be given in all; 0 is no limit.
+	MaxWeight int `json:"max_weight,omitempty"`
 	// NeverLead keeps the node out of elections; NoDaemons gives it no units.
 	NeverLead bool `json:"never_lead,omitempty"`
 	NoDaemons bool `json:"no_daemons,omitempty"`

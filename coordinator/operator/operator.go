@@ -178,7 +178,7 @@ func (o *Client) complete(snap *daemon.Snapshot, c daemon.Command) (daemon.Comma
 				args.Generation = r.Generation
 			}
 		}
-	case daemon.CommandResign:
+	case daemon.CommandResign, daemon.CommandRelease:
 		if c.Term == 0 {
 			c.Term = snap.Term.Number
 		}

@@ -28,8 +28,8 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:       41,
-	allNames:          1044,
-	"daemon":          131,
+	allNames:          1045,
+	"daemon":          132,
 	"outbox":          68,
 	"outbox/postgres": 44,
 	"queue":           75,

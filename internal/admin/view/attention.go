@@ -120,7 +120,7 @@ func (v *viewer) candidates(s Status) string {
 
 func (v *viewer) aboutNodes(s Status, add notify) {
 	if dead, of, mass := plan.MassDeath(v.planInput().Nodes, plan.DefaultBrakePercent); mass {
-		add(failing, "nodes", "emitd events --kind brake.held", "%d of %d nodes look dead at once: the leader takes nothing from them for another %s, unless their end is proven", dead, of, v.Timing.NodeRegistrationTTL)
+		add(failing, "nodes", "emitd events --kind brake.held", "%d of %d nodes look dead at once: the leader takes nothing from them for another %s, unless their end is proven; emitd leader release ends the wait", dead, of, v.Timing.NodeRegistrationTTL)
 	}
 	names := map[string]int{}
 	for _, n := range s.Nodes {

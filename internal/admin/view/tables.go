@@ -125,7 +125,7 @@ func (s Status) NodeTable(wide bool) *Table {
 		}
 		row := []string{
 			n.Name, state + n.ordersCell(s.At.Time, wide), leader, Short(max(s.At.Sub(n.LastHeartbeatAt.Time), 0)),
-			strconv.FormatFloat(n.Load, 'f', -1, 64), strconv.Itoa(n.Capacity), strconv.Itoa(n.Units),
+			n.loadCell(), strconv.Itoa(n.Capacity), strconv.Itoa(n.Units),
 			n.Version, n.Labels["zone"], Short(max(s.At.Sub(n.RegisteredAt.Time), 0)),
 		}
 		if wide {
@@ -134,6 +134,15 @@ func (s Status) NodeTable(wide bool) *Table {
 		t.Add(row...)
 	}
 	return t
+}
+
+// loadCell writes the load, and the limit if there is one: "7 of 10".
+func (n Node) loadCell() string {
+	text := strconv.FormatFloat(n.Load, 'f', -1, 64)
+	if n.MaxWeight > 0 {
+		text += " of " + strconv.Itoa(n.MaxWeight)
+	}
+	return text
 }
 
 // ordersCell writes what operators have ordered, to follow the state: ", cordoned". With wide it says since when, by whom

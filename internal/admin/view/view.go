@@ -89,6 +89,7 @@ type Node struct {
 	RegisteredAt    Time              `json:"registered_at"`
 	Load            float64           `json:"load"` // sum of the weights of its units
 	Capacity        int               `json:"capacity"`
+	MaxWeight       int               `json:"max_weight"` // most that Load may become; 0 is no limit
 	Units           int               `json:"units"`
 	Labels          map[string]string `json:"labels"`
 	NeverLead       bool              `json:"never_lead"`
@@ -274,7 +275,7 @@ func (v *viewer) nodes(units []Unit) []Node {
 			Leader:  v.Term.Held() && v.Term.Leader.Incarnation == m.Incarnation,
 			Version: m.Version, Address: m.Address,
 			LastHeartbeatAt: Time{m.LastHeartbeatAt}, RegisteredAt: Time{m.RegisteredAt},
-			Capacity: cmp.Or(m.Capacity, 1), Labels: m.Labels,
+			Capacity: cmp.Or(m.Capacity, 1), MaxWeight: m.MaxWeight, Labels: m.Labels,
 			NeverLead: m.NeverLead, NoDaemons: m.NoDaemons,
 			Kinds: v.Advert(m).Kinds, Reason: cmp.Or(m.EndReason, v.sick(m)), Orders: ofNode(v.inForce, m.Name),
 		}

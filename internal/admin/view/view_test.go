@@ -412,7 +412,7 @@ func TestManyNodesLookDead(t *testing.T) {
 			s.Nodes[len(s.Nodes)-1-i].LeaderState = node.Late
 		}
 		got := slices.ContainsFunc(Of(s, reader).Attention, func(n Notice) bool {
-			return n.Severity == failing && n.Text == "3 of 5 nodes look dead at once: the leader takes nothing from them for another 1m30s, unless their end is proven"
+			return n.Severity == failing && n.Text == "3 of 5 nodes look dead at once: the leader takes nothing from them for another 1m30s, unless their end is proven; emitd leader release ends the wait"
 		})
 		if got != want {
 			t.Errorf("%d of 5 look dead: %v", dead, Of(s, reader).Attention)

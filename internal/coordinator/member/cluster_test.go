@@ -32,6 +32,8 @@ type cluster struct {
 	wakes   bool       // wake-ups are delivered
 	// maxMoves is how many units a leader may move for even loads.
 	maxMoves int
+	// brake is the share of the nodes that may look dead at once, in percent; 0 means no brake.
+	brake int
 }
 
 // peer is one node of the cluster with what was observed of it.
@@ -100,7 +102,7 @@ func advert(id daemon.ID, instances int) daemon.Advert {
 func (c *cluster) join(name string, a daemon.Advert) *peer {
 	p := &peer{c: c, running: map[daemon.Unit]int64{}, stuck: map[daemon.Unit]bool{}, slow: map[daemon.Unit]bool{}, starting: map[daemon.Fence]bool{}}
 	p.id = node.Identity{Name: name, ID: node.ID("id-" + name), Incarnation: node.Incarnation(fmt.Sprintf("%s-%d", name, len(c.nodes)))}
-	p.m = member.New(member.Config{Node: p.id, Advert: a, Timing: lease.Fast(), MaxMoves: c.maxMoves, Seed: uint64(len(c.nodes) + 1)}, c.now)
+	p.m = member.New(member.Config{Node: p.id, Advert: a, Timing: lease.Fast(), MaxMoves: c.maxMoves, BrakePercent: c.brake, Seed: uint64(len(c.nodes) + 1)}, c.now)
 	c.nodes = append(c.nodes, p)
 	return p
 }

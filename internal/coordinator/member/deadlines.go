@@ -16,9 +16,10 @@ import (
 // as the pass's changes, and sets when the next deadline is due.
 func (m *Member) applyDeadlines(now lease.Instant) {
 	l := &m.leader
-	l.changes, l.nodes = l.changes[:0:0], l.nodes[:0:0]
+	l.changes, l.nodes, l.answers = l.changes[:0:0], l.nodes[:0:0], l.answers[:0:0]
 	clear(l.nodeStates)
 	m.observeSilence(now)
+	m.obeyRelease(now)
 	rows := make(map[node.Incarnation]*node.Member, len(l.snap.Nodes))
 	for i := range l.snap.Nodes {
 		p := &l.snap.Nodes[i]

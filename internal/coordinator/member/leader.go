@@ -389,7 +389,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		m.requestPassAt(now.Add(again.Sub(l.snap.Now) + dueSlack))
 	}
 	m.noteVerdicts(p.Plan.Verdicts)
-	l.answers, l.handOver = l.answers[:0:0], p.Plan.HandOver
+	l.handOver = p.Plan.HandOver
 	for _, a := range p.Plan.Answers {
 		if a.Result == daemon.ResultDrained && expired {
 			l.passAgain = true // the commit may skip what frees the node's last unit: look again

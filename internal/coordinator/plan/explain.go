@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -183,11 +184,12 @@ func (p *planner) table(fill func(*candidate) Row) []Row {
 
 // excluded returns in words why a node is no candidate for a unit; "" if it is one.
 func (p *planner) excluded(s *candidate, spec *daemon.Spec, row *daemon.Record) string {
-	return p.exclusion(p.placement.filter(s.Node, spec), s.Node, spec, row)
+	return p.exclusion(p.placement.filter(s.Node, spec), s.Node, spec, row, s.held)
 }
 
-// exclusion puts into words why a node is no candidate for a unit, given what it was filtered by; "" if it is one.
-func (p *planner) exclusion(why Filter, n *Node, spec *daemon.Spec, row *daemon.Record) string {
+// exclusion puts into words why a node is no candidate for a unit, given what it was filtered by
+// and the weight that it holds without the unit; "" if it is one.
+func (p *planner) exclusion(why Filter, n *Node, spec *daemon.Spec, row *daemon.Record, held int64) string {
 	switch why {
 	case "":
 	case FilterKind:
@@ -198,6 +200,9 @@ func (p *planner) exclusion(why Filter, n *Node, spec *daemon.Spec, row *daemon.
 		return string(why) + p.orders.cordonedBy(n.Member.Name)
 	default:
 		return string(why)
+	}
+	if with, limit := held+int64(spec.Weight), int64(n.Member.MaxWeight); limit > 0 && with > limit {
+		return fmt.Sprintf("%s: holds %d, %d with the unit, at most %d (node.max_weight)", FilterFull, held, with, limit)
 	}
 	for _, e := range row.Embargoes {
 		if e.Incarnation == n.Member.Incarnation && p.active(e) {

@@ -20,6 +20,7 @@ type eligible struct {
 	spots   map[*candidate]position
 	// filtered are the nodes that are no candidates, by reason.
 	filtered map[Filter]Names
+	limited  []*candidate // the candidates that have a limit
 
 	weight     int64 // the weight that the keys were computed with
 	placedSeen int   // how many entries of floor.placed the keys include
@@ -80,6 +81,9 @@ func (f *placement) newFit(spec *daemon.Spec) *eligible {
 			out.zones = append(out.zones, z)
 		}
 		z.sites = append(z.sites, s)
+		if s.limit > 0 {
+			out.limited = append(out.limited, s)
+		}
 	}
 	out.filtered = shorten(names)
 	out.arrange()

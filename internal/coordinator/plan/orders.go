@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -404,10 +405,30 @@ func (o *orders) obstacle(u daemon.Unit, name string) string {
 	if row == nil {
 		row = &daemon.Record{Unit: u}
 	}
-	if text := o.exclusion(o.filter(n, &spec, runs), n, &spec, row); text != "" {
+	if text := o.exclusion(o.filter(n, &spec, runs), n, &spec, row, o.heldWithout(n, u)); text != "" {
 		return fmt.Sprintf("%s cannot take %s: %s", name, u, text)
 	}
 	return ""
+}
+
+// heldWithout returns the weight of the units that the node holds, without the one unit.
+func (o *orders) heldWithout(n *Node, without daemon.Unit) int64 {
+	if n.Member.MaxWeight == 0 {
+		return 0
+	}
+	sum := int64(0)
+	for i := range o.in.Units {
+		row := &o.in.Units[i]
+		if row.Unit == without || !row.State.Known() || !row.HeldBy(n.Member.Incarnation) {
+			continue
+		}
+		weight := 1
+		if at, ok := find(o.union.inForce, row.Unit.Daemon); ok {
+			weight = cmp.Or(o.union.inForce[at].spec.Weight, 1)
+		}
+		sum += int64(weight)
+	}
+	return sum
 }
 
 // unknownUnit returns why the arguments name no unit or daemon of the cluster; "" if they do.
@@ -515,7 +536,7 @@ func (o *orders) preferred(j *daemonPlacement, u daemon.Unit, barred []*candidat
 		return nil, ""
 	}
 	for _, s := range j.floor.order {
-		if _, fits := j.spots[s]; fits && s.Member.Name == to && !slices.Contains(barred, s) {
+		if _, fits := j.spots[s]; fits && s.Member.Name == to && !s.full(j.floor.weight) && !slices.Contains(barred, s) {
 			return s, rule
 		}
 	}

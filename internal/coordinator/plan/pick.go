@@ -60,7 +60,7 @@ func (p *planner) place(j *daemonPlacement, d *Decision, row *daemon.Record) {
 		}
 		d.Reason.Previous = left(row)
 	}
-	d.Reason.Filtered = withBarred(j.filtered, barred)
+	d.Reason.Filtered = with(j.unfitNodes(), FilterEmbargoed, barred)
 	if p.watch != nil && p.watch.unit == d.Unit {
 		p.watch.record(p, j, d, row)
 	}
@@ -77,7 +77,7 @@ func (p *planner) active(e daemon.Embargo) bool { return e.InForce(p.in.Now) }
 
 // rank returns the node's complete key, with the zone's count.
 func (j *daemonPlacement) rank(s *candidate) key {
-	k := j.floor.key(s)
+	k := j.floor.rank(s)
 	if z := j.zoneOf(s); z != nil {
 		k.zone = z.units
 	}
@@ -126,17 +126,31 @@ func left(row *daemon.Record) string {
 	return row.Holder.Name + ": " + reason
 }
 
-// withBarred adds the nodes with an embargo for the unit to those that are no candidates for the
-// daemon.
-func withBarred(filtered map[Filter]Names, barred []*candidate) map[Filter]Names {
-	if len(barred) == 0 {
+// unfitNodes returns the nodes that are no candidates for any unit of the daemon now.
+func (j *daemonPlacement) unfitNodes() map[Filter]Names {
+	if j.unfitKnown {
+		return j.unfit
+	}
+	var full []*candidate
+	for _, s := range j.limited {
+		if s.full(j.floor.weight) {
+			full = append(full, s)
+		}
+	}
+	j.unfit, j.unfitKnown = with(j.filtered, FilterFull, full), true
+	return j.unfit
+}
+
+// with returns the filtered nodes and those that one more filter excludes.
+func with(filtered map[Filter]Names, f Filter, excluded []*candidate) map[Filter]Names {
+	if len(excluded) == 0 {
 		return filtered
 	}
-	names := make([]string, len(barred))
-	for i, s := range barred {
+	names := make([]string, len(excluded))
+	for i, s := range excluded {
 		names[i] = s.Member.Name
 	}
-	out := shorten(map[Filter][]string{FilterEmbargoed: names})
+	out := shorten(map[Filter][]string{f: names})
 	maps.Copy(out, filtered)
 	return out
 }

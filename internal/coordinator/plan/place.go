@@ -31,6 +31,7 @@ type candidate struct {
 	*Node
 	at       uint64 // hash of its incarnation
 	capacity int64
+	limit    int64 // most that held may become; 0 is no limit
 	held     int64 // Σ weight of its units
 	units    int   // units of the current daemon
 	sick     bool  // many daemons fail on it
@@ -39,6 +40,9 @@ type candidate struct {
 // load returns the node's load with that much more weight. Equal ratios give equal floats, because both operands
 // are exact.
 func (s *candidate) load(more int64) float64 { return float64(s.held+more) / float64(s.capacity) }
+
+// full reports whether the node's limit excludes that much more weight.
+func (s *candidate) full(more int64) bool { return s.limit > 0 && s.held+more > s.limit }
 
 // newFloor sums up what present nodes hold. wanted are the specs of the units to place.
 func newFloor(p *planner, wanted []*daemon.Spec) *placement {
@@ -57,7 +61,7 @@ func newFloor(p *planner, wanted []*daemon.Spec) *placement {
 		if _, ok := f.adverts[n.Advert]; !ok {
 			f.adverts[n.Advert] = len(f.adverts)
 		}
-		s := &candidate{Node: n, at: hash(string(n.Member.Incarnation)), capacity: int64(max(n.Member.Capacity, 1))}
+		s := &candidate{Node: n, at: hash(string(n.Member.Incarnation)), capacity: int64(max(n.Member.Capacity, 1)), limit: int64(n.Member.MaxWeight)}
 		_, s.sick = p.ledger.sick[n.Member.Name]
 		f.sites[n.Member.Incarnation] = s
 		f.order = append(f.order, s)
@@ -134,6 +138,10 @@ type daemonPlacement struct {
 	floor   *placement
 	spec    *daemon.Spec
 	holders []*candidate // sites that hold units of the daemon
+	// unfit are the nodes that are no candidates for any unit of the daemon: the filtered ones and the full ones.
+	// It is out of date, and unfitKnown false, once a node has become full.
+	unfit      map[Filter]Names
+	unfitKnown bool
 }
 
 // begin makes g the current daemon and counts where its units are.
@@ -184,11 +192,22 @@ func (j *daemonPlacement) count(s *candidate) {
 func (j *daemonPlacement) assign(s *candidate) {
 	s.held += j.floor.weight
 	j.floor.placed = append(j.floor.placed, s)
+	if s.full(j.floor.weight) {
+		j.unfitKnown = false
+	}
 	j.count(s)
 }
 
 // key returns the node's key without the zone, which is added one level above.
 func (f *placement) key(s *candidate) key {
+	if s.full(f.weight) {
+		return excludedKey
+	}
+	return f.rank(s)
+}
+
+// rank is the key of a node that is not full.
+func (f *placement) rank(s *candidate) key {
 	return key{sick: s.sick, load: s.load(f.weight), units: s.units}
 }
 
@@ -213,12 +232,12 @@ func (j *daemonPlacement) embargoedUntil(row *daemon.Record, barred []*candidate
 	return first
 }
 
-// embargoed returns the nodes that only an embargo keeps from the unit.
+// embargoed returns the nodes that only an embargo keeps from the unit. A full node is none of them.
 func (j *daemonPlacement) embargoed(row *daemon.Record, active func(daemon.Embargo) bool) []*candidate {
 	var out []*candidate
 	for _, e := range row.Embargoes {
 		s := j.floor.sites[e.Incarnation]
-		if s == nil || !active(e) || slices.Contains(out, s) {
+		if s == nil || !active(e) || s.full(j.floor.weight) || slices.Contains(out, s) {
 			continue
 		}
 		if _, ok := j.spots[s]; ok {

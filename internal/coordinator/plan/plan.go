@@ -32,7 +32,8 @@
 // # Where a unit goes
 //
 // Candidates are live nodes that run daemons at all and this kind of daemon, whose labels contain everything that
-// the spec requires, and that have no embargo for this unit. The unit goes to the candidate with the lowest
+// the spec requires, that with the unit hold no more weight than their limit (node.Traits.MaxWeight), and that have no
+// embargo for this unit. The unit goes to the candidate with the lowest
 //
 //  1. sick nodes come last
 //  2. load with the unit: (Σ weight of the units it holds + weight of this unit) ÷ capacity
@@ -47,6 +48,9 @@
 // Heavier units are placed first, then in order of units. This is Graham's rule "longest processing time first":
 // on equal, empty nodes its highest load is at most 4/3 of the optimum (SIAM J. Appl. Math. 17, 1969). Units of
 // equal weight on such nodes are spread evenly, within one unit.
+//
+// A limit is hard: a unit that fits nowhere waits and is listed as unplaced, also after the loss of many nodes, so that
+// those that are left do not drown. It never takes a unit from the node that runs it.
 //
 // After a failure, the unit's embargo keeps it away from the node on which it failed; no rule here does. If no
 // other node can take the unit, it waits and is listed as unplaced.

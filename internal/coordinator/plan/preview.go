@@ -36,6 +36,9 @@ func OfSnapshot(s *daemon.Snapshot) Input {
 // with and without the command, if every hand-over succeeds.
 func Preview(in Input, c daemon.Command) (Answer, []Move) {
 	with := in
+	if c.Kind == daemon.CommandRelease {
+		with = withoutSilent(in)
+	}
 	with.Commands = append(slices.Clone(in.Commands), c)
 	answer := Answer{ID: c.ID}
 	for _, a := range Make(with).Answers {
@@ -61,6 +64,24 @@ func Preview(in Input, c daemon.Command) (Answer, []Move) {
 	}
 	slices.SortFunc(moves, func(a, b Move) int { return a.Unit.Compare(b.Unit) })
 	return answer, moves
+}
+
+// withoutSilent returns the input as it is once all nodes that look dead were removed, and their units are free.
+func withoutSilent(in Input) Input {
+	in.Nodes, in.Units = slices.Clone(in.Nodes), slices.Clone(in.Units)
+	gone := map[node.Incarnation]bool{}
+	for i := range in.Nodes {
+		if n := &in.Nodes[i]; n.State == node.Late || n.State == node.Deaf {
+			n.State = node.Removed
+			gone[n.Member.Incarnation] = true
+		}
+	}
+	for i := range in.Units {
+		if r := &in.Units[i]; gone[r.Holder.Incarnation] && r.State.Known() && !r.State.IsFree() {
+			r.State, r.Since, r.Reason = daemon.Deleted, in.Now, "holder is dead"
+		}
+	}
+	return in
 }
 
 // place is where a unit ends up.

@@ -72,6 +72,7 @@ func drawNode(t *rapid.T, i int, adverts []*daemon.Advert) Node {
 		n.Member.State = rapid.SampledFrom([]node.State{node.Live, node.Live, node.Removed}).Draw(t, "row state")
 	}
 	n.Member.Capacity = rapid.SampledFrom([]int{0, 1, 1, 2, 10}).Draw(t, "capacity")
+	n.Member.MaxWeight = rapid.SampledFrom([]int{0, 0, 0, 1, 3, 8}).Draw(t, "max weight")
 	n.Member.RegisteredAt = epoch.Add(-time.Duration(rapid.IntRange(0, 3).Draw(t, "age")) * time.Minute)
 	n.Member.Labels = map[string]string{}
 	for _, label := range []string{"zone", "rack", "gpu"} {
@@ -186,6 +187,7 @@ func TestMakeEqualsSlowTwinWhenLarge(t *testing.T) {
 		for i := range rapid.IntRange(1, 40).Draw(t, "nodes") {
 			n := live(fmt.Sprintf("n%02d", i), a).labelled("zone", fmt.Sprint(i%3), "host", fmt.Sprint(i))
 			n.State = rapid.SampledFrom([]node.State{node.Live, node.Live, node.Live, node.Late}).Draw(t, "state")
+			n.Member.MaxWeight = rapid.SampledFrom([]int{0, 0, 2, 5}).Draw(t, "max weight")
 			in.Nodes = append(in.Nodes, n)
 		}
 		for _, s := range a.Specs {
@@ -272,7 +274,33 @@ func TestDecisionsAreAllowed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		checkLimits(t, in, p)
 	})
+}
+
+// checkLimits checks that no node is given more than its limit allows.
+func checkLimits(t *rapid.T, in Input, p Plan) {
+	t.Helper()
+	weight := func(u daemon.Unit) int {
+		spec, _ := p.Specs.Of(u.Daemon)
+		return max(spec.Weight, 1)
+	}
+	for _, n := range in.Nodes {
+		held, given := 0, false
+		for _, r := range in.Units {
+			if r.State.Known() && r.HeldBy(n.Member.Incarnation) {
+				held += weight(r.Unit)
+			}
+		}
+		for _, d := range p.Decisions {
+			if d.Step == daemon.Assign && d.To == n.Member.Identity {
+				held, given = held+weight(d.Unit), true
+			}
+		}
+		if limit := n.Member.MaxWeight; given && limit > 0 && held > limit {
+			t.Fatalf("%s holds %d with what it is given, at most %d", n.Member.Name, held, limit)
+		}
+	}
 }
 
 // TestFreeUnitsAreAccountedFor checks that no unit is forgotten. Each row that is free and not

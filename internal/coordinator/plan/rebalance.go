@@ -252,7 +252,7 @@ func (c *class) taker(from *candidate) *candidate {
 	for _, z := range c.takers.zones {
 		for _, s := range z.sites {
 			load := s.load(c.weight)
-			if s == from || s.sick || load > low || load == low && (to == nil || s.at >= to.at) || c.bars(s) {
+			if s == from || s.sick || s.full(c.weight) || load > low || load == low && (to == nil || s.at >= to.at) || c.bars(s) {
 				continue
 			}
 			to, low = s, load

@@ -141,7 +141,7 @@ func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]d
 			if n.State == node.Removed || n.Member.State == node.Removed {
 				continue
 			}
-			if f := slowFilter(in, n, spec, r); f != "" {
+			if f := slowExclusion(in, n, spec, specs, holder, r); f != "" {
 				filtered[f] = append(filtered[f], n.Member.Name)
 				continue
 			}
@@ -150,7 +150,7 @@ func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]d
 		why := Why{Filtered: slowNames(filtered)}
 		if len(can) == 0 {
 			why.Rule = NoEligibleNode
-			out.Unplaced = append(out.Unplaced, Unplaced{Unit: u, Since: r.Since, EmbargoedUntil: slowUntil(in, spec, r), Why: why})
+			out.Unplaced = append(out.Unplaced, Unplaced{Unit: u, Since: r.Since, EmbargoedUntil: slowUntil(in, spec, specs, holder, r), Why: why})
 			continue
 		}
 		slowTurns(in, u, spec, can)
@@ -249,9 +249,9 @@ func slowTurns(in Input, u daemon.Unit, spec daemon.Spec, can []slowCandidate) {
 }
 
 // slowUntil returns when the first embargo ends that is a node's only obstacle.
-func slowUntil(in Input, spec daemon.Spec, r daemon.Record) (first time.Time) {
+func slowUntil(in Input, spec daemon.Spec, specs map[daemon.ID]daemon.Spec, holder map[daemon.Unit]node.Incarnation, r daemon.Record) (first time.Time) {
 	for _, n := range in.Nodes {
-		if n.Member.State == node.Removed || slowFilter(in, n, spec, r) != FilterEmbargoed {
+		if n.Member.State == node.Removed || slowExclusion(in, n, spec, specs, holder, r) != FilterEmbargoed {
 			continue
 		}
 		var end time.Time
@@ -265,6 +265,21 @@ func slowUntil(in Input, spec daemon.Spec, r daemon.Record) (first time.Time) {
 		}
 	}
 	return first
+}
+
+// slowExclusion is slowFilter that knows what the node holds. A full node is full, whether or not it has an embargo.
+func slowExclusion(in Input, n Node, spec daemon.Spec, specs map[daemon.ID]daemon.Spec, holder map[daemon.Unit]node.Incarnation, r daemon.Record) Filter {
+	weight := spec.Weight
+	for u, inc := range holder {
+		if inc == n.Member.Incarnation {
+			weight += max(specs[u.Daemon].Weight, 1)
+		}
+	}
+	f := slowFilter(in, n, spec, r)
+	if (f == "" || f == FilterEmbargoed) && n.Member.MaxWeight > 0 && weight > n.Member.MaxWeight {
+		return FilterFull
+	}
+	return f
 }
 
 func slowFilter(in Input, n Node, spec daemon.Spec, r daemon.Record) Filter {

@@ -35,6 +35,7 @@ type Obstacle string
 // counts.
 const (
 	Embargoed       Obstacle = "embargoed"      // a node could take it once an embargo has ended
+	Full            Obstacle = "full"           // the nodes that could take it are full
 	LabelsMissing   Obstacle = "labels"         // nodes run its kind, but none has the labels it requires
 	KindMissing     Obstacle = "kind"           // no node that takes daemons runs its kind
 	NoDaemons       Obstacle = "no_daemons"     // no node takes daemons
@@ -47,7 +48,7 @@ const (
 
 // Obstacles returns all obstacles.
 func Obstacles() []Obstacle {
-	return []Obstacle{Embargoed, LabelsMissing, KindMissing, NoDaemons, Cordoned, NodeUnavailable, NoNode, Unadvertised, InQuarantine}
+	return []Obstacle{Embargoed, Full, LabelsMissing, KindMissing, NoDaemons, Cordoned, NodeUnavailable, NoNode, Unadvertised, InQuarantine}
 }
 
 // Obstacle returns the smallest obstacle of all nodes.
@@ -63,7 +64,9 @@ func (u *Unplaced) Obstacle() Obstacle {
 		o, r := NodeUnavailable, 1
 		switch {
 		case f == FilterEmbargoed:
-			o, r = Embargoed, 6
+			o, r = Embargoed, 7
+		case f == FilterFull:
+			o, r = Full, 6
 		case strings.HasPrefix(string(f), string(FilterLabels)):
 			o, r = LabelsMissing, 4
 		case f == FilterKind:

@@ -59,6 +59,7 @@ const (
 	FilterNoDaemons Filter = "no daemons" // the node takes no daemons at all
 	FilterKind      Filter = "kind"       // the node does not run this kind
 	FilterLabels    Filter = "lacks"      // required labels are missing: the filter names them, "lacks zone=mars"
+	FilterFull      Filter = "full"       // with the unit, the node's units would exceed its max_weight
 	FilterEmbargoed Filter = "embargoed"  // the unit has an embargo on the node
 )
 

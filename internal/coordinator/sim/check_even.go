@@ -12,13 +12,7 @@ func (c *checks) checkEvenLoads(w *world, snap *daemon.Snapshot, members []*proc
 	if w.cfg.MaxMoves < 0 || w.cfg.Faults&Operate != 0 || w.deploying > 0 || w.restless() {
 		return
 	}
-	held := map[*process]int{}
-	for i := range snap.Units {
-		r := &snap.Units[i]
-		if p := w.byInc[r.Holder.Incarnation]; p != nil && !r.State.IsFree() {
-			held[p] += w.units[w.unitAt[r.Unit]].work.Spec.WithDefaults().Weight
-		}
-	}
+	held := w.held(snap)
 	for i := range snap.Units {
 		r := &snap.Units[i]
 		from, u := w.byInc[r.Holder.Incarnation], w.units[w.unitAt[r.Unit]]
@@ -27,7 +21,7 @@ func (c *checks) checkEvenLoads(w *world, snap *daemon.Snapshot, members []*proc
 		}
 		weight := u.work.Spec.WithDefaults().Weight
 		for _, to := range members {
-			if to == from || !w.mayRun(to, u.work) || failedOn(r, to) || looksSick(snap, to) {
+			if to == from || !w.mayRun(to, u.work) || !to.hasRoom(held, weight) || failedOn(r, to) || looksSick(snap, to) {
 				continue
 			}
 			// (held[to] + weight) / capacity(to) < held[from] / capacity(from)
@@ -38,6 +32,24 @@ func (c *checks) checkEvenLoads(w *world, snap *daemon.Snapshot, members []*proc
 			}
 		}
 	}
+}
+
+// held returns the weight of the units that each process holds.
+func (w *world) held(snap *daemon.Snapshot) map[*process]int {
+	held := map[*process]int{}
+	for i := range snap.Units {
+		r := &snap.Units[i]
+		if p := w.byInc[r.Holder.Incarnation]; p != nil && !r.State.IsFree() {
+			held[p] += w.units[w.unitAt[r.Unit]].work.Spec.WithDefaults().Weight
+		}
+	}
+	return held
+}
+
+// hasRoom reports whether the process's limit allows that much more weight.
+func (p *process) hasRoom(held map[*process]int, weight int) bool {
+	limit := p.host.advert.Traits.MaxWeight
+	return limit == 0 || held[p]+weight <= limit
 }
 
 func (p *process) capacity() int { return max(p.host.advert.Traits.Capacity, 1) }

@@ -149,10 +149,16 @@ func (c *checks) checkUnitsRun(w *world, snap *daemon.Snapshot, members []*proce
 			rows[u] = &snap.Units[i]
 		}
 	}
+	held := w.held(snap)
+	for _, p := range members {
+		if !p.hasRoom(held, 0) {
+			w.violate(rule, "p%02d holds %d, at most %d", p.index, held[p], p.host.advert.Traits.MaxWeight)
+		}
+	}
 	for i, u := range w.units {
 		c.well[i] = false
 		// A standing command may keep a unit from running.
-		if u.work.flaky() || w.deploying > 0 || len(snap.Commands) > 0 || !w.anyEligible(u, rows[i], members, snap.Now) {
+		if u.work.flaky() || w.deploying > 0 || len(snap.Commands) > 0 || !w.anyEligible(u, rows[i], members, held, snap.Now) {
 			continue
 		}
 		if why := w.notRunning(u, rows[i]); why != "" {
@@ -163,9 +169,11 @@ func (c *checks) checkUnitsRun(w *world, snap *daemon.Snapshot, members []*proce
 }
 
 // anyEligible reports whether a member may run the unit.
-func (w *world) anyEligible(u *unit, row *daemon.Record, members []*process, now time.Time) bool {
+func (w *world) anyEligible(u *unit, row *daemon.Record, members []*process, held map[*process]int, now time.Time) bool {
 	for _, p := range members {
-		if w.mayRun(p, u.work) && (row == nil || !p.embargoed(u, row, now)) {
+		// A unit that the process holds has room already.
+		room := p.hasRoom(held, u.work.Spec.WithDefaults().Weight) || row != nil && row.HeldBy(p.who.Incarnation)
+		if room && w.mayRun(p, u.work) && (row == nil || !p.embargoed(u, row, now)) {
 			return true
 		}
 	}
@@ -352,5 +360,5 @@ func (w *world) canRun(u *unit) bool {
 		return false
 	}
 	i := slices.IndexFunc(snap.Units, func(r daemon.Record) bool { return r.Unit == u.Unit })
-	return i >= 0 && w.anyEligible(u, &snap.Units[i], w.members(snap), snap.Now)
+	return i >= 0 && w.anyEligible(u, &snap.Units[i], w.members(snap), w.held(snap), snap.Now)
 }

@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
+	"github.com/emitd/emitd/storage"
 )
 
 // told counts the events of a kind.
@@ -124,4 +127,51 @@ func TestStoryNoBrake(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An operator who knows that the nodes are dead releases the brake. A command for another term, and one for which no
+// brake holds, change nothing.
+func TestStoryBrakeReleasedByAnOperator(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		s := tenNodes(t, timing)
+		stays := s.leader()
+		s.wantAnswer(daemon.CommandRelease, 0, "refused: the brake does not hold")
+		for _, h := range s.hosts {
+			if h.proc != stays {
+				h.proc.kill()
+			}
+		}
+		s.restartBound("killed")
+		s.within(timing.NodeRegistrationTTL+2*timing.HeartbeatInterval, "the brake holds", func() bool { return s.told(daemon.BrakeHeld) == 1 })
+		s.wantAnswer(daemon.CommandRelease, 1, "conflict: expected term 1")
+		if n := len(stays.runs); n != 3 {
+			t.Errorf("the survivor runs %d units before the brake is released", n)
+		}
+		s.wantAnswer(daemon.CommandRelease, 0, "done")
+		s.within(timing.HeartbeatInterval*11/10+timing.QueryTimeout+300*time.Millisecond, "the survivor runs everything", func() bool { return len(stays.runs) == 30 })
+		if s.told(daemon.BrakeReleased) != 1 || stays.member.View().Braked {
+			t.Errorf("the release was told %d times", s.told(daemon.BrakeReleased))
+		}
+		s.pass(s.bound())
+	})
+}
+
+// wantAnswer submits a command and waits for an answer that begins with the given words.
+func (s *stage) wantAnswer(kind daemon.CommandKind, term int64, want string) {
+	s.Helper()
+	s.submit(kind, daemon.CommandArgs{}, term)
+	id := fmt.Sprintf("c-%06d", s.check.operations.submitted)
+	result := ""
+	s.within(s.cfg.Timing.HeartbeatInterval*11/10+s.cfg.Timing.QueryTimeout, "the command is answered", func() bool {
+		c, err := s.server.store.Submit(s.Context(), storage.Command{ID: id, Kind: kind})
+		if err != nil {
+			s.Fatal(err)
+		}
+		result = c.Result
+		return !c.DoneAt.IsZero()
+	})
+	if !strings.HasPrefix(result, want) {
+		s.Errorf("the command was answered %q, want %q", result, want)
+	}
 }

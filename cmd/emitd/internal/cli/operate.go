@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/coordinator/operator"
@@ -48,10 +49,7 @@ func (a *app) operateCommand(kind daemon.CommandKind, short, long string) *cobra
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&o.reason, "reason", "", "reason, shown in the history and wherever the command is in force")
-	fl.StringVar(&o.actor, "actor", "", "who asks, shown in the history; by default the user of this process")
-	fl.BoolVar(&o.dryRun, "dry-run", false, "only show what would move")
-	fl.Int64Var(&o.term, "term", 0, "refuse unless this term leads (the number, not the ordinal)")
+	o.flags(fl)
 	switch kind {
 	case daemon.CommandMove, daemon.CommandPin:
 		fl.StringVar(&o.to, "to", "", "name of the node")
@@ -64,6 +62,14 @@ func (a *app) operateCommand(kind daemon.CommandKind, short, long string) *cobra
 	}
 	a.complete(cmd, 0, names)
 	return a.outputFlag(cmd)
+}
+
+// flags adds the flags that all of these commands have.
+func (o *order) flags(fl *pflag.FlagSet) {
+	fl.StringVar(&o.reason, "reason", "", "reason, shown in the history and wherever the command is in force")
+	fl.StringVar(&o.actor, "actor", "", "who asks, shown in the history; by default the user of this process")
+	fl.BoolVar(&o.dryRun, "dry-run", false, "only show what would move")
+	fl.Int64Var(&o.term, "term", 0, "refuse unless this term leads (the number, not the ordinal)")
 }
 
 // forNode reports whether a kind of command is about a node.
@@ -81,32 +87,37 @@ func (a *app) operate(ctx context.Context, o order, subject string) error {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := a.withTimeout(ctx, c, o)
-		defer cancel()
-		op := &operator.Client{Store: c.store, Actor: cmp.Or(o.actor, actor())}
-		command := daemon.Command{Kind: o.kind, Reason: o.reason, Term: o.term, Args: args.Encode()}
-		if o.dryRun {
-			moves, err := op.Preview(ctx, command)
-			if err != nil {
-				return commandFault(err)
-			}
-			return a.printMoves(moves)
-		}
-		done, err := op.Do(ctx, command)
+		return a.carryOut(ctx, c, o, args, subject)
+	})
+}
+
+// carryOut shows what a command would move, or gives it to the cluster and waits for the answer.
+func (a *app) carryOut(ctx context.Context, c *cluster, o order, args daemon.CommandArgs, subject string) error {
+	ctx, cancel := a.withTimeout(ctx, c, o)
+	defer cancel()
+	op := &operator.Client{Store: c.store, Actor: cmp.Or(o.actor, actor())}
+	command := daemon.Command{Kind: o.kind, Reason: o.reason, Term: o.term, Args: args.Encode()}
+	if o.dryRun {
+		moves, err := op.Preview(ctx, command)
 		if err != nil {
 			return commandFault(err)
 		}
-		if o.wait {
-			err := op.Drained(ctx, done, func(held, starting int) {
-				a.message("%s: %d left, %d starting elsewhere", view.Line(subject), held, starting)
-			})
-			if err != nil {
-				return commandFault(err)
-			}
-			done.Result = daemon.ResultDrained
+		return a.printMoves(moves)
+	}
+	done, err := op.Do(ctx, command)
+	if err != nil {
+		return commandFault(err)
+	}
+	if o.wait {
+		err := op.Drained(ctx, done, func(held, starting int) {
+			a.message("%s: %d left, %d starting elsewhere", view.Line(subject), held, starting)
+		})
+		if err != nil {
+			return commandFault(err)
 		}
-		return a.printCommand(done, subject)
-	})
+		done.Result = daemon.ResultDrained
+	}
+	return a.printCommand(done, subject)
 }
 
 // withTimeout bounds a command: by --timeout, or by what a change of the leader and a hand-over may take.

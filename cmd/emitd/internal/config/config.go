@@ -54,6 +54,7 @@ type nodeKeys struct {
 	NeverLead bool              `key:"never_lead" help:"never campaign for leadership"`
 	NoDaemons bool              `key:"no_daemons" help:"run no daemons; the node may still lead"`
 	Capacity  int               `key:"capacity" help:"relative capacity: a node's load is the weight of its units divided by its capacity"`
+	MaxWeight int               `key:"max_weight" help:"most weight of units that the node is given in all; 0: no limit. Units that fit on no node wait, and are reported"`
 	Labels    map[string]string `key:"labels" help:"labels that daemons may require and spread over, such as zone=eu-1a"`
 }
 

@@ -87,6 +87,9 @@ func (v *validator) names() {
 	if v.Node.Capacity < 1 {
 		v.complain(fault.BadValue, "node.capacity", "is %d, want 1 or more", v.Node.Capacity)
 	}
+	if n := v.Node.MaxWeight; n < 0 {
+		v.complain(fault.BadValue, "node.max_weight", "is %d, want 1 or more, or 0 for no limit", n)
+	}
 	if n := v.Coordinator.MaxMovesPerRound; n < 0 {
 		v.complain(fault.BadValue, "coordinator.max_moves_per_round", "is %d, want 0 (move none) or more", n)
 	}
