@@ -62,6 +62,9 @@ const (
 	ProfileDefault = "default"
 	// ProfileFast replaces them after 5 s and 6 s, with fifteen times as many heartbeats.
 	ProfileFast = "fast"
+	// ProfileInstant replaces them after 1 s and 1.5 s, with 75 times as many heartbeats. It needs a store that answers
+	// within 150 ms, always.
+	ProfileInstant = "instant"
 )
 
 // Config configures a coordinator. Its zero value is a node that may lead and run daemons, with the profile
@@ -91,7 +94,7 @@ type Config struct {
 	NeverLead bool
 	// NoDaemons keeps daemons away from the node. The node still declares the daemons that it registers.
 	NoDaemons bool
-	// Profile is ProfileDefault (also when empty) or ProfileFast.
+	// Profile is ProfileDefault (also when empty), ProfileFast or ProfileInstant.
 	Profile string
 	// Timing overrides the profile's durations; zero fields keep them. A negative SettleWindow means none.
 	Timing Timing
@@ -177,8 +180,8 @@ func draw[T ~string]() (T, error) {
 // validate returns an error that names every invalid field.
 func (c Config) validate() error {
 	var errs []error
-	if _, ok := profiles[c.Profile]; !ok {
-		errs = append(errs, fmt.Errorf("profile is %q, want %q or %q", c.Profile, ProfileDefault, ProfileFast))
+	if _, ok := lease.OfProfile(c.Profile); !ok {
+		errs = append(errs, fmt.Errorf("profile is %q, want %q, %q or %q", c.Profile, ProfileDefault, ProfileFast, ProfileInstant))
 	}
 	if c.Capacity < 0 {
 		errs = append(errs, fmt.Errorf("capacity is %d, want 1 or more", c.Capacity))
@@ -195,12 +198,11 @@ func (c Config) validate() error {
 	return c.timing().Validate()
 }
 
-var profiles = map[string]func() lease.Timing{ProfileDefault: lease.Default, ProfileFast: lease.Fast}
-
 // timing returns the profile's durations with the overrides applied.
 func (c Config) timing() lease.Timing {
 	o := lease.Timing(c.Timing)
-	t := profiles[c.Profile]().With(o.Shared())
+	t, _ := lease.OfProfile(c.Profile)
+	t = t.With(o.Shared())
 	t.AcknowledgeTimeout = cmp.Or(o.AcknowledgeTimeout, t.AcknowledgeTimeout)
 	t.DrainTimeout = cmp.Or(o.DrainTimeout, t.DrainTimeout)
 	t.LeaderStopTimeout = cmp.Or(o.LeaderStopTimeout, t.LeaderStopTimeout)

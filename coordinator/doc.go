@@ -7,7 +7,7 @@
 //
 // The store comes from storage/postgres, storage/sqlite, storage/object or storage/memory. The caller opens it, and
 // closes it after Run has returned; every goroutine of the coordinator belongs to Run. The profile "default" replaces
-// a dead leader after 60 s and a dead node after 90 s, "fast" after 5 s and 6 s. [Coordinator.Run] lists the errors
+// a dead leader after 60 s and a dead node after 90 s, "fast" after 5 s and 6 s, "instant" after 1 s and 1.5 s. [Coordinator.Run] lists the errors
 // with which a node ends by itself. [Coordinator.SweepTasks] keeps the history from growing for ever.
 // examples/embed is a whole program, and docs/explanation/guarantees.md explains what an agent can rely on.
 //

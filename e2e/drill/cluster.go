@@ -462,10 +462,11 @@ func (c *Cluster) boot() func(time.Time) int64 {
 
 // Timing returns the cluster's timings.
 func (c *Cluster) Timing() lease.Timing {
-	if c.Profile == "default" {
-		return lease.Default()
+	t, ok := lease.OfProfile(c.Profile)
+	if !ok {
+		c.T.Fatalf("there is no profile %q", c.Profile)
 	}
-	return lease.Fast()
+	return t
 }
 
 // Others returns the names of all live nodes except n.

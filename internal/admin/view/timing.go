@@ -36,11 +36,10 @@ func (v *viewer) aboutTimings(add notify) {
 
 // timingName names the profile that has these timings, or gives the main ones.
 func timingName(t node.Timing) string {
-	switch t {
-	case lease.Default().Shared():
-		return "profile default"
-	case lease.Fast().Shared():
-		return "profile fast"
+	for _, name := range lease.Profiles() {
+		if p, _ := lease.OfProfile(name); p.Shared() == t {
+			return "profile " + name
+		}
 	}
 	return fmt.Sprintf("heartbeat_interval %s, lease_duration %s, node_registration_ttl %s", t.HeartbeatInterval, t.LeaseDuration, t.NodeRegistrationTTL)
 }

@@ -82,8 +82,8 @@ func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 // maxRateDifference (ρ) bounds how much the rates of two clocks differ.
 const maxRateDifference = 0.001
 
-// Timing holds every duration of the protocol. The zero value is not usable: start from Default or
-// Fast.
+// Timing holds every duration of the protocol. The zero value is not usable: start from those of
+// a profile.
 type Timing struct {
 	// HeartbeatInterval is how often a node writes its row. A shorter interval finds work sooner in
 	// a store without wake-ups, and costs one more statement per node each time.
@@ -140,6 +140,35 @@ func Fast() Timing {
 		Wakeup: 100 * time.Millisecond, ClockStep: 50 * time.Millisecond,
 		ClockCheckInterval: 50 * time.Millisecond, MinWorkTime: 100 * time.Millisecond,
 	}
+}
+
+// Quick returns the timings of the profile "instant": a leader is replaced after 1 s, a node after 1.5 s. A call to the
+// store that takes longer than 150 ms counts as failed, and two in a row may cost a leader its term.
+func Quick() Timing {
+	return Timing{
+		HeartbeatInterval: 200 * time.Millisecond, QueryTimeout: 150 * time.Millisecond,
+		LeaseDuration: time.Second, NodeRegistrationTTL: 1500 * time.Millisecond,
+		AcknowledgeTimeout: 3 * time.Second, DrainTimeout: 5 * time.Second,
+		StopTimeout: 500 * time.Millisecond, LeaderStopTimeout: 500 * time.Millisecond, SettleWindow: 2 * time.Second,
+		Wakeup: 100 * time.Millisecond, ClockStep: 25 * time.Millisecond,
+		ClockCheckInterval: 20 * time.Millisecond, MinWorkTime: 50 * time.Millisecond,
+	}
+}
+
+// Profiles are the names of the profiles, slowest first.
+func Profiles() []string { return []string{"default", "fast", "instant"} }
+
+// OfProfile returns the timings of a profile, and false if there is none of that name.
+func OfProfile(name string) (Timing, bool) {
+	switch name {
+	case "default":
+		return Default(), true
+	case "fast":
+		return Fast(), true
+	case "instant":
+		return Quick(), true
+	}
+	return Timing{}, false
 }
 
 // Shared returns the timings by which other nodes judge this one. Its row carries them.

@@ -8,10 +8,14 @@ import (
 
 func TestProfilesAreValid(t *testing.T) {
 	t.Parallel()
-	for name, timing := range map[string]Timing{"default": Default(), "fast": Fast()} {
-		if err := timing.Validate(); err != nil {
+	for _, name := range Profiles() {
+		timing, ok := OfProfile(name)
+		if err := timing.Validate(); !ok || err != nil {
 			t.Errorf("profile %s: %v", name, err)
 		}
+	}
+	if _, ok := OfProfile("other"); ok {
+		t.Error("there is a profile \"other\"")
 	}
 }
 

@@ -36,6 +36,16 @@ func TestStormFast(t *testing.T) {
 	weather(t, ".fast", func(seed uint64) Config { return fast(storm(seed)) })
 }
 
+// The profile instant has margins that are smaller still.
+func TestStormInstant(t *testing.T) {
+	t.Parallel()
+	weather(t, ".instant", func(seed uint64) Config {
+		cfg := storm(seed)
+		cfg.Timing, cfg.Duration = lease.Quick(), 20*time.Minute
+		return cfg
+	})
+}
+
 // TestStormFork does the same, sometimes with two primaries: a standby is promoted, and the former primary lives
 // on for some of the nodes until it is fenced.
 func TestStormFork(t *testing.T) {

@@ -134,7 +134,7 @@ func lastLines(w *world, n int) string {
 // profiles runs a story with both profiles.
 func profiles(t *testing.T, story func(t *testing.T, timing lease.Timing)) {
 	t.Helper()
-	for name, timing := range map[string]lease.Timing{"default": lease.Default(), "fast": lease.Fast()} {
+	for name, timing := range map[string]lease.Timing{"default": lease.Default(), "fast": lease.Fast(), "instant": lease.Quick()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			story(t, timing)

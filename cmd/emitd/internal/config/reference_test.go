@@ -7,18 +7,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/reference"
 )
 
 func TestReference(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	def, fast := reflect.ValueOf(Defaults("default")), reflect.ValueOf(Defaults("fast"))
+	def := reflect.ValueOf(Defaults("default"))
 	b.WriteString("| key | type | default | what it is |\n|---|---|---|---|\n")
 	for _, k := range Keys() {
 		text := showPath(k.Path, def.FieldByIndex(k.index))
-		if other := showPath(k.Path, fast.FieldByIndex(k.index)); other != text && k.Path != "profile" {
-			text += ", fast: " + other
+		for _, profile := range lease.Profiles()[1:] {
+			value := reflect.ValueOf(Defaults(profile)).FieldByIndex(k.index)
+			if other := showPath(k.Path, value); other != showPath(k.Path, def.FieldByIndex(k.index)) && k.Path != "profile" {
+				text += ", " + profile + ": " + other
+			}
 		}
 		help := k.Help
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Path, k.Type, reference.Cell(text), reference.Cell(help))
