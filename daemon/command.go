@@ -33,18 +33,19 @@ type CommandKind string
 
 // The kinds of command. Cordon, drain, pause and pin are standing.
 const (
-	CommandResign   CommandKind = "leader.resign"
-	CommandRelease  CommandKind = "leader.release" // releases the leader's brake
-	CommandCordon   CommandKind = "node.cordon"    // the node gets no further units
-	CommandUncordon CommandKind = "node.uncordon"  // ends cordon and drain
-	CommandDrain    CommandKind = "node.drain"     // cordon, give away all units, and do not lead
-	CommandForget   CommandKind = "node.forget"    // ends every standing command about a node that is gone
-	CommandPause    CommandKind = "daemon.pause"
-	CommandResume   CommandKind = "daemon.resume"
-	CommandRestart  CommandKind = "daemon.restart"
-	CommandMove     CommandKind = "daemon.move"
-	CommandPin      CommandKind = "daemon.pin"
-	CommandUnpin    CommandKind = "daemon.unpin"
+	CommandResign    CommandKind = "leader.resign"
+	CommandRelease   CommandKind = "leader.release" // releases the leader's brake
+	CommandCordon    CommandKind = "node.cordon"    // the node gets no further units
+	CommandUncordon  CommandKind = "node.uncordon"  // ends cordon and drain
+	CommandDrain     CommandKind = "node.drain"     // cordon, give away all units, and do not lead
+	CommandForget    CommandKind = "node.forget"    // ends every standing command about a node that is gone
+	CommandPause     CommandKind = "daemon.pause"
+	CommandResume    CommandKind = "daemon.resume"
+	CommandRestart   CommandKind = "daemon.restart"
+	CommandMove      CommandKind = "daemon.move"
+	CommandRebalance CommandKind = "daemon.rebalance" // makes loads even, as after a node has joined
+	CommandPin       CommandKind = "daemon.pin"
+	CommandUnpin     CommandKind = "daemon.unpin"
 )
 
 // Verb returns the last word of the kind: "cordon".

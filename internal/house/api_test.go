@@ -28,8 +28,8 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:       41,
-	allNames:          1046,
-	"daemon":          132,
+	allNames:          1047,
+	"daemon":          133,
 	"outbox":          68,
 	"outbox/postgres": 44,
 	"queue":           75,

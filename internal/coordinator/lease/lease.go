@@ -142,9 +142,9 @@ func Fast() Timing {
 	}
 }
 
-// Quick returns the timings of the profile "instant": a leader is replaced after 1 s, a node after 1.5 s. A call to the
+// instant returns the timings of the profile "instant": a leader is replaced after 1 s, a node after 1.5 s. A call to the
 // store that takes longer than 150 ms counts as failed, and two in a row may cost a leader its term.
-func Quick() Timing {
+func instant() Timing {
 	return Timing{
 		HeartbeatInterval: 200 * time.Millisecond, QueryTimeout: 150 * time.Millisecond,
 		LeaseDuration: time.Second, NodeRegistrationTTL: 1500 * time.Millisecond,
@@ -166,7 +166,7 @@ func OfProfile(name string) (Timing, bool) {
 	case "fast":
 		return Fast(), true
 	case "instant":
-		return Quick(), true
+		return instant(), true
 	}
 	return Timing{}, false
 }

@@ -261,6 +261,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	if f.members != l.membership {
 		l.membership, l.maybeUneven = f.members, true
 	}
+	l.maybeUneven = l.maybeUneven || slices.ContainsFunc(s.Commands, func(c daemon.Command) bool { return c.Kind == daemon.CommandRebalance })
 	if l.nothingDecided() && f == l.idleFingerprint {
 		m.passDone(now)
 		return
@@ -270,7 +271,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	m.callID++
 	m.calls[m.callID] = call{kind: callCompute, sent: now, term: m.election.held.Number}
 	in := m.planInput()
-	in.MaxMoves = m.movesAllowed(now)
+	in.MaxMoves, in.NoRounds = m.movesAllowed(now), m.cfg.MaxMoves <= 0
 	m.emit(Compute{ID: m.callID, Input: in})
 }
 

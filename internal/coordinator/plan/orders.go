@@ -30,6 +30,8 @@ type orders struct {
 	accepted []*daemon.Command
 	answers  []Answer
 	handOver *HandOver
+	// rebalances ask for even loads. Their answers follow from the round.
+	rebalances []*daemon.Command
 }
 
 // subject is what a standing command is about.
@@ -120,8 +122,24 @@ func (o *orders) read(c *daemon.Command) {
 		}
 	case daemon.CommandMove, daemon.CommandRestart:
 		o.accepted = append(o.accepted, c)
+	case daemon.CommandRebalance:
+		o.rebalances = append(o.rebalances, c)
 	case daemon.CommandResign:
 		o.resign(c, args.To)
+	}
+}
+
+// answerRebalances ends the commands that ask for even loads once they are even. Until then, rounds are due.
+func (o *orders) answerRebalances() {
+	for _, c := range o.rebalances {
+		switch {
+		case o.in.NoRounds:
+			o.refuse(c, "the leader moves nothing to make loads even (coordinator.max_moves_per_round is 0)")
+		case o.balanced:
+			o.end(c, daemon.ResultDone, "the loads are even")
+		default:
+			o.underWay(c)
+		}
 	}
 }
 
@@ -229,7 +247,7 @@ func (o *orders) readMove(c *daemon.Command) {
 	}
 }
 
-// underWay marks a move or restart as accepted.
+// underWay marks a move, restart or rebalance as accepted.
 func (o *orders) underWay(c *daemon.Command) {
 	if c.Result != daemon.ResultInForce {
 		o.answers = append(o.answers, Answer{ID: c.ID, Result: daemon.ResultInForce})

@@ -248,3 +248,34 @@ func TestPreview(t *testing.T) {
 		t.Error("the input was changed")
 	}
 }
+
+// TestOrderedRebalance: a command asks for rounds, waits for them, and ends once the loads are even.
+func TestOrderedRebalance(t *testing.T) {
+	t.Parallel()
+	rebalance := order(t, "r", daemon.CommandRebalance, "")
+	in := uneven(t, daemon.Spec{ID: "a", Instances: 6}, 2, map[string]int{"n1": 5, "n2": 1})
+	read := in
+	read.MaxMoves = 0 // a snapshot does not have it
+	answer, moves := Preview(read, order(t, "new", daemon.CommandRebalance, ""))
+	if len(moves) != 2 || moves[0].From != "n1" || moves[0].To != "n2" || answer.Done && strings.HasPrefix(answer.Result, daemon.ResultRefused) {
+		t.Errorf("a preview shows %v and answers %+v", moves, answer)
+	}
+	in.Commands = []daemon.Command{rebalance}
+	p := Make(in)
+	if got := said(p); !strings.HasPrefix(got, "r in force …; revoke a/") || len(p.Decisions) != 2 {
+		t.Errorf("at first: %s", got)
+	}
+	in.Commands[0].Result = daemon.ResultInForce
+	if got := said(Make(settle(t, in))); got != "r done: the loads are even" {
+		t.Errorf("in the end: %s", got)
+	}
+	unsettled := in
+	unsettled.Nodes = append(livesOf(1, in.Nodes[0].Advert), in.Nodes[1].being(node.Late))
+	if got := said(Make(unsettled)); got != "" {
+		t.Errorf("while a node is late: %s", got)
+	}
+	in.NoRounds, in.MaxMoves = true, 0
+	if got := said(Make(in)); !strings.HasPrefix(got, "r refused: the leader moves nothing") {
+		t.Errorf("without rounds: %s", got)
+	}
+}

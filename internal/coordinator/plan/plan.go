@@ -109,6 +109,7 @@ type Input struct {
 	SettleWindow time.Duration
 	// MaxMoves is how many running units one plan may move to make loads even. Zero moves none.
 	MaxMoves int
+	NoRounds bool            // no plan of this leader moves units to make loads even, so nothing waits for one
 	Nodes    []Node          // in any order
 	Units    []daemon.Record // in any order
 	// Term is the present term. Commands are the operators' open commands, oldest first.
@@ -210,5 +211,6 @@ func Make(in Input) Plan {
 	p := decideAll(in)
 	p.placeAll()
 	p.rebalance()
+	p.orders.answerRebalances()
 	return p.finish()
 }

@@ -36,8 +36,11 @@ func OfSnapshot(s *daemon.Snapshot) Input {
 // with and without the command, if every hand-over succeeds.
 func Preview(in Input, c daemon.Command) (Answer, []Move) {
 	with := in
-	if c.Kind == daemon.CommandRelease {
+	switch c.Kind {
+	case daemon.CommandRelease:
 		with = withoutSilent(in)
+	case daemon.CommandRebalance:
+		with.MaxMoves, with.SettleWindow = len(in.Units), 0
 	}
 	with.Commands = append(slices.Clone(in.Commands), c)
 	answer := Answer{ID: c.ID}

@@ -41,7 +41,8 @@ func TestStormInstant(t *testing.T) {
 	t.Parallel()
 	weather(t, ".instant", func(seed uint64) Config {
 		cfg := storm(seed)
-		cfg.Timing, cfg.Duration = lease.Quick(), 20*time.Minute
+		cfg.Timing, _ = lease.OfProfile("instant")
+		cfg.Duration = 20 * time.Minute
 		return cfg
 	})
 }

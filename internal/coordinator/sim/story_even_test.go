@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
@@ -273,5 +274,28 @@ func TestStoryCrashMovesNoOther(t *testing.T) {
 				t.Errorf("%s moved %d times", s.units[i].Unit, n)
 			}
 		}
+	})
+}
+
+// Operators' moves leave loads uneven, and no change of the membership follows. A rebalance makes them even and is
+// answered then.
+func TestStoryRebalanceIsAsked(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		s := onStage(t, Config{Nodes: 3, Timing: timing, Work: []Work{plain("acme:a", 9)}}).begin()
+		s.wantEven()
+		s.pass(s.bound())
+		to := s.hosts[0]
+		for i := range s.snapshot().Units {
+			r := &s.snapshot().Units[i]
+			if r.Holder.Name != to.name {
+				index := r.Unit.Index
+				s.submit(daemon.CommandMove, daemon.CommandArgs{Daemon: r.Unit.Daemon, Index: &index, Generation: r.Generation, To: to.name}, 0)
+			}
+		}
+		s.within(4*timing.HeartbeatInterval, "all units are on one node", func() bool { return s.allRun() && len(to.proc.runs) == 9 })
+		s.wantAnswer(daemon.CommandRebalance, 0, "done: the loads are even")
+		s.wantEven()
+		s.pass(s.bound())
 	})
 }

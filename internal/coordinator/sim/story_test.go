@@ -131,10 +131,11 @@ func lastLines(w *world, n int) string {
 	return out
 }
 
-// profiles runs a story with both profiles.
+// profiles runs a story with each profile.
 func profiles(t *testing.T, story func(t *testing.T, timing lease.Timing)) {
 	t.Helper()
-	for name, timing := range map[string]lease.Timing{"default": lease.Default(), "fast": lease.Fast(), "instant": lease.Quick()} {
+	for _, name := range lease.Profiles() {
+		timing, _ := lease.OfProfile(name)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			story(t, timing)

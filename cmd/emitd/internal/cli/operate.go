@@ -81,6 +81,26 @@ func forNode(kind daemon.CommandKind) bool {
 	return false
 }
 
+// rebalanceCommand makes the command to make loads even, which is about no node and no unit.
+func (a *app) rebalanceCommand() *cobra.Command {
+	o := order{kind: daemon.CommandRebalance}
+	cmd := &cobra.Command{
+		Use: "rebalance", Short: "Move units until the loads are even, as after a node has joined",
+		Long: "Move units until the loads are even. The leader does so by itself after nodes have joined, left or returned, but not\n" +
+			"after failures and operators' moves. It moves at most coordinator.max_moves_per_round units at a time. The command\n" +
+			"returns when no further move would make the loads more even.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.timeoutGiven = cmd.Flags().Changed("timeout")
+			return a.withCluster(cmd.Context(), true, func(ctx context.Context, c *cluster) error {
+				return a.carryOut(ctx, c, o, daemon.CommandArgs{}, "the cluster")
+			})
+		},
+	}
+	o.flags(cmd.Flags())
+	return a.outputFlag(cmd)
+}
+
 func (a *app) operate(ctx context.Context, o order, subject string) error {
 	return a.withCluster(ctx, true, func(_ context.Context, c *cluster) error {
 		args, err := o.arguments(c, subject)
