@@ -188,10 +188,7 @@ func (d *director) fault(kind Faults) {
 		w.server.down, w.server.quick = true, w.chance(0.5)
 		d.end(min(d.lasting(), 5*time.Minute), w.open)
 	case BadNetwork:
-		w.network = network{lose: w.rng.Float64() * 0.4, loseReply: w.rng.Float64() * 0.4, repeat: w.rng.Float64() * 0.4, slow: w.rng.Float64() * 0.4}
-		long := min(d.lasting(), w.bound()/2)
-		d.wakeOften(v, w.now+long)
-		d.end(long, d.quiet)
+		d.badNetwork(v)
 	case ClockStep:
 		d.stepClock()
 	case Rollback:
@@ -213,16 +210,29 @@ func (d *director) fault(kind Faults) {
 	case Twins:
 		d.twin(v)
 	case Standstill:
-		long := d.lasting()
-		// Without a store's clock, or together with a failover that loses rows, more can go wrong than the
-		// promises cover.
-		if w.server.image != nil || w.cfg.Store.NoClock {
-			d.end(0, func() {})
-			return
-		}
-		v.host.standStill(w, long)
-		d.end(long+w.upTo(w.t.HeartbeatInterval), func() {})
+		d.standstill(v)
 	}
+}
+
+// badNetwork loses, repeats and delays messages of all nodes for a while.
+func (d *director) badNetwork(v *process) {
+	w := d.w
+	w.network = network{lose: w.rng.Float64() * 0.4, loseReply: w.rng.Float64() * 0.4, repeat: w.rng.Float64() * 0.4, slow: w.rng.Float64() * 0.4}
+	long := min(d.lasting(), w.bound()/2)
+	d.wakeOften(v, w.now+long)
+	d.end(long, d.quiet)
+}
+
+// standstill stops a machine for a while, its clock included. Without a store's clock, or together with a failover
+// that loses rows, more can go wrong than the promises cover.
+func (d *director) standstill(v *process) {
+	w, long := d.w, d.lasting()
+	if w.server.image != nil || w.cfg.Store.NoClock {
+		d.end(0, func() {})
+		return
+	}
+	v.host.standStill(w, long)
+	d.end(long+w.upTo(w.t.HeartbeatInterval), func() {})
 }
 
 // wakeOften wakes one process again and again without need.
