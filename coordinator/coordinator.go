@@ -123,6 +123,9 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	if agent == nil {
 		return fmt.Errorf("register %s: the agent is nil", spec.ID)
 	}
+	if err := c.checkPeriodic(agent); err != nil {
+		return fmt.Errorf("register %s: %w", spec.ID, err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.agents[spec.ID]; ok {
@@ -136,6 +139,18 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 		c.inbox.push(member.Advertise{Advert: c.advert()})
 	}
 	return nil
+}
+
+// checkPeriodic reports why a periodic daemon cannot run on this store, or nil.
+func (c *Coordinator) checkPeriodic(agent daemon.Agent) error {
+	p, ok := agent.(*daemon.Periodic)
+	if !ok {
+		return nil
+	}
+	if _, ok := c.store.(daemon.StateStore); !ok {
+		return fmt.Errorf("periodic daemon: the store (%T) is no daemon.StateStore", c.store)
+	}
+	return p.Validate()
 }
 
 // Unregister removes a daemon that this node has declared; it does nothing if there is none. The daemon's units

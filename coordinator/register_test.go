@@ -41,6 +41,8 @@ func TestRegisterRefuses(t *testing.T) {
 		{"reserved", daemon.Spec{ID: "emit:mine"}, worker, "reserved"},
 		{"no agent", daemon.Spec{ID: "acme:none"}, nil, "agent is nil"},
 		{"bad spec", daemon.Spec{ID: "acme:x", Instances: -1}, worker, "instances is -1"},
+		{"never due", daemon.Spec{ID: "acme:x"}, daemon.Cron("0 0 30 2 *", nothing), "never comes"},
+		{"always due", daemon.Spec{ID: "acme:x"}, daemon.Every(0, nothing), "the interval is 0s"},
 	} {
 		if err := c.Register(tc.spec, tc.agent); err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want %q in it", tc.name, err, tc.says)

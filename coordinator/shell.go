@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/crash"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
@@ -53,8 +54,9 @@ func newShell(ctx context.Context, c *Coordinator, m *member.Member) *shell {
 	s.calls = newCalls(s)
 	s.wakes = &wakes{self: c.cfg.Node.Incarnation, ready: make(chan struct{}, 1)}
 	s.exits = newExitWatcher(c.cfg.Node, c.cfg.traits().Host)
+	states, _ := c.store.(daemon.StateStore)
 	s.sup = supervisor.New(supervisor.Config{
-		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.StampFence, Validity: c.runValidity,
+		Node: c.cfg.Node.Name, Agent: c.agent, Stamp: c.store.StampFence, Validity: c.runValidity, States: states,
 		OnReport: s.report, OnFenceHeld: s.onFenceHeld,
 		StampTimeout: c.timing.QueryTimeout, StopTimeout: c.timing.StopTimeout, Exit: c.exit,
 		Logger: c.asyncLog, MeterProvider: c.cfg.MeterProvider, TracerProvider: c.cfg.TracerProvider,

@@ -42,6 +42,12 @@ const (
 	LedgerSick        EventKind = "ledger.sick"        // so many daemons failed on a node that it gets units last
 	LedgerCleared     EventKind = "ledger.cleared"     // the daemon or node is treated as any other again
 
+	PeriodicScheduled EventKind = "periodic.scheduled" // a schedule begins: it is new or has changed
+	PeriodicStarted   EventKind = "periodic.started"   // a call for a due time begins
+	PeriodicEnded     EventKind = "periodic.ended"     // the call has succeeded
+	PeriodicFailed    EventKind = "periodic.failed"    // the call has failed, or its end was not recorded
+	PeriodicMissed    EventKind = "periodic.missed"    // due times have passed for which no call is made
+
 	FenceWaiting EventKind = "fence.waiting"
 )
 

@@ -5,7 +5,8 @@
 //
 // # What a store is
 //
-// A store holds nodes, one term and its lease, units, their fences, events, operators' commands and locks. Every
+// A store holds nodes, one term and its lease, units, their fences and states ([daemon.StateStore]), events, operators'
+// commands and locks. Every
 // method is one atomic step: it happens entirely or not at all. Its effects are visible to every call that begins
 // after it returned. A method that returns an error other than the ones below has an *unknown* outcome: the step
 // may have happened. The caller must read again and must not assume either result.

@@ -6,6 +6,7 @@ package main
 
 import (
 	"os"
+	_ "time/tzdata" // schedules have time zones, and a container may have no database of them
 
 	"github.com/emitd/emitd/cmd/emitd/internal/cli"
 	"github.com/emitd/emitd/daemon/exec"

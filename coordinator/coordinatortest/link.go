@@ -32,6 +32,8 @@ var (
 	_ storage.Watcher = (*link)(nil)
 	_ storage.Locker  = (*link)(nil)
 	_ storage.Sweeper = (*link)(nil)
+
+	_ daemon.StateStore = (*link)(nil)
 )
 
 func (l *link) set(s state) {
@@ -132,4 +134,12 @@ func (l *link) SweepEvents(ctx context.Context, f daemon.Fence, keep storage.Ret
 
 func (l *link) SweepLocks(ctx context.Context, f daemon.Fence, age time.Duration, limit int) (int, error) {
 	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepLocks(ctx, f, age, limit) })
+}
+
+func (l *link) UnitStates(ctx context.Context, of daemon.Unit) ([]daemon.UnitState, error) {
+	return through(ctx, l, func(ctx context.Context) ([]daemon.UnitState, error) { return l.store.UnitStates(ctx, of) })
+}
+
+func (l *link) SaveUnitState(ctx context.Context, f daemon.Fence, state daemon.UnitState, events ...daemon.Event) error {
+	return through0(ctx, l, func(ctx context.Context) error { return l.store.SaveUnitState(ctx, f, state, events...) })
 }

@@ -27,13 +27,15 @@ const (
 // overBudget has what is above its budget, with the count as a ceiling. A count that falls lowers its ceiling in the same
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
-	allPackages:       41,
-	allNames:          1047,
-	"daemon":          133,
-	"outbox":          68,
-	"outbox/postgres": 44,
-	"queue":           75,
-	"storage":         63,
+	allPackages:        41,
+	allNames:           1074,
+	"daemon":           151,
+	"outbox":           68,
+	"outbox/postgres":  44,
+	"queue":            75,
+	"storage":          63,
+	"storage/postgres": 41,
+	"storage/sqlite":   42,
 }
 
 const (

@@ -32,6 +32,7 @@ type state struct {
 	held  map[node.Incarnation]*table // the units that each process holds
 
 	fences       map[daemon.Unit]int64 // stamped generation of each unit
+	unitStates   map[daemon.Unit]daemon.UnitState
 	adverts      map[string]*daemon.Advert
 	events       []daemon.Event // without gaps; events[0].Seq is oldest
 	memberEvents []int64        // numbers of the events about members
@@ -55,12 +56,13 @@ type member struct {
 
 func newState() *state {
 	return &state{
-		nodes:   map[node.Incarnation]*member{},
-		held:    map[node.Incarnation]*table{},
-		fences:  map[daemon.Unit]int64{},
-		adverts: map[string]*daemon.Advert{},
-		oldest:  1,
-		locks:   map[string]storage.Lock{},
+		nodes:      map[node.Incarnation]*member{},
+		held:       map[node.Incarnation]*table{},
+		fences:     map[daemon.Unit]int64{},
+		unitStates: map[daemon.Unit]daemon.UnitState{},
+		adverts:    map[string]*daemon.Advert{},
+		oldest:     1,
+		locks:      map[string]storage.Lock{},
 	}
 }
 
@@ -79,7 +81,7 @@ func (s *state) clone() *state {
 	for inc, t := range s.held {
 		c.held[inc] = t.clone()
 	}
-	c.fences, c.locks = maps.Clone(s.fences), maps.Clone(s.locks)
+	c.fences, c.unitStates, c.locks = maps.Clone(s.fences), maps.Clone(s.unitStates), maps.Clone(s.locks)
 	c.events, c.memberEvents = slices.Clip(s.events), slices.Clip(s.memberEvents)
 	c.commands = slices.Clone(s.commands)
 	c.wakeUps = wakeUps{}

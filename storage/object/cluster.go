@@ -43,10 +43,12 @@ type cluster struct {
 	Term  node.Term  `json:"term"`
 	Lease node.Lease `json:"lease"`
 
-	Members []*member                 `json:"members,omitempty"` // sorted by incarnation
-	Units   []*daemon.Record          `json:"units,omitempty"`   // sorted by unit
-	Fences  map[daemon.Unit]int64     `json:"fences,omitempty"`
-	Adverts map[string]*daemon.Advert `json:"adverts,omitempty"`
+	Members []*member             `json:"members,omitempty"` // sorted by incarnation
+	Units   []*daemon.Record      `json:"units,omitempty"`   // sorted by unit
+	Fences  map[daemon.Unit]int64 `json:"fences,omitempty"`
+	// UnitStates are what the runs of units leave for later ones. They need format 2.
+	UnitStates map[daemon.Unit]daemon.UnitState `json:"unit_states,omitempty"`
+	Adverts    map[string]*daemon.Advert        `json:"adverts,omitempty"`
 
 	// The history is Segments and then Ring, without gaps, from Oldest to Head. The first segment
 	// may still hold a few events before Oldest, which were swept.
@@ -98,6 +100,7 @@ func (c *cluster) clone() *cluster {
 	d.EarlierNonces, d.Segments, d.Ring = slices.Clip(c.EarlierNonces), slices.Clip(c.Segments), slices.Clip(c.Ring)
 	d.Units, d.Commands = slices.Clone(c.Units), slices.Clone(c.Commands)
 	d.Fences, d.Locks, d.Adverts = cloned(c.Fences), cloned(c.Locks), cloned(c.Adverts)
+	d.UnitStates = cloned(c.UnitStates)
 	return &d
 }
 

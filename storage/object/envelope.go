@@ -21,10 +21,21 @@ import (
 //
 // A format covers the names and meanings of all fields. An unknown field is an error, so a change
 // that adds a field must raise format. An older program then refuses the object; otherwise it would
-// write it back without the field.
+// write it back without the field. An object is written in the oldest format that has all of its
+// fields, so that older programs go on until the new field is used.
 
-// format is the version of the objects that this program reads and writes.
-const format = 1
+// format is the newest version of the objects that this program reads and writes.
+//
+// Format 2 adds the states of units.
+const format = 2
+
+// formatOf returns the oldest format that has all fields of an object.
+func formatOf(v any) int {
+	if c, ok := v.(*cluster); ok && len(c.UnitStates) > 0 {
+		return 2
+	}
+	return 1
+}
 
 // kind says what an object is.
 type kind string
@@ -50,7 +61,7 @@ func seal(k kind, v any) ([]byte, error) {
 	if k.compressed() {
 		text = deflate(text)
 	}
-	return append(fmt.Appendf(nil, "emitd %s %d %08x\n", k, format, crc32.ChecksumIEEE(text)), text...), nil
+	return append(fmt.Appendf(nil, "emitd %s %d %08x\n", k, formatOf(v), crc32.ChecksumIEEE(text)), text...), nil
 }
 
 // deflaters are reused, because each has a megabyte of tables.

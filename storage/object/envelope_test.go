@@ -31,6 +31,7 @@ func full() *cluster {
 	c.Members = []*member{{Member: node.Member{Identity: who, State: node.Live, Seq: 3, Advert: "hash", RegisteredAt: at}, Left: true, BeatSeq: 2, BeatsInCluster: true, Doubt: &doubt}}
 	c.Units = []*daemon.Record{{Unit: unit, State: "of a newer version", Holder: who, Generation: 6, Since: at, Embargoes: []daemon.Embargo{{Incarnation: "x", Strikes: 1}}}}
 	c.Fences = map[daemon.Unit]int64{unit: 6}
+	c.UnitStates = map[daemon.Unit]daemon.UnitState{unit: {Unit: unit, Generation: 6, Revision: 2, SavedAt: at, Data: json.RawMessage(`{"a":1}`)}}
 	c.Adverts = map[string]*daemon.Advert{"hash": {Kinds: []daemon.Kind{"a"}, Specs: []daemon.Spec{{ID: "a", Requires: map[string]string{"k": "v"}}}}}
 	c.Segments = []segment{{First: 1, Count: 4, Nonce: 77, At: at}}
 	c.Ring = []daemon.Event{{Seq: 5, At: at, Kind: daemon.LeaderElected, Unit: unit, Detail: json.RawMessage(`{"a":[1]}`)}}
@@ -66,6 +67,23 @@ func TestClusterSurvives(t *testing.T) {
 	}
 	if len(data) > 1200 {
 		t.Errorf("%d bytes", len(data))
+	}
+}
+
+// An object is written in the oldest format that has its fields, so that programs of earlier versions read it until
+// the first unit has a state.
+func TestOldestFormat(t *testing.T) {
+	t.Parallel()
+	c := full()
+	for _, want := range []string{"emitd cluster 2 ", "emitd cluster 1 "} {
+		data, err := seal(kindCluster, c)
+		if err != nil || !bytes.HasPrefix(data, []byte(want)) {
+			t.Errorf("%.20q, %v; want %s", data, err, want)
+		}
+		c.UnitStates = nil
+	}
+	if data, err := seal(kindNode, &pulse{Seq: 1}); err != nil || !bytes.HasPrefix(data, []byte("emitd node 1 ")) {
+		t.Errorf("%.20q, %v", data, err)
 	}
 }
 

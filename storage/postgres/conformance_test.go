@@ -160,6 +160,7 @@ type deaf struct {
 	storage.Store
 	storage.Locker
 	storage.Sweeper
+	daemon.StateStore
 	storage.Renamer
 }
 
@@ -177,7 +178,7 @@ func TestConformanceThroughPooler(t *testing.T) {
 				}
 			})
 			first, second := b.Store.(*postgres.Store), b.Second.(*postgres.Store)
-			b.Store, b.Second = deaf{first, first, first, first}, deaf{second, second, second, second}
+			b.Store, b.Second = deaf{first, first, first, first, first}, deaf{second, second, second, second, second}
 			return b
 		},
 		Lacks: storagetest.Wakes,

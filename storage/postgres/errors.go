@@ -87,8 +87,8 @@ func explain(err error, cfg Config) error {
 	switch c := pgerror.Code(err); {
 	case c == codeNoTable || c == codeNoSchema:
 		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
-	case c == codeNoFunction: // the newest version brings the only one
-		return &storage.SchemaError{Have: Version - 1, Want: Version, Hint: hintMigrate(cfg)}
+	case c == codeNoFunction: // version 4 brings the only one
+		return &storage.SchemaError{Have: 3, Want: Version, Hint: hintMigrate(cfg)}
 	case c == codeNoPrivilege:
 		return denied(err, cfg)
 	case c == codeNoRow:
@@ -141,6 +141,7 @@ func isAnswer(err error) bool {
 		storage.ErrTermLost, storage.ErrStaleSeq, storage.ErrNotRegistered, storage.ErrIDInUse, storage.ErrOtherCluster,
 		storage.ErrNodesLive, storage.ErrStoreChanged, storage.ErrUnavailable,
 		storage.ErrSchema, storage.ErrLocked, storage.ErrLockLost, daemon.ErrStale, errClosed,
+		daemon.ErrStateRevision,
 	} {
 		if errors.Is(err, answer) {
 			return true

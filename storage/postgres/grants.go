@@ -63,7 +63,7 @@ func (n names) ofNode() []pgschema.Right {
 	rights := n.ofReader()
 	for _, r := range []struct{ privileges, tables string }{
 		{"insert, update, delete", "node advert command lock"},
-		{"insert, update", "unit fence"},
+		{"insert, update", "unit fence unit_state"},
 		{"insert, delete", "event"},
 		{"update", "term lease counter"},
 	} {

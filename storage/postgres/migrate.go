@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the schema version that this program needs.
-const Version = 4
+const Version = 5
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
@@ -37,7 +37,8 @@ type Migration struct {
 //
 // Version 2 adds the function of the heartbeat. Programs that need version 1 do not call it.
 // Version 3 adds an index, version 4 the revision, which triggers write, and another function of the heartbeat.
-var compatible = map[int]int{2: 1, 3: 1, 4: 1}
+// Version 5 adds the states of units, which programs of earlier versions do not have.
+var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1}
 
 // versions is what this program knows about the versions of its tables.
 func (n names) versions() pgschema.Schema {

@@ -25,6 +25,7 @@ var sources embed.FS
 // tables are the names that statements and migrations use as {{node}}, {{term}}, ….
 var tables = []string{
 	"node", "advert", "term", "lease", "unit", "fence", "event", "counter", "command", "lock", "migration",
+	"unit_state",
 }
 
 // longestName is the longest name that gets the prefix.

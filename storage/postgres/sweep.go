@@ -49,7 +49,7 @@ func (s *Store) sweep(ctx context.Context, f daemon.Fence, what string, step fun
 	var n, held int64
 	err := s.call(ctx, "sweep "+what, writing, func(m *message) {
 		d, i := unitOf(f)
-		m.query(number64(&held), "sweep_fence", d, i)
+		m.query(number64(&held), "hold_fence", d, i)
 		step(m, []any{d, i, f.Generation}, &n)
 	})
 	if err == nil && !owns(f, held) {

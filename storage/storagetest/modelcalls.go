@@ -42,6 +42,9 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	if m.lacks&Sweeps == 0 {
 		out["sweep"] = m.sweeps
 	}
+	if m.lacks&States == 0 {
+		out["save"], out["save again"] = m.savesState, m.savesState
+	}
 	return out
 }
 
@@ -326,6 +329,39 @@ func (m *model) stampsFence(rt *rapid.T) {
 	u, d := m.unit(rt), among(rt, "generation", int64(0), 0, -1, 1, 60)
 	m.do(rt, fmt.Sprintf("stamp of %s at %+d", u, d), func(s *side) string {
 		return s.text.err(s.store.StampFence(context.Background(), daemon.Fence{Unit: u, Generation: s.unit(u).Generation + d}))
+	})
+}
+
+// savesState stamps a fence, or not, and saves a state with a revision near the present one.
+func (m *model) savesState(rt *rapid.T) {
+	u, d, stamped := m.unit(rt), among(rt, "generation", int64(0), 0, 0, -1, 1), chance(rt, "stamped", 70)
+	step, events := among(rt, "revision", int64(1), 1, 1, 0, 2, -1), rapid.IntRange(0, 2).Draw(rt, "events")
+	m.do(rt, fmt.Sprintf("state of %s at %+d, revision %+d, stamped: %v, %d events", u, d, step, stamped, events), func(s *side) string {
+		states, ok := s.store.(daemon.StateStore)
+		if !ok {
+			return "no daemon.StateStore"
+		}
+		ctx, f := context.Background(), daemon.Fence{Unit: u, Generation: s.unit(u).Generation + d}
+		if stamped {
+			_ = s.store.StampFence(ctx, f) // a refusal is seen below
+		}
+		before, err := states.UnitStates(ctx, u)
+		if err != nil {
+			return s.text.err(err)
+		}
+		next := daemon.UnitState{Revision: step, Data: fmt.Appendf(nil, `{"by":%d}`, step)}
+		if len(before) > 0 {
+			next.Revision += before[0].Revision
+		}
+		answer := s.text.err(states.SaveUnitState(ctx, f, next, make([]daemon.Event, events)...))
+		after, err := states.UnitStates(ctx, daemon.Unit{})
+		if err != nil {
+			return s.text.err(err)
+		}
+		for _, state := range after {
+			answer += "\n" + s.text.unitState(state)
+		}
+		return answer
 	})
 }
 

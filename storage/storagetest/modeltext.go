@@ -70,7 +70,7 @@ func (w *writer) err(err error) string {
 	}
 	for _, answer := range []error{
 		storage.ErrTermLost, storage.ErrStaleSeq, storage.ErrNotRegistered, storage.ErrIDInUse,
-		daemon.ErrStale, storage.ErrLocked, storage.ErrLockLost,
+		daemon.ErrStale, storage.ErrLocked, storage.ErrLockLost, daemon.ErrStateRevision,
 	} {
 		if !errors.Is(err, answer) {
 			continue
@@ -102,6 +102,10 @@ func (w *writer) member(m node.Member, advert string) string {
 	return fmt.Sprintf("node %v state %s judged %q seq %d heard %d witnessed %v highest %s %s registered %s beat %s heard %s ended %s %q traits %s advert %s",
 		m.Identity, m.State, m.LeaderState, m.Seq, m.ConfirmedSeq, m.ExitProven, w.only(m.HighestTerm), w.only(m.HighestGeneration),
 		w.time(m.RegisteredAt), w.time(m.LastHeartbeatAt), w.time(m.ConfirmedAt), w.time(m.EndedAt), m.EndReason, traits, advert)
+}
+
+func (w *writer) unitState(s daemon.UnitState) string {
+	return fmt.Sprintf("state of %s by generation %s revision %d saved %s: %s", s.Unit, w.only(s.Generation), s.Revision, w.time(s.SavedAt), s.Data)
 }
 
 func (w *writer) record(r daemon.Record) string {

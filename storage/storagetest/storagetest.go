@@ -8,7 +8,7 @@
 //	}
 //
 // One file holds one theme: register, elect, ended, clock, assign, guard, report, leave, events, fence,
-// lock, command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store,
+// state, lock, command, sweep, wake, concurrency, faults. Each case is a short story on a fresh store,
 // with nodes that send heartbeats, a leader that commits and holders that report. The last theme,
 // model, makes random calls to the backend and to storage/memory side by side. After each call it
 // compares the answers, the whole cluster and the whole history.
@@ -94,15 +94,16 @@ const (
 	Sweeps                           // storage.Sweeper
 	Wakes                            // storage.Watcher
 	IdentityChange                   // Backend.ChangeIdentity
+	States                           // daemon.StateStore
 
-	all      = IdentityChange<<1 - 1
+	all      = States<<1 - 1
 	optional = IdentityChange // may be missing without being listed
 )
 
 // String names the members of the set, as in Clock|Tx.
 func (h Hooks) String() string {
 	var out []string
-	for i, name := range []string{"Clock", "FrozenClock", "Tx", "StateWrites", "Locks", "Sweeps", "Wakes", "IdentityChange"} {
+	for i, name := range []string{"Clock", "FrozenClock", "Tx", "StateWrites", "Locks", "Sweeps", "Wakes", "IdentityChange", "States"} {
 		if h&(1<<i) != 0 {
 			out = append(out, name)
 		}
@@ -115,10 +116,12 @@ func (b Backend) offers() Hooks {
 	_, locks := b.Store.(storage.Locker)
 	_, sweeps := b.Store.(storage.Sweeper)
 	_, wakes := b.Store.(storage.Watcher)
+	_, states := b.Store.(daemon.StateStore)
 	var h Hooks
 	for hook, has := range map[Hooks]bool{
 		Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, StateWrites: b.WriteState != nil,
 		Locks: locks, Sweeps: sweeps, Wakes: wakes, IdentityChange: b.ChangeIdentity != nil,
+		States: states,
 	} {
 		if has {
 			h |= hook
@@ -149,6 +152,7 @@ var themes = []struct {
 	{"leave", leaveStories},
 	{"events", eventStories},
 	{"fence", fenceStories},
+	{"state", stateStories},
 	{"lock", lockStories},
 	{"command", commandStories},
 	{"sweep", sweepStories},

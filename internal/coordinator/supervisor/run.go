@@ -46,6 +46,9 @@ func newRun(s *Supervisor, f daemon.Fence, term int64, spec daemon.Spec) *run {
 	if s.cfg.Validity != nil {
 		ctx = daemon.WithValidity(ctx, r.trust)
 	}
+	if s.cfg.States != nil {
+		ctx = daemon.WithStates(ctx, s.cfg.States)
+	}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	return r
 }

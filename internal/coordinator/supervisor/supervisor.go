@@ -80,6 +80,8 @@ type Config struct {
 	// Validity returns the remaining validity of the unit's assignment: how long the run may still act
 	// on it.
 	Validity func(daemon.Unit) time.Duration
+	// States is where agents keep the states of their units; nil = nowhere.
+	States daemon.StateStore
 
 	// StampTimeout bounds one attempt to stamp; default 5 s.
 	StampTimeout time.Duration

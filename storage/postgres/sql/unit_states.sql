@@ -1,0 +1,1 @@
+select s from {{unit_state}} s order by s.daemon, s.index
