@@ -36,7 +36,8 @@ func benchReceivers() []benchReceiver {
 
 func benchNATS() benchReceiver {
 	return benchReceiver{
-		name: "nats",
+		name:   "nats",
+		oneKey: 50_000, manyKeys: 100_000,
 		start: func(b *testing.B) string {
 			return strings.TrimPrefix(newBroker(b, &server.Options{}).server.ClientURL(), "nats://")
 		},
@@ -83,7 +84,8 @@ func benchKafka() benchReceiver {
 		})
 	}
 	return benchReceiver{
-		name:  "kafka",
+		name:   "kafka",
+		oneKey: 50_000, manyKeys: 100_000,
 		start: func(b *testing.B) string { return newCluster(b).ListenAddrs()[0] },
 		sink: func(b *testing.B, addr string) outbox.Sink {
 			s, err := kafka.New(b.Context(), kafka.Config{Brokers: []string{addr}, Options: []kgo.Opt{through(addr)}})
@@ -107,14 +109,15 @@ func benchKafka() benchReceiver {
 }
 
 func benchRabbitMQ(pipeline bool) benchReceiver {
-	name := "rabbitmq"
+	name, one := "rabbitmq", 1_000 // one after another
 	if pipeline {
-		name += "-pipeline"
+		name, one = "rabbitmq-pipeline", 10_000
 	}
 	var v *vhost
 	through := func(addr string) string { return strings.Replace(v.url, v.target, addr, 1) }
 	return benchReceiver{
-		name: name,
+		name:   name,
+		oneKey: one, manyKeys: 10_000,
 		start: func(b *testing.B) string {
 			v = newVhost(b)
 			return v.target
@@ -158,7 +161,8 @@ func benchPostgres() benchReceiver {
 		return strings.Replace(d.url, net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), addr, 1)
 	}
 	return benchReceiver{
-		name: "postgres",
+		name:   "postgres",
+		oneKey: 50_000, manyKeys: 100_000,
 		start: func(b *testing.B) string {
 			d = newDatabase(b)
 			d.exec(b, "drop trigger failing on emitd_sink.message")
@@ -193,8 +197,13 @@ func benchPostgres() benchReceiver {
 // benchWebhook posts to a server that answers 204. The plain poller sends 64 requests at once, and so does
 // not keep the order of a key.
 func benchWebhook(mode webhook.Mode) benchReceiver {
+	one, many := 1_000, 20_000 // one request for each message
+	if mode == webhook.Batch {
+		one, many = 50_000, 50_000
+	}
 	return benchReceiver{
-		name: "webhook-" + string(mode),
+		name:   "webhook-" + string(mode),
+		oneKey: one, manyKeys: many,
 		start: func(b *testing.B) string {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 			b.Cleanup(server.Close)

@@ -24,11 +24,15 @@ import (
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
-// benchMessages is how many messages each way delivers per round. EMITD_BENCH_MESSAGES changes it.
-func benchMessages(b *testing.B) int {
+// messages is how many messages each way delivers per round: so many that the start of a relay, which a poller does not
+// have, does not count. EMITD_BENCH_MESSAGES changes it.
+func (r benchReceiver) messages(b *testing.B, keys int) int {
 	text := os.Getenv("EMITD_BENCH_MESSAGES")
-	if text == "" {
-		return 5000
+	switch {
+	case text == "" && keys == 1:
+		return r.oneKey
+	case text == "":
+		return r.manyKeys
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
@@ -48,6 +52,8 @@ type plainRow struct {
 // benchReceiver is where a benchmark delivers, by emitd and by a plain poller with the same client library.
 type benchReceiver struct {
 	name string
+	// oneKey and manyKeys are how many messages a round has.
+	oneKey, manyKeys int
 	// start starts the receiver and returns its address.
 	start func(b *testing.B) (addr string)
 	// sink and send reach the receiver through addr. send hands over all rows at once and waits until the
@@ -69,7 +75,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 					b.Run(fmt.Sprintf("rtt=%v/keys=%d", delay, keys), func(b *testing.B) {
 						near := newDelay(b, addr, delay/2)
 						s, send := r.sink(b, near), r.send(b, near)
-						n := benchMessages(b)
+						n := r.messages(b, keys)
 						var ours, theirs time.Duration
 						for b.Loop() {
 							ours += w.relay(b, s, n, keys)
