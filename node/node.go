@@ -72,6 +72,9 @@ type Traits struct {
 	// FirstRegisteredAt is when this process registered for the first time, by the store's clock. The process
 	// repeats it when it registers again. It is zero before; package member fills it in.
 	FirstRegisteredAt time.Time `json:"first_registered_at,omitzero"`
+	// Returns is how often this process has registered again because its row was removed, in the twenty
+	// NodeRegistrationTTL (at least ten minutes) before it registered last. Package member fills it in.
+	Returns int `json:"returns,omitempty"`
 }
 
 // Timing holds the durations of a node by which others judge it, in nanoseconds. A process never changes them.

@@ -8,6 +8,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/coordinator/lease"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -32,6 +33,8 @@ type heartbeatState struct {
 	// present advert.
 	sendAdvert, advertInFlight bool
 	wantMembers                bool
+	// returns are the moments at which this process found its row removed, of the last plan.LossMemory.
+	returns []lease.Instant
 	// unlistedJoins is set when an event showed a process that no member list has shown yet. memberListAt is
 	// when the newest member list came.
 	unlistedJoins bool
@@ -141,11 +144,20 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 	m.heartbeats.ended, m.heartbeats.evidenceInFlight = nil, len(m.heartbeats.ended) > 0 // the shell repeats what stays unknown
 	if m.heartbeats.advertInFlight = m.heartbeats.sendAdvert; m.heartbeats.advertInFlight {
 		advert := m.cfg.Advert
-		advert.Traits.FirstRegisteredAt = m.heartbeats.firstRegisteredAt
+		advert.Traits.FirstRegisteredAt, advert.Traits.Returns = m.heartbeats.firstRegisteredAt, len(m.heartbeats.returns)
 		hb.Advert = &advert
 	}
 	m.send(now, callHeartbeat, Call{Heartbeat: hb})
 	m.heartbeats.inFlight, m.heartbeats.campaigned = m.callID, hb.TermRequest.Campaign
+}
+
+// noteRemoved notes that the store no longer has this node's row, so the node has to register again.
+func (m *Member) noteRemoved(now lease.Instant) {
+	h := &m.heartbeats
+	if h.everAnswered && !h.sendAdvert {
+		h.returns = slices.DeleteFunc(append(h.returns, now), func(at lease.Instant) bool { return now.Sub(at) >= plan.LossMemory(2*m.t.NodeRegistrationTTL) })
+	}
+	h.sendAdvert = true
 }
 
 // smallCluster is the number of nodes up to which each may read the member list after every interval in which a
@@ -210,7 +222,8 @@ func (m *Member) onHeartbeatError(now lease.Instant, err error) {
 	pause := m.retryAfter(m.heartbeats.failures)
 	switch {
 	case errors.Is(err, storage.ErrNotRegistered):
-		m.heartbeats.sendAdvert, m.heartbeats.wantMembers = true, true
+		m.noteRemoved(now)
+		m.heartbeats.wantMembers = true
 		if m.heartbeats.failures == 1 {
 			pause = 0
 		}

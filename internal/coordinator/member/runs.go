@@ -537,7 +537,9 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 		rs.size.failed()
 		rs.retry = now.Add(m.jitter(m.retryAfter(rs.failures)))
 		rs.reportFailedAt = now
-		m.heartbeats.sendAdvert = m.heartbeats.sendAdvert || errors.Is(res.Err, storage.ErrNotRegistered)
+		if errors.Is(res.Err, storage.ErrNotRegistered) {
+			m.noteRemoved(now)
+		}
 		if m.heartbeats.failures == 0 {
 			m.beatSoon(now)
 		}

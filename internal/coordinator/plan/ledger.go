@@ -18,12 +18,16 @@ import (
 // A daemon that failed maxStrikes times, and on at least two nodes, is quarantined: the fault is in the daemon, and to try
 // further nodes only costs more starts. A node on which sickDaemons daemons failed that run elsewhere is sick: it gets a unit only if no other
 // node can take it. Otherwise the sick node, which is empty because everything fails on it, would be the least loaded
-// candidate of every free unit.
+// candidate of every free unit. A node that flaps is sick too: it was lost at least flappingLosses times within
+// LossMemory, as a process that returned or as several processes with one name. Each time, its units would go to it and
+// away again. It is no longer sick when it has been steady for StableAfter, twice as long with each further loss.
 const (
 	maxStrikes  = 3
 	sickDaemons = 3
 	// ledgerMemory is for how long a failure counts.
 	ledgerMemory = 10 * time.Minute
+	// flappingLosses is how often a node must have been lost within LossMemory to count as flapping.
+	flappingLosses = 2
 	// A quarantined daemon is not tried for minQuarantine after its last failure. The time doubles with each further time
 	// that a node gave it up, up to maxQuarantine.
 	minQuarantine = time.Minute
@@ -37,6 +41,8 @@ type Verdict struct {
 	Reason string // "failed on 3 nodes: n1, n2, n3"
 	// Until is when one unit of a quarantined daemon is tried again, or when the last failure on a sick node is forgotten.
 	Until time.Time
+	// Flapping is set if the node is sick because it was lost again and again.
+	Flapping bool
 }
 
 // SameSubject reports whether both verdicts are about the same daemon or node.
@@ -97,7 +103,51 @@ func readLedger(in *Input) ledger {
 		l.findQuarantined(in, fails)
 		l.findSick(in, fails)
 	}
+	l.findFlapping(in)
 	return l
+}
+
+// LossMemory returns for how long the loss of a node counts: long enough for several losses, each of which is found only
+// after a registration has run out.
+func LossMemory(stableAfter time.Duration) time.Duration { return max(ledgerMemory, 10*stableAfter) }
+
+// findFlapping finds the nodes that were lost again and again. As in findSick, at most half of the live nodes are sick.
+func (l *ledger) findFlapping(in *Input) {
+	if in.StableAfter <= 0 {
+		return
+	}
+	memory := LossMemory(in.StableAfter)
+	recent := func(at time.Time) bool { return !at.After(in.Now) && in.Now.Sub(at) < memory }
+	lost, live := map[string]int{}, map[string]time.Time{}
+	for i := range in.Nodes {
+		n := &in.Nodes[i]
+		switch m := &n.Member; {
+		case !m.Present():
+			if m.EndReason != string(node.Shutdown) && recent(m.EndedAt) {
+				lost[m.Name]++
+			}
+		case n.State == node.Live:
+			if live[m.Name] = m.RegisteredAt; recent(m.RegisteredAt) {
+				lost[m.Name] += m.Returns
+			}
+		}
+	}
+	worst := slices.SortedFunc(maps.Keys(lost), func(a, b string) int {
+		return cmp.Or(cmp.Compare(lost[b], lost[a]), cmp.Compare(a, b))
+	})
+	for _, name := range worst {
+		since, up := live[name]
+		times := lost[name]
+		if times < flappingLosses || 2*(len(l.sick)+1) > len(live) {
+			return
+		}
+		until := since.Add(min(in.StableAfter<<min(times-flappingLosses, 10), ledgerMemory))
+		if _, known := l.sick[name]; !up || known || since.After(in.Now) || !until.After(in.Now) {
+			continue
+		}
+		l.sick[name] = Verdict{Node: name, Flapping: true, Until: until, Reason: fmt.Sprintf("lost %d times within %v, must be steady until %s",
+			times, memory, until.UTC().Format(time.RFC3339))}
+	}
 }
 
 // findQuarantined finds the daemons that fail wherever they are. A unit that runs again clears its failures.

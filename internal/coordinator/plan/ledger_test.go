@@ -175,3 +175,67 @@ func TestQuarantinedUnitsAreNotMoved(t *testing.T) {
 		}
 	}
 }
+
+// lostNode is a tombstone of a node of that name.
+func lostNode(name string, n int, ago time.Duration, why string) Node {
+	out := live(name, nil)
+	out.Member.Incarnation = node.Incarnation(fmt.Sprintf("i-%s-%d", name, n))
+	out.Member.State, out.State = node.Removed, node.Removed
+	out.Member.EndedAt, out.Member.EndReason = epoch.Add(-ago), why
+	return out
+}
+
+// A node that was lost twice within ten minutes gets no units until it has been steady for a while, longer with each
+// further loss. Clean stops, losses long ago and a node that has been steady do not count.
+func TestFlappingNode(t *testing.T) {
+	t.Parallel()
+	const silent = "no heartbeat for 6s"
+	for _, c := range []struct {
+		name    string
+		losses  []Node
+		returns int
+		since   time.Duration // for how long n1 is a member
+		until   time.Duration // from now; 0 = it does not flap
+	}{
+		{"lost once", []Node{lostNode("n1", 1, time.Minute, silent)}, 0, time.Second, 0},
+		{"lost twice", []Node{lostNode("n1", 1, time.Minute, silent), lostNode("n1", 2, 2*time.Minute, silent)}, 0, time.Second, 9 * time.Second},
+		{"returned twice", nil, 2, time.Second, 9 * time.Second},
+		{"lost and returned, four times", []Node{lostNode("n1", 1, time.Minute, silent)}, 3, time.Second, 39 * time.Second},
+		{"steady for long enough", nil, 3, 20 * time.Second, 0},
+		{"stopped cleanly", []Node{lostNode("n1", 1, time.Minute, "shutdown"), lostNode("n1", 2, time.Minute, "shutdown")}, 0, time.Second, 0},
+		{"long ago", []Node{lostNode("n1", 1, 11*time.Minute, silent), lostNode("n1", 2, 12*time.Minute, silent)}, 0, time.Second, 0},
+		{"another node", []Node{lostNode("n9", 1, time.Minute, silent), lostNode("n9", 2, time.Minute, silent)}, 0, time.Second, 0},
+		{"returned often, long ago", nil, 5, 11 * time.Minute, 0},
+	} {
+		in := Input{Now: epoch, StableAfter: 10 * time.Second, Nodes: livesOf(2, advert(daemon.Spec{ID: "a", Instances: 3}))}
+		in.Nodes[0].Member.Returns, in.Nodes[0].Member.RegisteredAt = c.returns, epoch.Add(-c.since)
+		in.Nodes = append(in.Nodes, c.losses...)
+		in.Units = append(heldBy(t, "a", map[string]int{"n2": 2}), freed(t, "a/2", time.Second))
+		p := Make(in)
+		want := "n1"
+		if c.until > 0 {
+			want = "n2"
+		}
+		if len(p.Decisions) != 1 || p.Decisions[0].To.Name != want {
+			t.Errorf("%s: %v", c.name, told(p))
+		}
+		switch {
+		case c.until == 0 && len(p.Verdicts) > 0:
+			t.Errorf("%s: verdicts %v", c.name, p.Verdicts)
+		case c.until > 0 && (len(p.Verdicts) != 1 || !p.Verdicts[0].Flapping || !p.Verdicts[0].Until.Equal(epoch.Add(c.until)) || !p.DueAt.Equal(epoch.Add(c.until))):
+			t.Errorf("%s: verdicts %v, due at %v", c.name, p.Verdicts, p.DueAt)
+		}
+	}
+}
+
+// If most nodes flap, the cause is not in the nodes.
+func TestHalfOfTheNodesFlapAtMost(t *testing.T) {
+	t.Parallel()
+	in := Input{Now: epoch, StableAfter: time.Minute, Nodes: livesOf(4, advert(daemon.Spec{ID: "a"}))}
+	for i := range in.Nodes {
+		in.Nodes[i].Member.Returns, in.Nodes[i].Member.RegisteredAt = 3+i, epoch.Add(-time.Second)
+	}
+	if p := Make(in); len(p.Verdicts) != 2 || p.Verdicts[0].Node != "n3" || p.Verdicts[1].Node != "n4" {
+		t.Errorf("verdicts %v", p.Verdicts)
+	}
+}

@@ -74,7 +74,8 @@
 // A daemon that failed three times, and on two nodes or more, is quarantined: its free units wait for a minute after the last failure, twice as long
 // with each further time that a node gave it up, at most ten minutes. Then one unit at a time is tried, and the rest follows when that one has run for a minute. A node on
 // which three daemons failed that are not quarantined is sick: it is given a unit only if no other node can take it. At most
-// half of the live nodes are sick. Failures count for ten minutes after their embargo.
+// half of the live nodes are sick. Failures count for ten minutes after their embargo. A node that was lost twice within
+// LossMemory flaps. It is sick, too, until it has been steady for StableAfter, twice as long with each further loss.
 //
 // # Cost
 //
@@ -107,6 +108,9 @@ type Input struct {
 	// SettleWindow is how long joins and leaves are waited out: before units are placed if there are many at once,
 	// and before units are moved in any case. Zero waits for nothing.
 	SettleWindow time.Duration
+	// StableAfter is how long a node that was lost twice must have been a member before it gets units as any other; it
+	// doubles with each further loss. Zero judges no node.
+	StableAfter time.Duration
 	// MaxMoves is how many running units one plan may move to make loads even. Zero moves none.
 	MaxMoves int
 	NoRounds bool            // no plan of this leader moves units to make loads even, so nothing waits for one

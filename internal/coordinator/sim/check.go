@@ -3,6 +3,7 @@ package sim
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -27,6 +28,7 @@ type checks struct {
 
 	settled     bool
 	settleArmed bool
+	steadied    bool // since the cluster was found well, a node that flapped became steady, so it gets its share again
 	disturbedAt time.Duration
 	well        []bool // by unit: was running when the cluster was found well
 
@@ -172,6 +174,8 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		c.removed(w, e)
 	case daemon.NodeDeaf:
 		c.calledDeaf(w, e)
+	case daemon.LedgerCleared:
+		c.steadied = c.steadied || strings.HasPrefix(e.Reason, "lost ")
 	}
 	c.checkNothingMoves(w, e, u)
 }

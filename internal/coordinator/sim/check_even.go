@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
 )
 
 // checkEvenLoads checks I7 in a cluster that is well: no unit could go to a member whose load would then still be lower than
@@ -21,7 +22,7 @@ func (c *checks) checkEvenLoads(w *world, snap *daemon.Snapshot, members []*proc
 		}
 		weight := u.work.Spec.WithDefaults().Weight
 		for _, to := range members {
-			if to == from || !w.mayRun(to, u.work) || !to.hasRoom(held, weight) || failedOn(r, to) || looksSick(snap, to) {
+			if to == from || !w.mayRun(to, u.work) || !to.hasRoom(held, weight) || failedOn(r, to) || looksSick(snap, to) || mayFlap(snap, to) {
 				continue
 			}
 			// (held[to] + weight) / capacity(to) < held[from] / capacity(from)
@@ -71,6 +72,23 @@ func looksSick(snap *daemon.Snapshot, p *process) bool {
 		}
 	}
 	return len(failed) >= 3
+}
+
+// mayFlap reports whether the process, or others of its name, may have been lost so often lately that the plan gives it no
+// more than it has.
+func mayFlap(snap *daemon.Snapshot, p *process) bool {
+	losses := 0
+	for i := range snap.Nodes {
+		m := &snap.Nodes[i]
+		switch {
+		case m.Name != p.who.Name:
+		case m.Present():
+			losses += m.Returns
+		case m.EndReason != string(node.Shutdown):
+			losses++
+		}
+	}
+	return losses >= 2
 }
 
 // restless reports whether units may change their nodes by themselves at any time, so that loads change too.

@@ -60,7 +60,7 @@ func (c *checks) checkWell(w *world) {
 	w.stats.Settled++
 	w.note(line{what: "settled?", proc: -1, unit: -1})
 	c.checkWellBy(w, "I5")
-	c.settled = w.fail == nil
+	c.settled, c.steadied = w.fail == nil, false
 }
 
 // healthy reports whether a process can do its part.
@@ -290,7 +290,7 @@ func (c *checks) checkNothingMoves(w *world, e *daemon.Event, unit int) {
 			w.violate("I5", "%s of the healthy p%02d", e.Kind, p.index)
 		}
 	}
-	if e.Kind == daemon.AssignmentRevoking && strings.HasPrefix(e.Reason, string(plan.Rebalancing)) && w.restless() {
+	if e.Kind == daemon.AssignmentRevoking && strings.HasPrefix(e.Reason, string(plan.Rebalancing)) && (w.restless() || c.steadied) {
 		c.well[unit] = false // other units have moved since the cluster was even
 	}
 	if unit >= 0 && c.well[unit] {
