@@ -22,7 +22,7 @@ type Step struct {
 	Version int
 	Name    string
 	// Compatible is the oldest program that works with this step, by the schema version that
-	// program needs. It is set only where the record has that column.
+	// program needs. A step to be applied that leaves it 0 breaks all older programs.
 	Compatible int
 	// AppliedAt is zero for a step that was not applied.
 	AppliedAt time.Time
@@ -35,11 +35,9 @@ type Schema struct {
 	Name   string // the schema, not quoted
 	Table  string // that records the steps, quoted and qualified
 	Record string // the statement that makes this table, if it is not there
-	// Compatible says that the record has a column of that name.
-	Compatible bool
-	Scope      string // identifies the tables in a database; migrations of one scope wait for each other
-	Steps      []Step // in order, from version 1
-	TooNew     func(have int) error
+	Scope  string // identifies the tables in a database; migrations of one scope wait for each other
+	Steps  []Step // in order, from version 1
+	TooNew func(have int) error
 }
 
 // Querier is a connection, a pool or a transaction.
@@ -102,7 +100,7 @@ const path = "set local search_path = " + SearchPath + ";\n"
 // up returns the statements of a step and of its record.
 func (s Schema) up(step Step) string {
 	name := Literal(step.Name)
-	if s.Compatible {
+	if step.Compatible > 0 {
 		return step.Up + fmt.Sprintf("insert into %s (version, name, compatible) values (%d, %s, %d);\n", s.Table, step.Version, name, step.Compatible)
 	}
 	return step.Up + fmt.Sprintf("insert into %s (version, name) values (%d, %s);\n", s.Table, step.Version, name)
@@ -184,12 +182,9 @@ func (s Schema) Applied(ctx context.Context, q Querier) ([]Step, error) {
 	if found, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool]); err != nil || !found {
 		return nil, err
 	}
-	compatible := "0"
-	if s.Compatible {
-		compatible = "compatible"
-	}
-	// The time is read as a number, because a session may write times in any style.
-	rows, err = q.Query(ctx, "select version, name, "+compatible+", (extract(epoch from applied_at) * 1000000)::bigint from "+s.Table+" order by version")
+	// The time is read as a number, because a session may write times in any style. An early record has no
+	// column compatible, hence the detour.
+	rows, err = q.Query(ctx, "select version, name, coalesce((to_jsonb(m) ->> 'compatible')::int, version), (extract(epoch from applied_at) * 1000000)::bigint from "+s.Table+" m order by version")
 	if err != nil {
 		return nil, err
 	}

@@ -216,6 +216,39 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "messages/s")
 }
 
+// BenchmarkWake measures the time from the commit to the sink for messages that come once a second in transactions
+// of a program's own: found by polling, or announced by outbox_wake.
+func BenchmarkWake(b *testing.B) {
+	_, w := bench(b, Config{}, nil)
+	arrived := make(chan time.Time, 1)
+	w.relay(b, outbox.Config{Sink: outbox.SinkFunc(func(context.Context, outbox.Delivery) []error {
+		arrived <- time.Now()
+		return nil
+	})})
+	for _, how := range []string{"polled", "announced"} {
+		b.Run(how, func(b *testing.B) {
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			var all []time.Duration
+			for range max(b.N, 30) {
+				<-tick.C
+				_, err := w.app.Exec(b.Context(), w.names.q("select ~outbox_publish('t', 'x', 'k')"))
+				ok(b, err)
+				began := time.Now()
+				if how == "announced" {
+					_, err = w.app.Exec(b.Context(), w.names.q("select ~outbox_wake()"))
+					ok(b, err)
+				}
+				all = append(all, (<-arrived).Sub(began))
+			}
+			slices.Sort(all)
+			b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "p50-ms")
+			b.ReportMetric(float64(all[len(all)-1].Microseconds())/1000, "max-ms")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
 // BenchmarkInsert compares publishing with inserts into a plain table with the same columns and primary
 // key: one message per transaction, and many in one statement.
 func BenchmarkInsert(b *testing.B) {

@@ -15,9 +15,9 @@ type Roles struct {
 	// publishes. It can lose messages, because it moves cursors, and it can stop publishing, because it
 	// drops partitions of the log. It cannot touch any other table of the owner.
 	Relay string
-	// Publisher is the role that publishes, by [Publisher] or the function outbox_publish: it may insert
-	// into the columns of the log that make up a message. It can read no message, and draws ids only by
-	// publishing.
+	// Publisher is the role that publishes, by [Publisher] or the functions outbox_publish and outbox_wake: it
+	// may insert into the columns of the log that make up a message. It can read no message, and draws ids
+	// only by publishing.
 	Publisher string
 	// Reader may read everything, payloads included, and changes nothing.
 	Reader string
@@ -73,6 +73,7 @@ func (n names) ofPublisher() []pgschema.Right {
 		n.right("insert ("+message+")", "outbox"),
 		n.right("insert (not_before, "+message+")", "outbox_delayed"),
 		{Privileges: "execute", Object: "function " + n.table("outbox_publish")},
+		{Privileges: "execute", Object: "function " + n.table("outbox_wake")},
 	}
 }
 

@@ -16,8 +16,16 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// Version is the schema version that this program needs.
-const Version = 1
+// Version is the newest schema version that this program knows.
+const Version = 2
+
+// needed is the oldest schema version that this program works with. Version 2 adds outbox_wake, which only
+// publishers call.
+const needed = 1
+
+// compatible lists the steps that older programs still work with, with the oldest version that such a program
+// needs. A step that is not listed breaks all of them.
+var compatible = map[int]int{2: 1}
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
@@ -35,7 +43,9 @@ func (c Config) versions() pgschema.Schema {
 	n := c.names()
 	s := pgschema.Schema{Name: n.schema, Table: n.table("outbox_migration"), Record: c.fill(migrationTable), Scope: n.scope(), TooNew: tooNew}
 	for _, step := range schema.Load(migrationFiles, Version) {
-		s.Steps = append(s.Steps, pgschema.Step{Version: step.Version, Name: step.Name, Up: c.fill(step.Up), Down: c.fill(step.Down)})
+		s.Steps = append(s.Steps, pgschema.Step{
+			Version: step.Version, Name: step.Name, Compatible: compatible[step.Version], Up: c.fill(step.Up), Down: c.fill(step.Down),
+		})
 	}
 	return s
 }
@@ -92,7 +102,8 @@ func MigrationSQL(cfg Config, version int, up bool) (string, error) {
 const migrationTable = `create table if not exists {{outbox_migration}} (
 	version    integer primary key,
 	name       text not null,
-	applied_at timestamptz not null default clock_timestamp()
+	applied_at timestamptz not null default clock_timestamp(),
+	compatible integer -- the oldest program that works with this version; null: none that is older
 )`
 
 // fill expands the template of a migration. An unknown name is a programming error and panics.
@@ -105,6 +116,7 @@ func (c Config) fill(text string) string {
 		"text":       func(s string) string { return pgschema.Literal(n.prefix + s) },
 		"regclass":   func(s string) string { return pgschema.Literal(n.table(s)) + "::regclass" },
 		"scope":      n.locks,
+		"channel":    func() string { return pgschema.Literal(n.channel()) },
 		"limits":     limits,
 		"privileged": n.privileged,
 		"width":      func() int64 { return c.width },
@@ -161,10 +173,13 @@ func checkSchema(ctx context.Context, q pgschema.Querier, cfg Config) error {
 	switch {
 	case err != nil:
 		return err
-	case len(have) < Version:
-		return fmt.Errorf("%w: the outbox has version %d, this program needs %d: %s", outbox.ErrSchema, len(have), Version, hintMigrate)
-	case len(have) > Version:
-		return tooNew(have[len(have)-1].Version)
+	case len(have) < needed:
+		return fmt.Errorf("%w: the outbox has version %d, this program needs %d: %s", outbox.ErrSchema, len(have), needed, hintMigrate)
+	}
+	for _, step := range have {
+		if step.Version > Version && step.Compatible > Version {
+			return tooNew(have[len(have)-1].Version)
+		}
 	}
 	n := cfg.names()
 	rows, err := q.Query(ctx, "select seqcache from pg_sequence where seqrelid = to_regclass($1)", n.table("outbox_id"))

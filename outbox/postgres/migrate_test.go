@@ -78,3 +78,45 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("migrating a newer schema: %v", err)
 	}
 }
+
+// TestProgramsOfOtherVersions checks which versions of the schema this program works with: the one before, as an
+// earlier program has left it, and later ones whose record says so.
+func TestProgramsOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := newStage(t)
+	cfg := Config{URL: s.url, Schema: "versions"}
+	works := func(what string) {
+		t.Helper()
+		w := openWorld(t, cfg)
+		w.publish(text("k", what))
+		if got := drain(t, w.claim("s", 1)); len(got) != 1 {
+			t.Errorf("%s: got %v", what, got)
+		}
+	}
+	_, err := Migrate(ctx, cfg, 1)
+	ok(t, err)
+	s.exec(t, "alter table versions.outbox_migration drop column compatible")
+	works("version 1")
+	all, err := MigrationStatus(ctx, cfg)
+	ok(t, err)
+	if len(all) != Version || all[0].AppliedAt.IsZero() || !all[1].AppliedAt.IsZero() {
+		t.Errorf("status of version 1: %+v", all)
+	}
+	taken, err := Migrate(ctx, cfg, Version)
+	ok(t, err)
+	if len(taken) != Version-1 {
+		t.Errorf("migrated %+v", taken)
+	}
+	works("the newest version")
+	s.exec(t, "insert into versions.outbox_migration (version, name, compatible) values (98, 'later', 1), (99, 'later still', $1)", Version)
+	works("a later version that is compatible")
+	s.exec(t, "update versions.outbox_migration set compatible = $1 where version = 98", Version+1)
+	if _, err := Open(ctx, cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "upgrade") {
+		t.Errorf("a later version, of which one step is not compatible: %v", err)
+	}
+	s.exec(t, "delete from versions.outbox_migration")
+	if _, err := Open(ctx, cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "emitd migrate up --outbox") {
+		t.Errorf("no version: %v", err)
+	}
+}

@@ -43,7 +43,7 @@ var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1}
 // versions is what this program knows about the versions of its tables.
 func (n names) versions() pgschema.Schema {
 	s := pgschema.Schema{
-		Name: n.schema, Table: n.table("migration"), Record: strings.TrimSpace(n.include("record")), Compatible: true, Scope: n.scope(),
+		Name: n.schema, Table: n.table("migration"), Record: strings.TrimSpace(n.include("record")), Scope: n.scope(),
 		TooNew: func(have int) error { return &storage.SchemaError{Have: have, Want: Version, Hint: hintNewer} },
 	}
 	for _, step := range schema.Load(migrationFiles, Version) {

@@ -1,0 +1,1 @@
+drop function {{function "outbox_wake"}}();
