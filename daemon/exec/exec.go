@@ -111,6 +111,11 @@ type Config struct {
 
 	// Logger gets the command's output; default slog.Default.
 	Logger *slog.Logger
+	// Record, if set, is called when a run begins, which may be an attempt after a failure. line gets each
+	// line of output that is logged; stream is stdout or stderr, and truncated means that the line was longer. It
+	// is called from several goroutines and must not block. end is called once, when no process of the run
+	// is left, with the result of the run.
+	Record func(a *daemon.Assignment) (line func(stream, text string, truncated bool), end func(error))
 }
 
 // GuardianConfig configures the node's guardian.

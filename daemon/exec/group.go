@@ -26,9 +26,9 @@ type group struct {
 	readers        sync.WaitGroup
 }
 
-// newGroup makes the pipes of a command's output and reads them. The guardian gets the other ends.
+// newGroup makes the pipes of a command's output and reads them. The guardian gets the other ends. record may be nil.
 // lost is closed when the guardian has ended.
-func newGroup(log *slog.Logger, lost <-chan struct{}, progress func()) (g *group, theirs []*os.File, err error) {
+func newGroup(log *slog.Logger, record func(stream, text string, truncated bool), lost <-chan struct{}, progress func()) (g *group, theirs []*os.File, err error) {
 	g = &group{log: log, started: make(chan struct{}), exited: make(chan struct{}), gone: make(chan struct{})}
 	for range 2 {
 		r, w, err := os.Pipe()
@@ -39,14 +39,14 @@ func newGroup(log *slog.Logger, lost <-chan struct{}, progress func()) (g *group
 		g.pipes, theirs = append(g.pipes, r), append(theirs, w)
 	}
 	for i, o := range []*output{&g.stdout, &g.stderr} {
-		o.progress = progress
+		o.stream, o.progress, o.record = []string{"stdout", "stderr"}[i], progress, record
 		g.readers.Go(func() {
 			select { // wait for the PID, which each logged line contains
 			case <-g.started:
 			case <-g.gone:
 			case <-lost:
 			}
-			o.log = log.With("pid", g.pgid, "stream", []string{"stdout", "stderr"}[i])
+			o.log = log.With("pid", g.pgid, "stream", o.stream)
 			o.drain(g.pipes[i])
 		})
 	}

@@ -16,9 +16,11 @@ const (
 	maxTail   = 1 << 10 // bytes of stderr in an error
 )
 
-// output logs what a command writes, line by line.
+// output logs and records what a command writes, line by line.
 type output struct {
+	stream   string
 	log      *slog.Logger
+	record   func(stream, text string, truncated bool) // may be nil
 	progress func()
 	tail     []byte // the last maxTail bytes or so, whole lines
 	givenUp  bool   // reading was given up, because a process still holds the other end
@@ -50,6 +52,9 @@ func (o *output) line(text string, truncated bool) {
 		o.log.LogAttrs(context.Background(), slog.LevelInfo, text, slog.Bool("cut", true))
 	} else {
 		o.log.LogAttrs(context.Background(), slog.LevelInfo, text)
+	}
+	if o.record != nil {
+		o.record(o.stream, text, truncated)
 	}
 	o.tail = append(append(o.tail, text...), '\n')
 	if over := len(o.tail) - maxTail; over > 0 {

@@ -17,10 +17,15 @@ import (
 )
 
 // Run runs the command once; see the package comment.
-func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
+func (g *agent) Run(ctx context.Context, a *daemon.Assignment) (err error) {
 	r := &run{
 		cfg: g.cfg, a: a,
 		log: g.cfg.Logger.With("unit", a.Unit.String(), "generation", a.Generation),
+	}
+	if g.cfg.Record != nil {
+		line, end := g.cfg.Record(a)
+		r.record = line
+		defer func() { end(err) }()
 	}
 	if err := r.begin(ctx, g.guardian); err != nil {
 		if errors.Is(err, errUntrusted) {
@@ -37,11 +42,12 @@ func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
 
 // run is one run of a command.
 type run struct {
-	cfg   Config
-	a     *daemon.Assignment
-	log   *slog.Logger
-	link  *link
-	group *group
+	cfg    Config
+	a      *daemon.Assignment
+	log    *slog.Logger
+	record func(stream, text string, truncated bool) // may be nil
+	link   *link
+	group  *group
 
 	deadline    instant       // the deadline that the guardian has
 	extending   <-chan answer // the answer that is still to come, or nil
@@ -63,7 +69,7 @@ func (r *run) begin(ctx context.Context, guardian *Guardian) error {
 	if r.deadline = validUntil(ctx); r.deadline <= readClock() {
 		return errUntrusted
 	}
-	g, theirs, err := newGroup(r.log, r.link.gone, func() { r.a.Progress(1) })
+	g, theirs, err := newGroup(r.log, r.record, r.link.gone, func() { r.a.Progress(1) })
 	if err != nil {
 		return err
 	}

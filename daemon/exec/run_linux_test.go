@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -412,5 +413,44 @@ func TestACommandOfAnotherUserIsEnded(t *testing.T) {
 		leader.mustEnd(t, "the command")
 		away.mustEnd(t, "what left its group")
 		_ = r.end(t)
+	}
+}
+
+// TestRecord checks that a recording gets each line of both streams and then the end, once, also of a run that never
+// began.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		command []string
+		lines   []string
+		end     string
+	}{
+		"fails":        {sh("echo out; echo err >&2; exit 3"), []string{"stderr err false", "stdout out false"}, "run acme:ticker: exit code 3: err"},
+		"ends":         {sh("printf 'no line end'"), []string{"stdout no line end false"}, "<nil>"},
+		"a long line":  {sh("head -c 5000 /dev/zero | tr '\\0' x"), []string{"stdout " + strings.Repeat("x", maxOutput) + " true"}, "<nil>"},
+		"binary":       {sh("printf 'a\\377\\033[2J\\n'"), []string{"stdout a\uFFFD\x1b[2J false"}, "<nil>"},
+		"never begins": {[]string{"/no/such/program"}, nil, `start acme:ticker: exec: "/no/such/program": no such file or directory`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var lines, ends []string
+			r := try(t, Config{Command: tt.command, Record: func(a *daemon.Assignment) (func(stream, text string, truncated bool), func(error)) {
+				if a.Fence() != fence {
+					t.Errorf("a run of %v", a.Fence())
+				}
+				line := func(stream, text string, truncated bool) {
+					mu.Lock()
+					defer mu.Unlock()
+					lines = append(lines, fmt.Sprint(stream, " ", text, " ", truncated))
+				}
+				return line, func(err error) { ends = append(ends, fmt.Sprint(err)) }
+			}})
+			_ = r.end(t)
+			slices.Sort(lines)
+			if !slices.Equal(lines, tt.lines) || !slices.Equal(ends, []string{tt.end}) {
+				t.Errorf("lines %q, ends %q", lines, ends)
+			}
+		})
 	}
 }

@@ -57,6 +57,7 @@ const (
 	CommandWaits    Code = "E2112"
 	NoDaemon        Code = "E2201"
 	NoNode          Code = "E2202"
+	NoOutput        Code = "E2203"
 	Degraded        Code = "E2301"
 	DoctorFails     Code = "E2302"
 	DoctorWarns     Code = "E2303"
@@ -266,6 +267,11 @@ var catalogue = []Entry{
 		NoNode, ExitNotFound, "no such node",
 		"The store has no node with that name or ID.",
 		"list them: emitd node ls",
+	},
+	{
+		NoOutput, ExitNotFound, "no output is kept",
+		"A node keeps the latest output of the commands that it runs (daemons.exec) in memory, for the newest run of each unit and the one before. It keeps nothing of other daemons, and what it has kept ends with its process.",
+		"see where the unit is and was: emitd daemon explain UNIT, emitd events --daemon UNIT",
 	},
 	{
 		Degraded, ExitDegraded, "cluster is degraded",

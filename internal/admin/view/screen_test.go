@@ -41,6 +41,25 @@ func TestSixtyColumns(t *testing.T) {
 	}
 }
 
+// TestVisible checks that nothing that a program prints can act on a terminal, and that nothing of it is lost.
+func TestVisible(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"plain äöü ✓":     "plain äöü ✓",
+		"a\tb":            "a\tb",
+		"\x1b[31mred":     "^[[31mred",
+		"back\b\x7f\r":    "back^H^?^M",
+		"\x00":            "^@",
+		"c1 \u009b2J":     "c1 <U+009B>2J",
+		"bidi \u202etxt":  "bidi <U+202E>txt",
+		"invalid \uFFFD ": "invalid \uFFFD ",
+	} {
+		if got := Visible(text); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+}
+
 // TestFacts checks the facts of a cluster with and without a leader.
 func TestFacts(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -72,6 +73,25 @@ func Line(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// Visible makes a text of one line safe to print on a terminal without hiding what is in it: control characters become
+// ^[ and the like, characters that change the direction or the look of others their code. Tabs stay.
+func Visible(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\t':
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f:
+			b.WriteString("^" + string(r^0x40))
+		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
+			fmt.Fprintf(&b, "<U+%04X>", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // Format is an output format.

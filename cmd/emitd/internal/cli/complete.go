@@ -14,11 +14,11 @@ import (
 // completeLimit is how long a shell waits for names.
 const completeLimit = 500 * time.Millisecond
 
-// complete offers names from a snapshot as completions of a command's n-th argument. Errors are not shown
+// complete offers names from a snapshot as completions of a command's first argument. Errors are not shown
 // to the shell: there are just no names.
-func (a *app) complete(cmd *cobra.Command, n int, names func(c *cluster) []string) {
+func (a *app) complete(cmd *cobra.Command, names func(c *cluster) []string) {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) != n {
+		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return a.completions(cmd.Context(), begun, names), cobra.ShellCompDirectiveNoFileComp

@@ -60,7 +60,7 @@ func (a *app) operateCommand(kind daemon.CommandKind, short, long string) *cobra
 	if kind == daemon.CommandMove || kind == daemon.CommandRestart {
 		fl.Int64Var(&o.generation, "generation", 0, "refuse unless the unit has this generation")
 	}
-	a.complete(cmd, 0, names)
+	a.complete(cmd, names)
 	return a.outputFlag(cmd)
 }
 

@@ -45,7 +45,7 @@ func (a *app) queueCommand() *cobra.Command {
 	q.flags(g.PersistentFlags())
 	for _, c := range g.Commands() {
 		if c.Name() != "ls" && c.Name() != "declare" {
-			a.complete(c, 0, queueNames)
+			a.complete(c, queueNames)
 		}
 	}
 	return g

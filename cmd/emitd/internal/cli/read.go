@@ -155,9 +155,9 @@ func (a *app) daemonCommand() *cobra.Command {
 		},
 	}
 	explain.Flags().StringVar(&on, "node", "", "only this node")
-	a.complete(explain, 0, unitNames)
+	a.complete(explain, unitNames)
 	a.completeFlag(explain, "node", nodeNames)
-	return group("daemon", "Show daemons, and act on their units", a.watchFlags(a.outputFlag(ls)), a.watchFlags(a.outputFlag(explain)),
+	return group("daemon", "Show daemons, and act on their units", a.watchFlags(a.outputFlag(ls)), a.watchFlags(a.outputFlag(explain)), a.logsCommand(),
 		a.operateCommand(daemon.CommandPause, "Stop a unit, or all units of a daemon, until resume", ""),
 		a.operateCommand(daemon.CommandResume, "End a pause", ""),
 		a.operateCommand(daemon.CommandRestart, "End a unit's run in order, and start it again", ""),

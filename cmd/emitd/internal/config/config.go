@@ -99,6 +99,7 @@ type daemonsKeys struct {
 	DrainTimeout       Duration `key:"drain_timeout" help:"how long a revoked unit has to finish"`
 	StopTimeout        Duration `key:"stop_timeout" help:"how long an agent has to return once its context is cancelled"`
 	Disabled           []string `key:"disabled" help:"ids of daemons this node does not run"`
+	OutputBuffer       int      `key:"output_buffer" help:"bytes of the output of each run of a command that the node keeps in memory for emitd daemon logs; all runs together keep at most 256 times as much; 0: nothing is kept"`
 	Exec               []Exec   `key:"exec" help:"external commands run as daemons"`
 }
 
@@ -231,7 +232,7 @@ func Defaults(profile string) Config {
 		},
 		Daemons: daemonsKeys{
 			AcknowledgeTimeout: Duration(t.AcknowledgeTimeout), DrainTimeout: Duration(t.DrainTimeout),
-			StopTimeout: Duration(t.StopTimeout),
+			StopTimeout: Duration(t.StopTimeout), OutputBuffer: 64 << 10,
 		},
 		Queue: queueKeys{
 			MinGap: "auto", WriteBudget: "auto", Claims: "soft",

@@ -102,7 +102,7 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 		"objects.url": "file:///x", "objects.reads_per_minute": "6000", "objects.writes_per_minute": "30",
 		"objects.lists_per_minute": "7", "objects.deletes_per_minute": "8", "objects.writes_per_day": "40000",
 		"coordinator.heartbeat_interval": "14s", "coordinator.query_timeout": "4s", "coordinator.lease_duration": "61s",
-		"coordinator.node_registration_ttl": "91s", "coordinator.settle_window": "0s", "coordinator.max_moves_per_round": "7", "coordinator.brake_percent": "60", "coordinator.leader_stop_timeout": "6s",
+		"coordinator.node_registration_ttl": "91s", "coordinator.settle_window": "0s", "coordinator.max_moves_per_round": "7", "daemons.output_buffer": "1000", "coordinator.brake_percent": "60", "coordinator.leader_stop_timeout": "6s",
 		"daemons.acknowledge_timeout": "31s", "daemons.drain_timeout": "32s", "daemons.stop_timeout": "6s",
 		"daemons.disabled": "[emit:sweeper]", "daemons.exec": `[{id: "a:b", command: [x]}]`,
 		"queue.min_gap": "5ms", "queue.write_budget": "20", "queue.claims": "durable", "queue.visibility_timeout": "31s", "queue.dedup_window": "1m0s", "queue.max_shards": "2000", "queue.metric_queues": "7",

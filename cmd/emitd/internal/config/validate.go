@@ -22,6 +22,9 @@ import (
 	"github.com/emitd/emitd/internal/pgerror"
 )
 
+// mostOutput is the largest daemons.output_buffer.
+const mostOutput = 16 << 20
+
 // validator validates the values together. Each fault names the origin of the value.
 type validator struct {
 	*Loaded
@@ -89,6 +92,9 @@ func (v *validator) names() {
 	}
 	if n := v.Node.MaxWeight; n < 0 {
 		v.complain(fault.BadValue, "node.max_weight", "is %d, want 1 or more, or 0 for no limit", n)
+	}
+	if n := v.Daemons.OutputBuffer; n < 0 || n > mostOutput {
+		v.complain(fault.BadValue, "daemons.output_buffer", "is %d bytes, want 0 (keep nothing) to %d", n, mostOutput)
 	}
 	if n := v.Coordinator.MaxMovesPerRound; n < 0 {
 		v.complain(fault.BadValue, "coordinator.max_moves_per_round", "is %d, want 0 (move none) or more", n)

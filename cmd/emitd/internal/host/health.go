@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/nodeapi"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/admin"
 	"github.com/emitd/emitd/node"
@@ -16,6 +17,7 @@ func (h *host) mux() http.Handler {
 	for _, path := range queuePaths {
 		mux.Handle(path, h.front)
 	}
+	mux.HandleFunc("GET "+nodeapi.Output, h.output)
 	mux.Handle("/", admin.Handler(h.source(), h.tel.Metrics()))
 	return mux
 }

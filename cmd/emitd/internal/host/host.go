@@ -33,6 +33,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/runlog"
 	"github.com/emitd/emitd/cmd/emitd/internal/telemetry"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
@@ -114,6 +115,8 @@ type host struct {
 	limiter *api.Limiter
 
 	routes atomic.Pointer[routes] // the current handlers of the listener
+	runs   *runlog.Log            // output of commands; nil: none is kept
+	ending <-chan struct{}        // closed when the nodes begin to stop
 	front  *queueAPI
 	relays *relays
 	up     Running
@@ -124,7 +127,10 @@ const shutdownTimeout = 2 * time.Second
 
 // Run runs the nodes until ctx ends and they have stopped, or one fails.
 func Run(ctx context.Context, o Options) (err error) {
-	h := &host{Options: o}
+	h := &host{Options: o, ending: ctx.Done()}
+	if size := o.Config.Daemons.OutputBuffer; size > 0 {
+		h.runs = runlog.New(size)
+	}
 	if h.nodes, err = identities(o); err != nil {
 		return err
 	}
