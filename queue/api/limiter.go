@@ -263,9 +263,15 @@ func (a *pacedAnswer) Write(b []byte) (n int, err error) {
 }
 
 // Flush implements [http.Flusher].
-func (a *pacedAnswer) Flush() {
+func (a *pacedAnswer) Flush() { _ = a.FlushError() }
+
+// FlushError is for [http.ResponseController]. What was flushed has been sent, so the time until the next bytes is that of
+// the handler and not of the reader: a stream of events may be idle for as long as nothing happens.
+func (a *pacedAnswer) FlushError() error {
 	a.pace.setDeadline()
-	_ = http.NewResponseController(a.ResponseWriter).Flush()
+	err := http.NewResponseController(a.ResponseWriter).Flush()
+	a.pace = pace{on: a.pace.on}
+	return err
 }
 
 // finish limits the time for writing what is still in the server's buffer.

@@ -316,6 +316,52 @@ func TestPatientClientsAreNot(t *testing.T) {
 	})
 }
 
+// TestStreamsMayBeIdle: an answer that is sent piece by piece may be idle between two pieces for longer than the minimum
+// speed would allow. A client that stops reading is cut off all the same.
+func TestStreamsMayBeIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan time.Duration, 2)
+		h := limiter(t, api.Limits{}).Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			began := time.Now()
+			for range 5 {
+				time.Sleep(time.Minute)
+				_, err := io.WriteString(w, "data: x\n\n")
+				if err := errors.Join(err, http.NewResponseController(w).Flush()); err != nil {
+					break
+				}
+			}
+			ended <- time.Since(began)
+		}), nil)
+		p := pipes{make(chan net.Conn), make(chan struct{})}
+		s := &http.Server{Handler: h, ReadHeaderTimeout: time.Second}
+		go func() { _ = s.Serve(p) }()
+		defer s.Close()
+		open := func() net.Conn {
+			ours, theirs := net.Pipe()
+			p.conns <- theirs
+			if _, err := io.WriteString(ours, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			return ours
+		}
+		c := open()
+		defer c.Close()
+		text, err := io.ReadAll(c)
+		if n := bytes.Count(text, []byte("data: x")); err != nil || n != 5 || <-ended != 5*time.Minute {
+			t.Errorf("%d of 5 pieces: %v", n, err)
+		}
+		stuck := open()
+		defer stuck.Close()
+		if _, err := io.ReadFull(stuck, make([]byte, 10)); err != nil {
+			t.Fatal(err)
+		}
+		if took := <-ended; took > 2*time.Minute {
+			t.Errorf("a client that reads nothing is cut off after %v", took)
+		}
+	})
+}
+
 // patient answers claims after ten minutes.
 type patient struct{ hung }
 
