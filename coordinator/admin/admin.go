@@ -1,4 +1,30 @@
-// Package admin serves a node's health and metrics over HTTP.
+// Package admin serves a node's health and metrics, and the admin API of its cluster, over HTTP.
+//
+// # The admin API
+//
+// [API] serves the state of the cluster, its history and operators' commands, as JSON under /api/v1:
+//
+//	GET  /api/v1/overview           the cluster in numbers, and what needs attention
+//	GET  /api/v1/units/{unit}       one unit, and why it is on its node
+//	GET  /api/v1/events             the history, the newest events first
+//	POST /api/v1/commands           an operator's command: cordon, drain, move, pin, …
+//	GET  /api/v1/openapi.json       all calls, in OpenAPI 3.1
+//
+// Everything comes from the store, so every node serves all of it, also while there is no leader. The promises:
+//
+//   - The objects are those of the command line's --output json. A field keeps its name and its meaning; fields may be
+//     added. A list is never null.
+//   - A refusal is a problem of RFC 9457, with the code of the command line.
+//   - Lists have pages of at most 1,000 entries. Whoever follows the cursors gets each entry that is there all the time
+//     once, whatever else comes and goes.
+//   - A call that names an expected term or generation changes nothing if it is another one: 409. Calls with the same
+//     Idempotency-Key give one command.
+//   - Reads that come together cost one read of the store, at most 250 ms old. A read after a command to the same node
+//     sees its effect.
+//   - The API authenticates nobody. Put it behind your own authentication, and let Config.Actor say who calls. GET
+//     changes nothing.
+//
+// # Health and metrics
 //
 //	GET /livez     200 while the process makes progress, whatever the state of the store
 //	GET /startupz  200 once the node has joined the cluster

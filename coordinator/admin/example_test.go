@@ -7,6 +7,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/admin"
+	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/memory"
 )
 
@@ -32,4 +33,37 @@ func Example() {
 	// Output:
 	// /livez 200
 	// /readyz 503
+}
+
+// serveAdmin mounts the admin API in the program's own mux, behind its own login.
+func serveAdmin(mux *http.ServeMux, store storage.Store, login func(http.Handler) http.Handler) error {
+	manage, err := admin.New(admin.Config{
+		Store: store,
+		Actor: func(r *http.Request) string { return r.Header.Get("X-User") }, // set by the login, shown in the history
+	})
+	if err != nil {
+		return err
+	}
+	mux.Handle("/ops/", login(http.StripPrefix("/ops", manage)))
+	return nil
+}
+
+// The admin API of a cluster, in a program that runs no node. Its own login is in front of it.
+func ExampleAPI() {
+	mux := http.NewServeMux()
+	login := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("X-User", "alice") // in production: who has logged in
+			next.ServeHTTP(w, r)
+		})
+	}
+	if err := serveAdmin(mux, memory.Open(memory.Config{}), login); err != nil {
+		fmt.Println(err)
+		return
+	}
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/ops/api/v1/nodes/emitd-0", nil))
+	fmt.Print(w.Code, " ", w.Body)
+	// Output:
+	// 404 {"type":"urn:emitd:error:E2202","title":"no such node","status":404,"detail":"there is no node \"emitd-0\"","code":"E2202","hint":"list them: emitd node ls"}
 }

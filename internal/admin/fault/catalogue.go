@@ -42,6 +42,7 @@ const (
 	StateDir     Code = "E1302"
 	AccessFile   Code = "E1303"
 	Telemetry    Code = "E1304"
+	BadCall      Code = "E1401"
 	Internal     Code = "E1900"
 
 	IDInUse         Code = "E2101"
@@ -196,6 +197,11 @@ var catalogue = []Entry{
 		Telemetry, ExitUsage, "telemetry cannot be set up",
 		"An OTEL_* variable names an exporter or protocol that does not exist or cannot be started.",
 		"correct the OTEL_* variables or set OTEL_SDK_DISABLED=true",
+	},
+	{
+		BadCall, ExitUsage, "the admin API refuses the call",
+		"The path or method does not exist, a parameter or the body is not as expected, an Idempotency-Key was used for another command, or the call comes from a page of another origin. Nothing was done.",
+		"correct what the message names; all calls: docs/reference/admin-api.md",
 	},
 	{
 		Internal, ExitFailed, "failed",

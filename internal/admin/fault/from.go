@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/operator"
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage"
@@ -73,4 +75,22 @@ func FromQueue(refused *queue.Error) *Fault {
 		code = BadJob
 	}
 	return &Fault{Code: code, What: refused.Message, Do: refused.Hint, Err: refused}
+}
+
+// FromCommand turns an error of coordinator/operator into a fault: why the command was not carried out. cause turns the
+// errors of a store into faults. Any other error is returned as it is.
+func FromCommand(err error, cause func(error) *Fault) error {
+	var refused *operator.RefusedError
+	var pending *operator.PendingError
+	switch {
+	case errors.As(err, &refused) && refused.Command.Outcome() == daemon.ResultConflict:
+		return New(CommandConflict, "%s", refused.Command.Result).Because("nothing was changed.")
+	case errors.As(err, &refused):
+		return New(CommandRefused, "%s", refused.Command.Result).Because("nothing was changed.")
+	case errors.As(err, &pending) && pending.Err == nil:
+		return New(CommandWaits, "%s", pending.Error())
+	case errors.As(err, &pending):
+		return New(CommandUnknown, "it is not known whether command %s was carried out: %s", pending.Command.ID, cause(pending.Err).What)
+	}
+	return err
 }

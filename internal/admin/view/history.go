@@ -83,6 +83,17 @@ func Terms(events []daemon.Event, now time.Time) []Term {
 	return out
 }
 
+// RecentTerms returns the terms that have ended within the period before now, or not yet. The list has the newest first;
+// 0 means all.
+func RecentTerms(all []Term, now time.Time, since time.Duration) []Term {
+	for i, t := range all {
+		if since > 0 && !t.EndedAt.IsZero() && now.Sub(t.EndedAt.Time) > since {
+			return all[:i]
+		}
+	}
+	return all
+}
+
 // lostAt returns when a leadership ended: when its lease ended, unless it was resigned.
 func lostAt(e daemon.Event) time.Time {
 	var d storage.LostDetail

@@ -44,7 +44,7 @@ type Reader struct {
 type Status struct {
 	Cluster   string    `json:"cluster"`
 	At        Time      `json:"at"` // the store's clock
-	Store     storeRead `json:"store"`
+	Store     StoreRead `json:"store"`
 	Leader    *Leader   `json:"leader"` // null if there is no leader
 	Nodes     []Node    `json:"nodes"`
 	Daemons   []Unit    `json:"daemons"`
@@ -54,8 +54,8 @@ type Status struct {
 	Attention []Notice  `json:"attention"`
 }
 
-// storeRead says which store was read.
-type storeRead struct {
+// StoreRead says which store was read.
+type StoreRead struct {
 	Kind string `json:"kind"`
 	ID   string `json:"id"`
 	Head int64  `json:"head"` // newest event
@@ -188,7 +188,7 @@ func Of(s *daemon.Snapshot, r Reader) Status {
 	v.plan = plan.Make(in)
 	out := Status{
 		Cluster: v.Reader.Cluster, At: Time{s.Now},
-		Store:  storeRead{Kind: r.Store, ID: s.StoreID, Head: s.Head},
+		Store:  StoreRead{Kind: r.Store, ID: s.StoreID, Head: s.Head},
 		Leader: v.leader(),
 	}
 	v.inForce = v.orders()
@@ -265,6 +265,7 @@ func (v *viewer) leader() *Leader {
 
 func (v *viewer) nodes(units []Unit) []Node {
 	out := []Node{}
+	held := v.held(units)
 	for _, m := range v.Nodes {
 		state := v.state(m)
 		if state == node.Removed && !v.All {
@@ -285,17 +286,31 @@ func (v *viewer) nodes(units []Unit) []Node {
 		if n.Kinds == nil {
 			n.Kinds = []daemon.Kind{}
 		}
-		for _, u := range units {
-			if u.record.HeldBy(m.Incarnation) {
-				n.Units++
-				n.Load += float64(v.weight(u.Daemon))
-			}
-		}
+		n.Units, n.Load = held[m.Incarnation].units, held[m.Incarnation].load
 		out = append(out, n)
 	}
 	slices.SortFunc(out, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), a.RegisteredAt.Compare(b.RegisteredAt.Time), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
+	return out
+}
+
+// holding is what a process holds.
+type holding struct {
+	units int
+	load  float64 // sum of the weights
+}
+
+// held returns what each process holds.
+func (v *viewer) held(units []Unit) map[node.Incarnation]holding {
+	out := map[node.Incarnation]holding{}
+	for i := range units {
+		r := &units[i].record
+		if by := r.Holder.Incarnation; r.HeldBy(by) {
+			h := out[by]
+			out[by] = holding{h.units + 1, h.load + float64(v.weight(r.Unit.Daemon))}
+		}
+	}
 	return out
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path"
 	"strings"
 	"time"
 
@@ -16,46 +15,29 @@ import (
 	"github.com/emitd/emitd/internal/admin/view"
 )
 
-// eventsFilter selects events.
-type eventsFilter struct {
-	follow bool
-	since  time.Duration
-	kind   string // a pattern such as leader.*
-	node   string
-	daemon string
-}
-
 func (a *app) eventsCommand() *cobra.Command {
-	var f eventsFilter
+	var f view.EventFilter
+	var follow bool
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show the history of the cluster",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := path.Match(f.kind, ""); err != nil {
-				return fault.New(fault.Usage, "--kind %s is not a pattern, want one such as leader.* or assignment.failed", f.kind)
+			if !f.Valid() {
+				return fault.New(fault.Usage, "--kind %s is not a pattern, want one such as leader.* or assignment.failed", f.Kind)
 			}
-			return a.events(cmd.Context(), f)
+			return a.events(cmd.Context(), f, follow)
 		},
 	}
 	fl := cmd.Flags()
-	fl.BoolVarP(&f.follow, "follow", "f", false, "continue with new events as they happen, until interrupted")
-	sinceFlag(cmd, &f.since, "only events of this last period, such as 1h, by the store's clock")
-	fl.StringVar(&f.kind, "kind", "*", "only kinds that match, such as leader.* or assignment.failed")
-	fl.StringVar(&f.node, "node", "", "only of this node, by name or ID")
-	fl.StringVar(&f.daemon, "daemon", "", "only of this daemon or unit")
+	fl.BoolVarP(&follow, "follow", "f", false, "continue with new events as they happen, until interrupted")
+	sinceFlag(cmd, &f.Since, "only events of this last period, such as 1h, by the store's clock")
+	fl.StringVar(&f.Kind, "kind", "*", "only kinds that match, such as leader.* or assignment.failed")
+	fl.StringVar(&f.Node, "node", "", "only of this node, by name or ID")
+	fl.StringVar(&f.Daemon, "daemon", "", "only of this daemon or unit")
 	return a.outputFlag(cmd)
 }
 
-// wants reports whether the filter selects the event.
-func (f eventsFilter) wants(e daemon.Event, now time.Time) bool {
-	kind, _ := path.Match(f.kind, string(e.Kind))
-	return kind &&
-		(f.since == 0 || now.Sub(e.At) <= f.since) &&
-		(f.node == "" || f.node == e.Node || f.node == string(e.NodeID)) &&
-		(f.daemon == "" || f.daemon == string(e.Daemon) || f.daemon == e.Unit.String())
-}
-
-func (a *app) events(ctx context.Context, f eventsFilter) error {
+func (a *app) events(ctx context.Context, f view.EventFilter, follow bool) error {
 	cfg, err := a.loadToRead()
 	if err != nil {
 		return err
@@ -71,12 +53,12 @@ func (a *app) events(ctx context.Context, f eventsFilter) error {
 	if err != nil {
 		return fmt.Errorf("read the cluster: %w", err)
 	}
-	p := &eventPrinter{a: a, now: snap.Now, filter: f}
+	p := &eventPrinter{a: a, now: snap.Now, filter: f, follow: follow}
 	after, err := pages(first, s, 0, p.page)
 	if err != nil {
 		return err
 	}
-	if !f.follow {
+	if !follow {
 		return p.finish()
 	}
 	return a.follow(ctx, s, p, after)
@@ -118,7 +100,8 @@ func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, aft
 type eventPrinter struct {
 	a      *app
 	now    time.Time
-	filter eventsFilter
+	filter view.EventFilter
+	follow bool
 	kept   []view.Event // for formats that need all events at once
 	headed bool
 	failed error // the first error of the output
@@ -126,15 +109,15 @@ type eventPrinter struct {
 
 // streams reports whether events are written as they arrive.
 func (p *eventPrinter) streams() bool {
-	return p.filter.follow || view.Format(p.a.output) == view.JSONLFormat
+	return p.follow || view.Format(p.a.output) == view.JSONLFormat
 }
 
 func (p *eventPrinter) page(es []daemon.Event) error {
-	for _, e := range es {
-		if !p.filter.wants(e, p.now) {
+	for i := range es {
+		if !p.filter.Selects(&es[i], p.now) {
 			continue
 		}
-		v := view.EventOf(e)
+		v := view.EventOf(es[i])
 		if !p.streams() {
 			p.kept = append(p.kept, v)
 			continue

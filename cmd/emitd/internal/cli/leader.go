@@ -63,15 +63,7 @@ func (a *app) history(ctx context.Context, c *cluster, since time.Duration) erro
 	if err != nil {
 		return err
 	}
-	terms := view.Terms(all, c.snap.Now)
-	if since > 0 {
-		for i, r := range terms {
-			if !r.EndedAt.IsZero() && c.snap.Now.Sub(r.EndedAt.Time) > since {
-				terms = terms[:i]
-				break
-			}
-		}
-	}
+	terms := view.RecentTerms(view.Terms(all, c.snap.Now), c.snap.Now, since)
 	return a.print(list(terms, func(r view.Term) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.TermTable(terms) }))
 }
 

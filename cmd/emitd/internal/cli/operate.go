@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -196,21 +195,7 @@ func (o order) arguments(c *cluster, subject string) (daemon.CommandArgs, error)
 }
 
 // commandFault says why a command was not carried out.
-func commandFault(err error) error {
-	var refused *operator.RefusedError
-	var pending *operator.PendingError
-	switch {
-	case errors.As(err, &refused) && refused.Command.Outcome() == daemon.ResultConflict:
-		return fault.New(fault.CommandConflict, "%s", refused.Command.Result).Because("nothing was changed.")
-	case errors.As(err, &refused):
-		return fault.New(fault.CommandRefused, "%s", refused.Command.Result).Because("nothing was changed.")
-	case errors.As(err, &pending) && pending.Err == nil:
-		return fault.New(fault.CommandWaits, "%s", pending.Error())
-	case errors.As(err, &pending):
-		return fault.New(fault.CommandUnknown, "it is not known whether command %s was carried out: %s", pending.Command.ID, backend.Fault(pending.Err).What)
-	}
-	return err
-}
+func commandFault(err error) error { return fault.FromCommand(err, backend.Fault) }
 
 func (a *app) printCommand(c daemon.Command, subject string) error {
 	return a.print(data{whole: c, names: []string{c.ID}, table: func(w io.Writer, _ bool) error {

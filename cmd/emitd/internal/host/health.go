@@ -11,13 +11,14 @@ import (
 )
 
 // mux returns the handler of the listener once the nodes run.
-func (h *host) mux() http.Handler {
+func (h *host) mux(manage http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", h.about)
 	for _, path := range queuePaths {
 		mux.Handle(path, h.front)
 	}
 	mux.HandleFunc("GET "+nodeapi.Output, h.output)
+	mux.Handle(adminPath, manage)
 	mux.Handle("/", admin.Handler(h.source(), h.tel.Metrics()))
 	return mux
 }

@@ -228,8 +228,13 @@ func (h *host) serve(ctx context.Context, web *web, served <-chan error) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, h.relays.close(ctx)) }()
+	manage, err := h.newAdmin()
+	if err != nil {
+		return err
+	}
+	web.server.RegisterOnShutdown(manage.Close)
 	h.up.Outbox, h.up.Jobs, h.up.Declare = h.relays.box.Load, h.front.jobs, h.front.declare
-	h.routes.Store(&routes{mux: h.mux(), door: func() *api.Handler { return h.front.answers.Load().handler }})
+	h.routes.Store(&routes{mux: h.mux(manage), door: func() *api.Handler { return h.front.answers.Load().handler }})
 	if h.Started != nil {
 		h.Started(&h.up)
 	}

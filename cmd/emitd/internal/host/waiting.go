@@ -38,6 +38,7 @@ func (h *host) newWaiting() (*waiting, error) {
 	for _, path := range queuePaths {
 		mux.HandleFunc(path, w.refuse)
 	}
+	mux.HandleFunc(adminPath, w.refuseAdmin)
 	mux.Handle("/", admin.Handler(w, h.tel.Metrics()))
 	h.routes.Store(&routes{mux: mux, door: func() *api.Handler { return w.door }})
 	return w, nil
@@ -48,6 +49,12 @@ func (w *waiting) refuse(to http.ResponseWriter, r *http.Request) {
 	e := queue.Refuse(queue.Unavailable, "%w", w.why()).WithHint("ask another node; this one serves as soon as its cluster store answers")
 	e.RetryAfter = time.Second
 	w.door.Refuse(to, r, e)
+}
+
+// refuseAdmin answers calls of the admin API.
+func (w *waiting) refuseAdmin(to http.ResponseWriter, _ *http.Request) {
+	to.Header().Set("Retry-After", "1")
+	writeProblem(to, fault.New(fault.Unreachable, "%w", w.why()).Hint("ask another node; this one serves as soon as its cluster store answers").Problem(0))
 }
 
 // why returns what the process waits for.

@@ -265,10 +265,15 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 	})
 }
 
-// refuse answers requests that the guard rejects: calls of the queue API in its format, others as text.
+// refuse answers requests that the guard rejects: calls of the queue API and of the admin API in their formats, others
+// as text.
 func (h *host) refuse(w http.ResponseWriter, r *http.Request, e *queue.Error) {
-	if ofQueues(r.URL.Path) {
+	switch {
+	case ofQueues(r.URL.Path):
 		h.routes.Load().door().Refuse(w, r, e)
+		return
+	case ofAdmin(r.URL.Path):
+		refuseAdmin(w, e)
 		return
 	}
 	p := refusal.ProblemOf(e)
@@ -365,7 +370,7 @@ func (h *host) about(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	var b strings.Builder
 	fmt.Fprintf(&b, "emitd %s, cluster %s\n", h.Version, h.Config.Cluster)
-	for _, path := range []string{"/livez", "/readyz", "/leaderz", "/startupz", "/metrics"} {
+	for _, path := range []string{"/livez", "/readyz", "/leaderz", "/startupz", "/metrics", "/api/v1/openapi.json"} {
 		b.WriteString(path + "\n")
 	}
 	_, _ = io.WriteString(w, b.String())

@@ -1,0 +1,80 @@
+package host
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/storage"
+)
+
+// TestAdmin checks that the listener serves the admin API behind its tokens, and that its refusals have the form of the
+// API. A stream neither outlives its token nor holds up the end of the process.
+func TestAdmin(t *testing.T) {
+	t.Parallel()
+	file := write(t, "tokens", token+"\n")
+	o := rig(t, func(c *config.Config, _ *Options) { c.API.TokensFile = file })
+	var stream *http.Response
+	err := started(t, o, func(ctx context.Context, r *Running) {
+		auth := []string{"Authorization", "Bearer " + token}
+		for _, c := range []struct {
+			path   string
+			header []string
+			status int
+			code   fault.Code
+		}{
+			{"/api/v1/overview", nil, 401, fault.NotAllowed},
+			{"/api/v1/overview", auth, 200, ""},
+			{"/api/v1/nodes/nobody", auth, 404, fault.NoNode},
+			{"/api/v2/overview", auth, 404, fault.BadCall},
+		} {
+			got := say(ctx, t, "GET", r.URL+c.path, "", c.header...)
+			var p fault.Problem
+			if err := json.Unmarshal([]byte(got.body), &p); err != nil || got.status != c.status || p.Code != c.code {
+				t.Errorf("%s: %d %s, want %d %s: %v", c.path, got.status, got.body, c.status, c.code, err)
+			}
+		}
+		req, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, r.URL+"/api/v1/stream?after=0", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		if stream, err = http.DefaultClient.Do(req); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(stream.Body)
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(line, "event: event") {
+				return
+			}
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := io.Copy(io.Discard, stream.Body); err != nil {
+		t.Errorf("the stream was cut off: %v", err)
+	}
+	stream.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestExplained checks that an error of the store keeps its kind and loses the secrets.
+func TestExplained(t *testing.T) {
+	t.Parallel()
+	f := explained(errors.Join(storage.ErrUnavailable, errors.New("connect as hunter2")), []string{"hunter2"})
+	if f.Code != fault.Unreachable || !errors.Is(f, storage.ErrUnavailable) || strings.Contains(f.What, "hunter2") {
+		t.Errorf("%#v", f)
+	}
+}

@@ -1,0 +1,252 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/internal/coordinator/plan"
+	"github.com/emitd/emitd/node"
+)
+
+// clusterOperations lists the calls that read the present state of the cluster.
+func clusterOperations() []operation {
+	return []operation{
+		get("getOverview", "/overview", "The cluster in numbers, and what needs attention", (*API).overview),
+		get("getStatus", "/status", "The whole cluster: leader, nodes, units, and what needs attention", (*API).status),
+		get("listNodes", "/nodes", "The nodes, by name", (*API).nodes),
+		get("getNode", "/nodes/{node}", "One node, by name or ID", (*API).node),
+		get("listDaemons", "/daemons", "The daemons with the number of their units, by ID", (*API).daemons),
+		get("getDaemon", "/daemons/{daemon...}", "One daemon, with the number of its units", (*API).daemon),
+		get("listUnits", "/units", "The units, by daemon and index", (*API).units),
+		get("getUnit", "/units/{unit...}", "One unit, and why it is on its node", (*API).unit),
+		get("getLeader", "/leader", "The leader, null if there is none", (*API).leader),
+	}
+}
+
+type overviewIn struct{}
+
+func (a *API) overview(ctx context.Context, _ *overviewIn) (*view.Overview, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := s.status().Overview()
+	return &out, nil
+}
+
+// everything says whether a list has also what is gone.
+type everything struct {
+	// All includes nodes that have left, and units that are no longer declared.
+	All bool `query:"all"`
+}
+
+type statusIn struct{ everything }
+
+func (a *API) status(ctx context.Context, in *statusIn) (*view.Status, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := s.of(in.All)
+	return &out, nil
+}
+
+type nodesIn struct {
+	paging
+	everything
+	// State selects the nodes in one state: live, late, deaf, draining or removed.
+	State node.State `query:"state"`
+}
+
+// nodePage is a page of nodes.
+type nodePage struct {
+	At     view.Time   `json:"at"` // the store's clock
+	Nodes  []view.Node `json:"nodes"`
+	Cursor *string     `json:"cursor"` // of the next page; null at the end
+}
+
+// nodeKey is by what nodes are sorted.
+type nodeKey struct {
+	Name         string           `json:"n"`
+	RegisteredAt time.Time        `json:"r"`
+	Incarnation  node.Incarnation `json:"i"`
+}
+
+func (a *API) nodes(ctx context.Context, in *nodesIn) (*nodePage, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := s.of(in.All)
+	chosen := filtered(status.Nodes, func(n *view.Node) bool { return in.State == "" || in.State == n.State })
+	out := &nodePage{At: status.At}
+	out.Nodes, out.Cursor, err = page(chosen, in.paging, "nodes",
+		func(n *view.Node) nodeKey { return nodeKey{n.Name, n.RegisteredAt.Time, n.Incarnation} },
+		func(a, b nodeKey) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), a.RegisteredAt.Compare(b.RegisteredAt), cmp.Compare(a.Incarnation, b.Incarnation))
+		})
+	return out, err
+}
+
+type nodeIn struct {
+	// Node is the name or the ID of a node.
+	Node string `path:"node"`
+}
+
+// nodeAnswer is one node.
+type nodeAnswer struct {
+	At   view.Time `json:"at"` // the store's clock
+	Node view.Node `json:"node"`
+}
+
+func (a *API) node(ctx context.Context, in *nodeIn) (*nodeAnswer, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := s.all()
+	n, err := status.FindNode(in.Node)
+	if err != nil {
+		return nil, err
+	}
+	return &nodeAnswer{status.At, *n}, nil
+}
+
+type daemonsIn struct {
+	paging
+	everything
+}
+
+// daemonPage is a page of daemons.
+type daemonPage struct {
+	At      view.Time     `json:"at"` // the store's clock
+	Daemons []view.Daemon `json:"daemons"`
+	Cursor  *string       `json:"cursor"` // of the next page; null at the end
+}
+
+func (a *API) daemons(ctx context.Context, in *daemonsIn) (*daemonPage, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := s.of(in.All)
+	out := &daemonPage{At: status.At}
+	out.Daemons, out.Cursor, err = page(status.ByDaemon(), in.paging, "daemons", func(d *view.Daemon) daemon.ID { return d.ID }, cmp.Compare)
+	return out, err
+}
+
+type daemonIn struct {
+	// Daemon is the ID of a daemon. It may have slashes; write one that follows another slash as %2F.
+	Daemon daemon.ID `path:"daemon"`
+}
+
+// daemonAnswer is one daemon.
+type daemonAnswer struct {
+	At     view.Time   `json:"at"` // the store's clock
+	Daemon view.Daemon `json:"daemon"`
+}
+
+func (a *API) daemon(ctx context.Context, in *daemonIn) (*daemonAnswer, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := s.all()
+	all := status.ByDaemon()
+	i, ok := slices.BinarySearchFunc(all, in.Daemon, func(d view.Daemon, id daemon.ID) int { return cmp.Compare(d.ID, id) })
+	if !ok {
+		return nil, fault.New(fault.NoDaemon, "there is no daemon %.200q", string(in.Daemon))
+	}
+	return &daemonAnswer{status.At, all[i]}, nil
+}
+
+type unitsIn struct {
+	paging
+	everything
+	// Daemon selects the units of one daemon.
+	Daemon daemon.ID `query:"daemon"`
+	// Node selects the units that a node holds, by its name or ID.
+	Node string `query:"node"`
+	// State selects the units in one state, such as active, unassigned or crashing.
+	State daemon.State `query:"state"`
+}
+
+func (in *unitsIn) selects(u *view.Unit) bool {
+	return (in.Daemon == "" || in.Daemon == u.Daemon) && (in.State == "" || in.State == u.State) &&
+		(in.Node == "" || in.Node == u.Node || in.Node == string(u.NodeID))
+}
+
+// unitPage is a page of units.
+type unitPage struct {
+	At     view.Time   `json:"at"` // the store's clock
+	Units  []view.Unit `json:"units"`
+	Cursor *string     `json:"cursor"` // of the next page; null at the end
+}
+
+func (a *API) units(ctx context.Context, in *unitsIn) (*unitPage, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := s.of(in.All)
+	chosen := filtered(status.Daemons, in.selects)
+	out := &unitPage{At: status.At}
+	out.Units, out.Cursor, err = page(chosen, in.paging, "units", func(u *view.Unit) daemon.Unit { return u.Unit }, daemon.Unit.Compare)
+	return out, err
+}
+
+type unitIn struct {
+	// Unit is a daemon and an index, such as acme:reports/0. A daemon may have slashes; write one that follows another
+	// slash as %2F.
+	Unit string `path:"unit"`
+}
+
+// unitAnswer is one unit, and why it is where it is.
+type unitAnswer struct {
+	At   view.Time        `json:"at"` // the store's clock
+	Unit view.Unit        `json:"unit"`
+	Plan plan.Explanation `json:"plan"`
+}
+
+func (a *API) unit(ctx context.Context, in *unitIn) (*unitAnswer, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := s.all()
+	u, err := daemon.ParseUnit(in.Unit)
+	if err != nil {
+		return nil, badCall("%w", err)
+	}
+	i, ok := slices.BinarySearchFunc(status.Daemons, u, func(v view.Unit, u daemon.Unit) int { return v.Unit.Compare(u) })
+	if !ok {
+		return nil, fault.New(fault.NoDaemon, "there is no unit %.200q", in.Unit)
+	}
+	explained := view.Explain(s.snap, a.reader(true), u)
+	if explained.Rows == nil {
+		explained.Rows = []plan.Row{}
+	}
+	return &unitAnswer{status.At, status.Daemons[i], explained}, nil
+}
+
+type leaderIn struct{}
+
+// leaderAnswer is the leader.
+type leaderAnswer struct {
+	At     view.Time    `json:"at"`     // the store's clock
+	Leader *view.Leader `json:"leader"` // null if there is none
+}
+
+func (a *API) leader(ctx context.Context, _ *leaderIn) (*leaderAnswer, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	status := s.status()
+	return &leaderAnswer{status.At, status.Leader}, nil
+}

@@ -1,0 +1,329 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/emitd/emitd/coordinator/operator"
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// commandOperations lists the calls for operators' commands.
+func commandOperations() []operation {
+	return []operation{
+		get("listCommands", "/commands", "The open commands, the oldest first: what operators have ordered, and what is not carried out yet", (*API).commands),
+		call("doCommand", http.MethodPost, "/commands", "Give an operator's command, or show what it would move", (*API).command),
+	}
+}
+
+type commandsIn struct{ paging }
+
+// commandPage is a page of open commands.
+type commandPage struct {
+	At       view.Time        `json:"at"` // the store's clock
+	Commands []daemon.Command `json:"commands"`
+	Cursor   *string          `json:"cursor"` // of the next page; null at the end
+}
+
+// commandKey is by what commands are sorted.
+type commandKey struct {
+	CreatedAt time.Time `json:"c"`
+	ID        string    `json:"i"`
+}
+
+func (k commandKey) compare(l commandKey) int {
+	return cmp.Or(k.CreatedAt.Compare(l.CreatedAt), cmp.Compare(k.ID, l.ID))
+}
+
+func (a *API) commands(ctx context.Context, in *commandsIn) (*commandPage, error) {
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	key := func(c *daemon.Command) commandKey { return commandKey{c.CreatedAt, c.ID} }
+	all := slices.SortedFunc(slices.Values(s.snap.Commands), func(a, b daemon.Command) int { return key(&a).compare(key(&b)) })
+	out := &commandPage{At: view.Time{Time: s.snap.Now}}
+	out.Commands, out.Cursor, err = page(all, in.paging, "commands", key, commandKey.compare)
+	return out, err
+}
+
+// commandRequest is a command as a caller gives it.
+type commandRequest struct {
+	// Kind is what to do: leader.resign, leader.release, node.cordon, node.uncordon, node.drain, node.forget, daemon.pause,
+	// daemon.resume, daemon.restart, daemon.move, daemon.rebalance, daemon.pin or daemon.unpin.
+	Kind daemon.CommandKind `json:"kind"`
+	// Node is the name of the node that the command is about (node.…).
+	Node string `json:"node,omitempty"`
+	// Daemon is the daemon that the command is about (daemon.pause and daemon.resume).
+	Daemon daemon.ID `json:"daemon,omitempty"`
+	// Unit is the unit that the command is about (daemon.…).
+	Unit daemon.Unit `json:"unit,omitzero"`
+	// To is the name of the node that is to get the unit (daemon.move, daemon.pin) or the term (leader.resign).
+	To string `json:"to,omitempty"`
+	// Term is the number of the term that is expected to lead. If another one does, nothing is changed (409).
+	Term int64 `json:"term,omitempty"`
+	// Generation is the generation that the unit is expected to have (daemon.move, daemon.restart). If it has another
+	// one, nothing is changed (409).
+	Generation int64 `json:"generation,omitempty"`
+	// CooldownMS is for how many milliseconds the leader does not campaign again (leader.resign).
+	CooldownMS int64 `json:"cooldown_ms,omitempty"`
+	// Actor is who asks, for the history. It does not count if the server knows the caller.
+	Actor string `json:"actor,omitempty"`
+	// Reason is why, for the history and wherever the command is in force.
+	Reason string `json:"reason,omitempty"`
+	// DryRun changes nothing and only returns what would move.
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+type commandIn struct {
+	// Key makes a repetition harmless: calls with the same key give one command. It becomes the command's ID. Without a
+	// key, each call is a command of its own. It has 1 to 64 letters, digits and ._:-, and may be in quotes.
+	Key string `header:"Idempotency-Key"`
+	// Wait is how long the call waits until the command is carried out. Then, or after that, it is answered.
+	Wait time.Duration  `query:"wait" default:"10s" max:"60s"`
+	Body commandRequest `body:"json"`
+}
+
+// from sets who makes the call.
+func (in *commandIn) from(a *API, r *http.Request) {
+	if a.cfg.Actor != nil {
+		in.Body.Actor = cmp.Or(a.cfg.Actor(r), in.Body.Actor)
+	}
+	in.Body.Actor = cmp.Or(in.Body.Actor, "api")
+}
+
+// commandAnswer is a command after it was given.
+type commandAnswer struct {
+	// Done says that the command was carried out or, for a standing command, is in force. Otherwise it is stored and
+	// waits for the leader (status 202); call again with its ID as Idempotency-Key to wait for it.
+	Done bool `json:"done"`
+	// Command is the command as it is stored; null for a dry run.
+	Command *daemon.Command `json:"command"`
+	// Moves is what would move; empty unless this is a dry run.
+	Moves []operator.Move `json:"moves"`
+}
+
+func (o *commandAnswer) statusCode() int {
+	if o.Command != nil && !o.Done {
+		return http.StatusAccepted
+	}
+	return http.StatusOK
+}
+
+// validKey is the form of an Idempotency-Key.
+var validKey = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
+
+func (a *API) command(ctx context.Context, in *commandIn) (*commandAnswer, error) {
+	key := strings.Trim(in.Key, `"`)
+	if in.Key != "" && !validKey.MatchString(key) {
+		return nil, badCall("Idempotency-Key is %.100q, want 1 to 64 letters, digits and ._:-", in.Key)
+	}
+	ops := operator.Client{Store: a.cfg.Store}
+	answer, err := a.submit(ctx, &ops, in.Body, key)
+	if err != nil || in.Body.DryRun {
+		return answer, err
+	}
+	defer a.reads.forget()
+	if in.Wait > 0 && !settled(*answer.Command) {
+		ctx, cancel := context.WithTimeout(ctx, in.Wait)
+		defer cancel()
+		done, err := ops.Do(ctx, *answer.Command)
+		if pending := (*operator.PendingError)(nil); errors.As(err, &pending) {
+			return answer, nil // it is known to be stored
+		}
+		if err != nil {
+			return nil, fault.FromCommand(err, a.fault)
+		}
+		answer.Command = &done
+	}
+	switch answer.Command.Outcome() {
+	case daemon.ResultConflict, daemon.ResultRefused:
+		return nil, fault.FromCommand(&operator.RefusedError{Command: *answer.Command}, a.fault)
+	}
+	answer.Done = settled(*answer.Command)
+	return answer, nil
+}
+
+// settled reports whether a command is done or, if it is a standing one, in force.
+func settled(c daemon.Command) bool { return !c.DoneAt.IsZero() || c.Kind.Stands() && c.Result != "" }
+
+// submit stores the command, or says what it would move.
+func (a *API) submit(ctx context.Context, ops *operator.Client, o commandRequest, key string) (*commandAnswer, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	snap, err := a.cfg.Store.Snapshot(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster: %w", err)
+	}
+	c, err := o.command(snap)
+	if err != nil {
+		return nil, err
+	}
+	if o.DryRun || key == "" { // a repetition of a command that is done would be refused here
+		moves, err := ops.Preview(ctx, c)
+		if err != nil {
+			return nil, fault.FromCommand(err, a.fault)
+		}
+		if o.DryRun {
+			return &commandAnswer{Moves: append([]operator.Move{}, moves...)}, nil
+		}
+		id, err := uuid.NewV7()
+		if err != nil {
+			return nil, fmt.Errorf("generate an ID: %w", err)
+		}
+		key = id.String()
+	}
+	c.ID, c.CreatedAt = key, snap.Now
+	a.reads.forget()
+	stored, err := a.cfg.Store.Submit(ctx, c)
+	switch {
+	case err == nil:
+	case errors.Is(err, storage.ErrUnavailable), ctx.Err() != nil:
+		return nil, fault.FromCommand(&operator.PendingError{Command: c, Err: err}, a.fault)
+	default:
+		return nil, fmt.Errorf("store the command: %w", err)
+	}
+	if !o.gave(c, *stored) {
+		return nil, refused(http.StatusUnprocessableEntity, "the Idempotency-Key %q was used for another command (%s)", key, stored.Kind)
+	}
+	return &commandAnswer{Command: stored, Moves: []operator.Move{}}, nil
+}
+
+// command returns the command. Unknown names are refused before anything is stored. An expectation that is left out is
+// what the caller would see now.
+func (o commandRequest) command(snap *daemon.Snapshot) (daemon.Command, error) {
+	c := daemon.Command{Kind: o.Kind, Actor: o.Actor, Reason: o.Reason, Term: o.Term, Cooldown: time.Duration(o.CooldownMS) * time.Millisecond}
+	args := daemon.CommandArgs{Node: o.Node, Daemon: o.Daemon, To: o.To, Generation: o.Generation}
+	if err := o.check(snap); err != nil {
+		return c, err
+	}
+	if !o.Unit.IsZero() {
+		args.Daemon, args.Index = o.Unit.Daemon, &o.Unit.Index
+	}
+	if args.Generation == 0 && (o.Kind == daemon.CommandMove || o.Kind == daemon.CommandRestart) {
+		for i := range snap.Units {
+			if snap.Units[i].Unit == o.Unit {
+				args.Generation = snap.Units[i].Generation
+			}
+		}
+	}
+	if ofLeader(o.Kind) && c.Term == 0 {
+		c.Term = snap.Term.Number
+	}
+	c.Args = args.Encode()
+	return c, nil
+}
+
+// ofLeader reports whether a command is for the present leader and for no other.
+func ofLeader(kind daemon.CommandKind) bool {
+	return kind == daemon.CommandResign || kind == daemon.CommandRelease
+}
+
+// gave reports whether the stored command is the one that was given. Expectations that the caller has left out do not
+// count: they were what was true when the command was given first.
+func (o commandRequest) gave(c, stored daemon.Command) bool {
+	given, err := c.Arguments()
+	had, err2 := stored.Arguments()
+	if err != nil || err2 != nil {
+		return false
+	}
+	if o.Generation == 0 {
+		given.Generation = had.Generation
+	}
+	return c.Kind == stored.Kind && c.Actor == stored.Actor && c.Reason == stored.Reason && c.Cooldown == stored.Cooldown &&
+		(o.Term == 0 || o.Term == stored.Term) && reflect.DeepEqual(given, had)
+}
+
+// wants says which fields a kind of command needs.
+type wants struct{ node, daemon, unit, to, mayTo, generation, cooldown bool }
+
+// kinds lists the kinds of command with their fields.
+var kinds = map[daemon.CommandKind]wants{
+	daemon.CommandResign:    {mayTo: true, cooldown: true},
+	daemon.CommandRelease:   {},
+	daemon.CommandRebalance: {},
+	daemon.CommandCordon:    {node: true},
+	daemon.CommandUncordon:  {node: true},
+	daemon.CommandDrain:     {node: true},
+	daemon.CommandForget:    {node: true},
+	daemon.CommandPause:     {daemon: true},
+	daemon.CommandResume:    {daemon: true},
+	daemon.CommandRestart:   {unit: true, generation: true},
+	daemon.CommandMove:      {unit: true, to: true, generation: true},
+	daemon.CommandPin:       {unit: true, to: true},
+	daemon.CommandUnpin:     {unit: true},
+}
+
+// check refuses a command with fields that are missing or have no effect, and one about something unknown.
+func (o commandRequest) check(snap *daemon.Snapshot) error {
+	want, ok := kinds[o.Kind]
+	if !ok {
+		return badCall("kind is %.100q, want one of %s", string(o.Kind), kindNames())
+	}
+	for _, f := range []struct {
+		name                string
+		given, needed, used bool
+	}{
+		{"node", o.Node != "", want.node, want.node},
+		{"daemon", o.Daemon != "", want.daemon && o.Unit.IsZero(), want.daemon && o.Unit.IsZero()},
+		{"unit", !o.Unit.IsZero(), want.unit, want.unit || want.daemon},
+		{"to", o.To != "", want.to, want.to || want.mayTo},
+		{"generation", o.Generation != 0, false, want.generation},
+		{"cooldown_ms", o.CooldownMS != 0, false, want.cooldown},
+	} {
+		switch {
+		case f.given && !f.used:
+			return badCall("%s has no %s", o.Kind, f.name)
+		case f.needed && !f.given:
+			return badCall("%s needs %s", o.Kind, f.name)
+		}
+	}
+	if o.CooldownMS < 0 || o.Term < 0 || o.Generation < 0 {
+		return badCall("cooldown_ms, term and generation are at least 0")
+	}
+	return o.known(snap)
+}
+
+// known refuses names that the cluster does not know.
+func (o commandRequest) known(snap *daemon.Snapshot) error {
+	for _, name := range []string{o.Node, o.To} {
+		if name != "" && !slices.ContainsFunc(snap.Nodes, func(m node.Member) bool { return m.Name == name }) {
+			return fault.New(fault.NoNode, "there is no node %.200q", name)
+		}
+	}
+	has := func(is func(u daemon.Unit) bool) bool {
+		return slices.ContainsFunc(snap.Units, func(r daemon.Record) bool { return is(r.Unit) })
+	}
+	switch {
+	case !o.Unit.IsZero() && !has(func(u daemon.Unit) bool { return u == o.Unit }):
+		return fault.New(fault.NoDaemon, "there is no unit %.200q", o.Unit.String())
+	case o.Daemon != "" && !has(func(u daemon.Unit) bool { return u.Daemon == o.Daemon }):
+		return fault.New(fault.NoDaemon, "there is no daemon %.200q", string(o.Daemon))
+	case ofLeader(o.Kind) && !snap.Term.Held():
+		return fault.New(fault.NoLeader, "the cluster has no leader")
+	}
+	return nil
+}
+
+func kindNames() string {
+	var names []string
+	for k := range kinds {
+		names = append(names, string(k))
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
