@@ -33,6 +33,12 @@ type Config struct {
 	Timing coordinator.Timing
 	// ExpectQueues says that nodes should serve queues: if none does, the status has a notice.
 	ExpectQueues bool
+	// Queues are the cluster's queues; nil if the API is to show none.
+	Queues Queues
+	// Outbox returns the outbox, or why it cannot be used now. It is called by each call that needs it. Nil if there is none.
+	Outbox func() (*Outbox, error)
+	// Settings returns the settings of the program, without secrets. Nil if the API is to show none.
+	Settings func() []Setting
 	// Timeout bounds what one call waits for the store. The default is 10 s.
 	Timeout time.Duration
 	// Actor returns who makes a call, for the history of the cluster. It should return what the program's own
@@ -60,6 +66,9 @@ type API struct {
 
 	led     leadership // of leaders' reads
 	leaders shared[[]daemon.Event]
+
+	queueReads  shared[*view.Queues]
+	outboxReads shared[*view.Outbox]
 }
 
 // root is where the paths begin. The number is raised if answers change in a way that breaks a caller; fields may be
@@ -85,6 +94,8 @@ func New(c Config) (*API, error) {
 	a := &API{cfg: c, mux: http.NewServeMux(), origin: http.NewCrossOriginProtection()}
 	a.reads.read, a.reads.maxAge, a.hub.api = a.read, stateAge, a
 	a.leaders.read, a.leaders.maxAge = a.readLeadership, stateAge
+	a.queueReads.read, a.queueReads.maxAge = a.readQueues, partAge
+	a.outboxReads.read, a.outboxReads.maxAge = a.readOutbox, partAge
 	a.route()
 	return a, nil
 }
@@ -142,7 +153,7 @@ func (a *API) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 
 // operations lists the calls of the API, sorted by path.
 func operations() []operation {
-	all := slices.Concat(clusterOperations(), historyOperations(), commandOperations(), []operation{streamOperation(), documentOperation()})
+	all := slices.Concat(clusterOperations(), historyOperations(), commandOperations(), queueOperations(), outboxOperations(), settingsOperations(), []operation{streamOperation(), documentOperation()})
 	slices.SortFunc(all, func(a, b operation) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method)) })
 	return all
 }

@@ -3,7 +3,9 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -28,14 +30,14 @@ func clusterOperations() []operation {
 	}
 }
 
-type overviewIn struct{}
+type overviewIn struct{ waitLimit }
 
-func (a *API) overview(ctx context.Context, _ *overviewIn) (*view.Overview, error) {
-	s, err := a.reads.get(ctx)
+func (a *API) overview(ctx context.Context, in *overviewIn) (*view.Overview, error) {
+	s, err := a.whole(ctx, false, in.MaxWait)
 	if err != nil {
 		return nil, err
 	}
-	out := s.status().Overview()
+	out := s.Overview()
 	return &out, nil
 }
 
@@ -45,14 +47,41 @@ type everything struct {
 	All bool `query:"all"`
 }
 
-type statusIn struct{ everything }
+type statusIn struct {
+	everything
+	waitLimit
+}
+
+// waitLimit says for how long jobs and messages may wait.
+type waitLimit struct {
+	// MaxWait is how long a job or a message of the outbox may wait before it needs attention; 0s is without limit.
+	MaxWait time.Duration `query:"max_wait" default:"5m"`
+}
+
+// defaultMaxWait is that of MaxWait.
+const defaultMaxWait = 5 * time.Minute
 
 func (a *API) status(ctx context.Context, in *statusIn) (*view.Status, error) {
+	return a.whole(ctx, in.All, in.MaxWait)
+}
+
+// whole returns the status with the queues and the outbox, which are read at the same time.
+func (a *API) whole(ctx context.Context, all bool, maxWait time.Duration) (*view.Status, error) {
+	var queues *view.Queues
+	var box *view.Outbox
+	var errs [2]error
+	var parts sync.WaitGroup
+	parts.Go(func() { queues, errs[0] = a.queueReads.get(ctx) })
+	parts.Go(func() { box, errs[1] = a.outboxReads.get(ctx) })
 	s, err := a.reads.get(ctx)
-	if err != nil {
+	parts.Wait()
+	if err = errors.Join(err, errs[0], errs[1]); err != nil {
 		return nil, err
 	}
-	out := s.of(in.All)
+	out := s.of(all)
+	out.Attention = slices.Clone(out.Attention) // shared
+	out.AddQueues(queues, maxWait)
+	out.AddOutbox(box, maxWait)
 	return &out, nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue/queuetest"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/memory"
 )
@@ -114,7 +115,15 @@ func ask(t *testing.T, h http.Handler, r *http.Request, to any) *httptest.Respon
 // example here. What the document does not mention occurs in no answer.
 func TestEveryCall(t *testing.T) {
 	inCluster(t, func(t *testing.T, store storage.Store) {
-		a := api(t, store)
+		q := &declaredQueues{Queue: queuetest.New(), names: []string{"mail", "reports"}}
+		deadJobs(t, q.Queue, 2, 2)
+		a := api(t, store, func(c *Config) {
+			c.Queues = q
+			c.Outbox = func() (*Outbox, error) { return &Outbox{Kind: "sqlite", Operator: newLetters()}, nil }
+			c.Settings = func() []Setting {
+				return []Setting{{Key: "listen", Value: ":7070", Origin: "default", Overrides: []string{"env EMITD_LISTEN: :8080"}, Note: "x"}}
+			}
+		})
 		order := func(body string) *http.Request { return request(t, "POST", root+"/commands", body) }
 		if w := ask(t, a, order(`{"kind": "node.cordon", "node": "b", "reason": "new kernel", "actor": "alice"}`), nil); w.Code != 200 {
 			t.Fatal(w.Code, w.Body)
@@ -125,6 +134,14 @@ func TestEveryCall(t *testing.T) {
 				order(`{"kind": "node.drain", "node": "a", "dry_run": true}`),
 				order(`{"kind": "node.drain", "node": "nobody"}`),
 				request(t, "POST", root+"/commands?wait=0s", `{"kind": "daemon.pause", "daemon": "acme:mail/fast"}`),
+			},
+			"doQueue": {
+				request(t, "POST", root+"/queues/mail/actions", `{"action": "redrive", "all": true, "dry_run": true}`),
+				request(t, "POST", root+"/queues/mail/actions", `{"action": "redrive", "ids": ["job-00"]}`),
+			},
+			"doOutbox": {
+				request(t, "POST", root+"/outbox/billing/actions", `{"action": "retry", "all": true, "dry_run": true}`),
+				request(t, "POST", root+"/outbox/billing/actions", `{"action": "replay", "replay": {"after": 7}}`),
 			},
 		}
 		for name, paths := range map[string][]string{
@@ -141,6 +158,14 @@ func TestEveryCall(t *testing.T) {
 			"listTerms":    {"/terms", "/terms?since=1h"},
 			"listCommands": {"/commands"},
 			"getDocument":  {"/openapi.json"},
+			"listQueues":   {"/queues"},
+			"getQueue":     {"/queues/mail", "/queues/none"},
+			"listJobs":     {"/queues/mail/jobs", "/queues/mail/jobs?state=dead&limit=1"},
+			"getJob":       {"/queues/mail/jobs/job-00", "/queues/mail/jobs/none"},
+			"getOutbox":    {"/outbox"}, "getSubscription": {"/outbox/billing"},
+			"listMessages": {"/outbox/billing/messages", "/outbox/billing/messages?kind=held&limit=1"},
+			"getMessage":   {"/outbox/billing/messages/1", "/outbox/billing/messages/2"},
+			"listSettings": {"/settings"},
 		} {
 			for _, path := range paths {
 				examples[name] = append(examples[name], request(t, "GET", root+path, ""))

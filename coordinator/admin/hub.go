@@ -142,16 +142,16 @@ func (p *poller) poll(life context.Context, n int) {
 
 // readOverview reads the overview, and reports whether there are no new events.
 func (p *poller) readOverview(ctx context.Context) (quiet bool, err error) {
-	s, err := p.api.reads.get(ctx)
+	s, err := p.api.whole(ctx, false, defaultMaxWait)
 	if err != nil {
 		return false, err
 	}
-	o := s.status().Overview()
+	o := s.Overview()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.overview, p.overviews = &o, p.overviews+1
 	p.wake()
-	return p.known && p.last == s.snap.Head, nil
+	return p.known && p.last == s.Store.Head, nil
 }
 
 // readEvents reads a page of events after the newest known one, and reports whether there are more. It reads that one

@@ -351,10 +351,27 @@ func (g *generator) table() string {
 			fmt.Fprintf(&b, "- `%s`: %s\n", p.name, text)
 		}
 	}
-	b.WriteString("\nThe body of `POST /commands` is a JSON object:\n\n")
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[commandRequest]()) {
-		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		fmt.Fprintf(&b, "- `%s`: %s\n", key, g.comment(reflect.TypeFor[commandRequest](), f))
+	for _, o := range operations() {
+		for _, p := range parametersOf(o.in) {
+			if p.in == "body" {
+				g.body(&b, o, p.field.Type)
+			}
+		}
 	}
 	return b.String() + "\n"
+}
+
+// body lists the fields of a body.
+func (g *generator) body(b *strings.Builder, o operation, t reflect.Type) {
+	fmt.Fprintf(b, "\nThe body of `%s %s` is a JSON object:\n\n", o.method, o.path)
+	for _, f := range reflect.VisibleFields(t) {
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		fmt.Fprintf(b, "- `%s`: %s\n", key, g.comment(t, f))
+		if kind := f.Type; kind.Kind() == reflect.Pointer && kind.Elem().Kind() == reflect.Struct {
+			for _, inner := range reflect.VisibleFields(kind.Elem()) {
+				key, _, _ := strings.Cut(inner.Tag.Get("json"), ",")
+				fmt.Fprintf(b, "  - `%s`: %s\n", key, g.comment(kind.Elem(), inner))
+			}
+		}
+	}
 }

@@ -41,6 +41,9 @@ type shared[T any] struct {
 // stateAge is how old a shared state of the cluster may be. It is short for a person, and long for a store.
 const stateAge = 250 * time.Millisecond
 
+// partAge is the same for the queues and the outbox.
+const partAge = time.Second
+
 // sharedRead is a read that is under way.
 type sharedRead[T any] struct {
 	done  chan struct{}

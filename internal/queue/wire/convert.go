@@ -169,3 +169,22 @@ func either(text, bin []byte) []byte {
 	}
 	return bin
 }
+
+// InfoOf converts the description of a job.
+func InfoOf(i *queue.Info) Info {
+	out := Info{
+		ID: i.ID, Queue: i.Queue, Type: i.Type, Group: i.Group, State: i.State, Priority: i.Priority,
+		Attempts: i.Attempts, Deliveries: i.Deliveries, MaxAttempts: i.MaxAttempts, Worker: i.Worker,
+		CreatedAt: i.CreatedAt, RunAt: i.RunAt, Until: i.Until, ExpiresAt: i.ExpiresAt, EndedAt: i.EndedAt,
+		Cause: i.Cause, Size: i.Size,
+	}
+	out.Result, out.ResultBase64 = split(i.Result)
+	return out
+}
+
+// JobViewOf converts a job with its payload.
+func JobViewOf(i *queue.Info, payload []byte) JobView {
+	out := JobView{Info: InfoOf(i)}
+	out.Payload, out.PayloadBase64 = split(payload)
+	return out
+}

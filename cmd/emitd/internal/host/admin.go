@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"strconv"
@@ -23,11 +24,71 @@ func ofAdmin(path string) bool { return strings.HasPrefix(path, adminPath) }
 
 // newAdmin makes the admin API of this process.
 func (h *host) newAdmin() (*admin.API, error) {
-	return admin.New(admin.Config{
+	c := admin.Config{
 		Store: h.up.Store.Store, StoreKind: h.up.Store.Kind, Cluster: h.Config.Cluster, Timing: coordinator.Timing(h.Config.Timing()),
 		ExpectQueues: h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)),
-		Explain:      func(err error) error { return explained(err, h.Config.Secrets()) }, Logger: h.log,
-	})
+		Queues:       adminQueues{h.front}, Settings: h.adminSettings,
+		Explain: func(err error) error { return explained(err, h.Config.Secrets()) }, Logger: h.log,
+	}
+	if h.Config.HasOutbox() {
+		c.Outbox = h.adminOutbox
+	}
+	return admin.New(c)
+}
+
+// adminOutbox returns the outbox once it is open.
+func (h *host) adminOutbox() (*admin.Outbox, error) {
+	box := h.relays.box.Load()
+	if box == nil {
+		return nil, fault.New(fault.Unreachable, "the outbox of this node is not open yet").Hint("ask another node; the log of this one says why")
+	}
+	return &admin.Outbox{Kind: box.Kind, Operator: box.Operator}, nil
+}
+
+// adminSettings returns the settings of this process, without secrets.
+func (h *host) adminSettings() []admin.Setting {
+	var out []admin.Setting
+	for _, s := range h.Config.Settings() {
+		set := admin.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin, Note: s.Note}
+		for _, o := range s.Overrides {
+			set.Overrides = append(set.Overrides, o.String()+": "+o.Text)
+		}
+		out = append(out, set)
+	}
+	return out
+}
+
+// adminQueues are the queues as this process reaches them now.
+type adminQueues struct{ f *queueAPI }
+
+var _ admin.Queues = adminQueues{}
+
+// Queues implements [admin.Queues].
+func (q adminQueues) Queues(ctx context.Context) ([]queue.Settings, error) {
+	if open := q.f.queues.Load(); open != nil {
+		return open.List(ctx)
+	}
+	return closed(q).List(ctx)
+}
+
+// Get implements [queue.Operator].
+func (q adminQueues) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
+	return q.f.jobs().Get(ctx, name, id)
+}
+
+// List implements [queue.Operator].
+func (q adminQueues) List(ctx context.Context, name string, what queue.Query) (*queue.Page, error) {
+	return q.f.jobs().List(ctx, name, what)
+}
+
+// Stats implements [queue.Operator].
+func (q adminQueues) Stats(ctx context.Context, name string) (*queue.Stats, error) {
+	return q.f.jobs().Stats(ctx, name)
+}
+
+// Do implements [queue.Operator].
+func (q adminQueues) Do(ctx context.Context, name string, c queue.Command) (int, error) {
+	return q.f.jobs().Do(ctx, name, c)
 }
 
 // explained returns an error as a fault, with the code and the advice for the backend, and without secrets.

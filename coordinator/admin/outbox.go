@@ -1,0 +1,413 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/outbox"
+)
+
+// outboxOperations lists the calls about the outbox.
+func outboxOperations() []operation {
+	return []operation{
+		get("getOutbox", "/outbox", "The outbox: its subscriptions, and their totals", (*API).outbox),
+		get("getSubscription", "/outbox/{subscription}", "One subscription of the outbox", (*API).subscription),
+		get("listMessages", "/outbox/{subscription}/messages", "The messages of a subscription that are parked, held or dead, in log order", (*API).messages),
+		get("getMessage", "/outbox/{subscription}/messages/{seq}", "One of these messages, with its payload", (*API).message),
+		call("doOutbox", http.MethodPost, "/outbox/{subscription}/actions", "Retry, skip or purge messages; replay, pause, resume or forget a subscription", (*API).actOnOutbox),
+	}
+}
+
+// Outbox is an outbox for an API.
+type Outbox struct {
+	Kind string // of its database, for people
+	outbox.Operator
+}
+
+// openOutbox returns the outbox; the error says why it cannot be used.
+func (a *API) openOutbox() (*Outbox, error) {
+	if a.cfg.Outbox == nil {
+		return nil, fault.New(fault.NoSubscription, "this server shows no outbox").Hint("ask a node whose configuration has one")
+	}
+	return a.cfg.Outbox()
+}
+
+// readOutbox reads all subscriptions. A problem is part of the result; nil means that there is no outbox.
+func (a *API) readOutbox(ctx context.Context) (*view.Outbox, error) {
+	if a.cfg.Outbox == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(partTimeout, a.cfg.Timeout))
+	defer cancel()
+	box, err := a.cfg.Outbox()
+	if err == nil {
+		var all []outbox.Stats
+		if all, err = box.Stats(ctx, ""); err == nil {
+			return view.OutboxOf(box.Kind, all), nil
+		}
+	}
+	f := a.fault(err)
+	return view.NoOutbox(string(f.Code) + ": " + f.What), nil
+}
+
+// partTimeout is how long the status of a cluster waits for its outbox, and for its queues.
+const partTimeout = time.Second
+
+type outboxIn struct{}
+
+// outboxAnswer is the outbox.
+type outboxAnswer struct {
+	Outbox *view.Outbox `json:"outbox"` // null if there is none
+}
+
+func (a *API) outbox(ctx context.Context, _ *outboxIn) (*outboxAnswer, error) {
+	box, err := a.outboxReads.get(ctx)
+	return &outboxAnswer{box}, err
+}
+
+type subscriptionIn struct {
+	// Subscription is the name of a subscription.
+	Subscription string `path:"subscription"`
+}
+
+// subscriptionAnswer is one subscription.
+type subscriptionAnswer struct {
+	Subscription view.OutboxStats `json:"subscription"`
+}
+
+// subscribed returns the outbox and the state of a subscription, which must exist.
+func (a *API) subscribed(ctx context.Context, name string) (*Outbox, view.OutboxStats, error) {
+	box, err := a.openOutbox()
+	if err != nil {
+		return nil, view.OutboxStats{}, err
+	}
+	all, err := box.Stats(ctx, "")
+	if err != nil {
+		return nil, view.OutboxStats{}, fmt.Errorf("read the outbox: %w", err)
+	}
+	for _, s := range all {
+		if s.Subscription == name {
+			return box, view.OutboxStatsOf(s), nil
+		}
+	}
+	return nil, view.OutboxStats{}, fault.New(fault.NoSubscription, "the outbox has no subscription %.200q", name)
+}
+
+func (a *API) subscription(ctx context.Context, in *subscriptionIn) (*subscriptionAnswer, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	_, s, err := a.subscribed(ctx, in.Subscription)
+	if err != nil {
+		return nil, err
+	}
+	return &subscriptionAnswer{s}, nil
+}
+
+// messageFilter selects messages.
+type messageFilter struct {
+	// Kind selects messages that are waiting (for another attempt), held (for an operator), behind (an earlier message of
+	// the key) or dead.
+	Kind outbox.Kind `json:"kind,omitempty" query:"kind" enum:"waiting,held,behind,dead"`
+	// Key selects the messages of a key.
+	Key string `json:"key,omitempty" query:"key"`
+	// Topic selects the messages of a topic, or of the topics with a prefix that ends in *.
+	Topic string `json:"topic,omitempty" query:"topic"`
+	// Cause selects the messages whose cause contains this text.
+	Cause string `json:"cause,omitempty" query:"cause"`
+	// Since selects the messages that were parked or died at this time or later.
+	Since time.Time `json:"since,omitzero" query:"since"`
+	// Until selects the messages that were parked or died before this time.
+	Until time.Time `json:"until,omitzero" query:"until"`
+}
+
+// filter returns the filter as the log takes it.
+func (f messageFilter) filter(subscription string) (outbox.Filter, error) {
+	out := outbox.Filter{Subscription: subscription, Kind: f.Kind, Key: f.Key, Topic: f.Topic, Cause: f.Cause, Since: f.Since, Until: f.Until}
+	switch f.Kind {
+	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
+	default:
+		return out, badCall("kind is %.100q, want waiting, held, behind or dead", string(f.Kind))
+	}
+	if strings.Contains(strings.TrimSuffix(f.Topic, "*"), "*") {
+		return out, badCall("topic is %.80q, want a topic, or a prefix followed by *", f.Topic)
+	}
+	if !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		return out, badCall("since is not before until, so no message can be between them")
+	}
+	return out, nil
+}
+
+type messagesIn struct {
+	subscriptionIn
+	paging
+	messageFilter
+}
+
+// messagePage is a page of messages.
+type messagePage struct {
+	Messages []view.OutboxMessage `json:"messages"`
+	Cursor   *string              `json:"cursor"` // of the next page; null at the end
+}
+
+func (a *API) messages(ctx context.Context, in *messagesIn) (*messagePage, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	f, err := in.filter(in.Subscription)
+	if err != nil {
+		return nil, err
+	}
+	const list = "messages"
+	if f.After, _, err = after[int64](in.paging, list); err != nil {
+		return nil, err
+	}
+	box, _, err := a.subscribed(ctx, in.Subscription)
+	if err != nil {
+		return nil, err
+	}
+	f.Limit = in.Limit + 1 // to find out whether there are more
+	found, err := box.List(ctx, f)
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox: %w", err)
+	}
+	out := &messagePage{Messages: []view.OutboxMessage{}}
+	for _, e := range found[:min(len(found), in.Limit)] {
+		out.Messages = append(out.Messages, view.OutboxMessageOf(e, false))
+	}
+	if len(found) > in.Limit {
+		out.Cursor = cursor(list, found[in.Limit-1].Seq)
+	}
+	return out, nil
+}
+
+type messageIn struct {
+	subscriptionIn
+	// Seq is the number of a message.
+	Seq int64 `path:"seq" min:"1"`
+}
+
+// messageAnswer is one message.
+type messageAnswer struct {
+	Message view.OutboxMessage `json:"message"`
+}
+
+func (a *API) message(ctx context.Context, in *messageIn) (*messageAnswer, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	box, _, err := a.subscribed(ctx, in.Subscription)
+	if err != nil {
+		return nil, err
+	}
+	found, err := box.List(ctx, outbox.Filter{Subscription: in.Subscription, Seq: in.Seq})
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox: %w", err)
+	}
+	if len(found) == 0 {
+		return nil, fault.New(fault.NoMessage, "no parked or dead message %d in %s", in.Seq, in.Subscription)
+	}
+	return &messageAnswer{view.OutboxMessageOf(found[0], true)}, nil
+}
+
+// outboxAction is what to do with a subscription.
+type outboxAction struct {
+	// Action is what to do: retry, skip or purge messages, or replay, pause, resume or forget the subscription.
+	Action string `json:"action"`
+	// Seqs are the numbers of messages (retry, skip, purge).
+	Seqs []int64 `json:"seqs,omitempty"`
+	// Select selects messages instead (retry, skip, purge).
+	Select *messageFilter `json:"select,omitempty"`
+	// All selects all messages to which the action applies by default.
+	All bool `json:"all,omitempty"`
+	// Replay says what is delivered again (replay).
+	Replay *replayRange `json:"replay,omitempty"`
+	// DryRun changes nothing and only counts the messages.
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// replayRange selects the messages that are delivered again. With only after or since, it is everything from there on,
+// before later messages. Otherwise it is copies of what all fields together select, at most 100,000.
+type replayRange struct {
+	// After selects the messages after this number; 0 is from the beginning.
+	After *int64 `json:"after,omitempty"`
+	// UpTo selects the messages up to this number.
+	UpTo int64 `json:"up_to,omitempty"`
+	// Since begins with the first message that was published at this time or later.
+	Since time.Time `json:"since,omitzero"`
+	// Until ends with the last message that was published before this time.
+	Until time.Time `json:"until,omitzero"`
+	// Key selects the messages of a key.
+	Key string `json:"key,omitempty"`
+	// Topics selects the messages of topics, or of those with a prefix that ends in *.
+	Topics []string `json:"topics,omitempty"`
+}
+
+// request returns the request to the log.
+func (r replayRange) request(subscription string, dryRun bool) outbox.ReplayRequest {
+	out := outbox.ReplayRequest{
+		Subscription: subscription, Key: r.Key, Topics: r.Topics, UpTo: r.UpTo, Since: r.Since, Until: r.Until, DryRun: dryRun,
+	}
+	if r.After != nil {
+		out.After = *r.After
+	}
+	return out
+}
+
+// empty reports whether nothing is selected.
+func (r replayRange) empty() bool {
+	return r.After == nil && r.UpTo == 0 && r.Since.IsZero() && r.Until.IsZero() && r.Key == "" && len(r.Topics) == 0
+}
+
+type outboxActionIn struct {
+	subscriptionIn
+	Body outboxAction `body:"json"`
+}
+
+// outboxActionAnswer says what was done.
+type outboxActionAnswer struct {
+	Subscription string `json:"subscription"`
+	Action       string `json:"action"`
+	DryRun       bool   `json:"dry_run"`
+	// Count is how many messages (for retry: keys and messages) were changed or, for a dry run, would be. A replay counts
+	// up to 100,000.
+	Count int `json:"count"`
+	// After is the number of the message after which a replay begins.
+	After int64 `json:"after,omitempty"`
+}
+
+// settlement says what an action on messages does: what the messages become, and which may be selected.
+type settlement struct {
+	to    outbox.Kind
+	kinds []outbox.Kind
+}
+
+var settlements = map[string]settlement{
+	"retry": {outbox.Waiting, []outbox.Kind{outbox.Held, outbox.Dead, outbox.Waiting}},
+	"skip":  {outbox.Dead, []outbox.Kind{outbox.Held, outbox.Waiting, outbox.Behind}},
+	"purge": {outbox.Dropped, []outbox.Kind{outbox.Dead}},
+}
+
+func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*outboxActionAnswer, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	act := in.Body
+	out := &outboxActionAnswer{Subscription: in.Subscription, Action: act.Action, DryRun: act.DryRun}
+	kind, onMessages := settlements[act.Action]
+	if err := act.check(onMessages); err != nil {
+		return nil, err
+	}
+	box, _, err := a.subscribed(ctx, in.Subscription)
+	if err != nil {
+		return nil, err
+	}
+	defer a.outboxReads.forget()
+	switch {
+	case onMessages:
+		out.Count, err = kind.settle(ctx, box, in.Subscription, act)
+	case act.Action == "replay":
+		var counts map[outbox.Kind]int
+		out.After, counts, err = box.Replay(ctx, act.Replay.request(in.Subscription, act.DryRun))
+		out.Count = counts[outbox.Delivered]
+	case act.DryRun:
+	case act.Action == "forget":
+		err = box.Delete(ctx, in.Subscription)
+	default:
+		err = box.Pause(ctx, in.Subscription, act.Action == "pause")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", act.Action, in.Subscription, err)
+	}
+	return out, nil
+}
+
+// check refuses an action with fields that contradict each other or have no effect.
+func (o outboxAction) check(onMessages bool) error {
+	ways := 0
+	for _, given := range []bool{len(o.Seqs) > 0, o.Select != nil, o.All} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case !onMessages && !slices.Contains([]string{"replay", "pause", "resume", "forget"}, o.Action):
+		return badCall("action is %.100q, want retry, skip, purge, replay, pause, resume or forget", o.Action)
+	case onMessages && ways != 1:
+		return badCall("%s needs one of seqs, select and all", o.Action)
+	case !onMessages && ways > 0:
+		return badCall("%s has none of seqs, select and all", o.Action)
+	case o.Replay != nil && o.Action != "replay":
+		return badCall("%s has no replay", o.Action)
+	case o.Action == "replay" && (o.Replay == nil || o.Replay.empty()):
+		return badCall("replay needs at least one field of replay, such as after")
+	case o.Replay != nil && (o.Replay.UpTo < 0 || o.Replay.After != nil && *o.Replay.After < 0):
+		return badCall("after and up_to are at least 0")
+	case len(o.Seqs) > mostSeqs:
+		return badCall("seqs has %d numbers, at most %d are allowed; select others", len(o.Seqs), mostSeqs)
+	}
+	return nil
+}
+
+// mostSeqs bounds the messages that one call names.
+const mostSeqs = 1000
+
+// settle changes messages and returns how many.
+func (s settlement) settle(ctx context.Context, box *Outbox, name string, act outboxAction) (int, error) {
+	if len(act.Seqs) > 0 {
+		return s.settleSeqs(ctx, box, name, act)
+	}
+	f := outbox.Filter{Subscription: name}
+	if act.Select != nil {
+		var err error
+		if f, err = act.Select.filter(name); err != nil {
+			return 0, err
+		}
+		if f.Kind != "" && !slices.Contains(s.kinds, f.Kind) {
+			return 0, badCall("messages that are %s cannot be changed by %s", f.Kind, act.Action)
+		}
+	}
+	counts, err := box.SettleAll(ctx, f, s.to, act.DryRun)
+	n := total(counts)
+	if err != nil && n > 0 {
+		err = fmt.Errorf("after %d messages were changed: %w", n, err)
+	}
+	return n, err
+}
+
+// settleSeqs changes the messages with the given numbers: all of them or, if one cannot be changed, none.
+func (s settlement) settleSeqs(ctx context.Context, box *Outbox, name string, act outboxAction) (int, error) {
+	for _, seq := range act.Seqs { // first look whether all are there
+		found, err := box.List(ctx, outbox.Filter{Subscription: name, Seq: seq})
+		if err != nil {
+			return 0, err
+		}
+		if !slices.ContainsFunc(found, func(e outbox.Entry) bool { return slices.Contains(s.kinds, e.Kind) }) {
+			return 0, fault.New(fault.NoMessage, "%s has no message %d that %s could change", name, seq, act.Action).Because("nothing was changed.")
+		}
+	}
+	if act.DryRun {
+		return len(act.Seqs), nil
+	}
+	switch s.to {
+	case outbox.Waiting:
+		return box.Retry(ctx, name, act.Seqs...)
+	case outbox.Dead:
+		return len(act.Seqs), box.Skip(ctx, name, act.Seqs...)
+	}
+	for i, seq := range act.Seqs {
+		if _, err := box.SettleAll(ctx, outbox.Filter{Subscription: name, Seq: seq}, s.to, false); err != nil {
+			return i, fmt.Errorf("after %d messages were changed: %w", i, err)
+		}
+	}
+	return len(act.Seqs), nil
+}
+
+func total(counts map[outbox.Kind]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
