@@ -10,12 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 )
 
 // ownEnv are the variables that identify a command's run to the command.
-var ownEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE"}
+var ownEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE", "EMITD_DUE"}
 
 // inherited are the variables of emitd's own environment that every command gets. None of them
 // holds a secret. Config.InheritEnv names more.
@@ -45,6 +46,9 @@ func (c Config) environ(own []string, a *daemon.Assignment) []string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		env = append(env, name+"="+c.Env[name])
+	}
+	if !c.due.IsZero() {
+		env = append(env, "EMITD_DUE="+c.due.Format(time.RFC3339))
 	}
 	return append(env,
 		"EMITD_DAEMON="+string(a.Unit.Daemon), "EMITD_UNIT="+a.Unit.String(),

@@ -18,6 +18,10 @@
 //	any other end             a failure; the tail of stderr is in its error
 //	first process ends alone  SIGTERM to the rest, SIGKILL 2 s later
 //
+// A command with a schedule (Config.Schedule) is run once for each due time, which it gets as EMITD_DUE
+// (RFC 3339). Exit code 0 is a success. Any other end is a failure of this call, which is repeated as
+// [daemon.Periodic] says. A drain waits for the command and sends no signal.
+//
 // Run returns only when no process of the run executes anything any more. That includes processes
 // that have left the process group (setsid, setpgid). How they are found depends on the system:
 //
@@ -69,6 +73,7 @@ package exec
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -108,6 +113,11 @@ type Config struct {
 	MaxFailures                                    int
 	OnAbandoned                                    string
 	NoRebalance                                    bool
+
+	// Schedule, if set, says when the command is run, instead of all the time. Its function is not used.
+	Schedule *daemon.Periodic
+
+	due time.Time // of this call, if there is a schedule
 
 	// Logger gets the command's output; default slog.Default.
 	Logger *slog.Logger
@@ -192,7 +202,20 @@ func (c Config) Validate() error {
 	if err := c.Spec().Validate(); err != nil {
 		errs = append(errs, err)
 	}
+	if c.Schedule != nil {
+		if err := c.periodic(nil).Validate(); err != nil {
+			bad("%w", err)
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// periodic returns the agent that runs the command at its due times.
+func (c Config) periodic(g *agent) *daemon.Periodic {
+	p := *c.Schedule
+	p.Logger = c.Logger
+	p.Do = func(ctx context.Context, a *daemon.Assignment, due time.Time) error { return g.once(ctx, a, due) }
+	return &p
 }
 
 // New returns the agent of a command. Call Validate before. guardian is the node's, shared by all
@@ -204,7 +227,11 @@ func New(cfg Config, guardian *Guardian) daemon.Agent {
 			cfg.Dir = dir
 		}
 	}
-	return &agent{cfg: cfg, guardian: guardian}
+	g := &agent{cfg: cfg, guardian: guardian}
+	if cfg.Schedule != nil {
+		return cfg.periodic(g)
+	}
+	return g
 }
 
 // agent is a command as a daemon.
@@ -214,6 +241,11 @@ type agent struct {
 }
 
 var _ daemon.Agent = (*agent)(nil)
+
+// Run runs the command once; see the package comment.
+func (g *agent) Run(ctx context.Context, a *daemon.Assignment) error {
+	return g.once(ctx, a, time.Time{})
+}
 
 // ErrGuardianGone marks the failure of a run whose guardian ended, did not answer or could not be
 // started. The command was killed.

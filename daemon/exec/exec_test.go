@@ -67,7 +67,7 @@ func TestEnvironment(t *testing.T) {
 		InheritEnv: []string{"PROXY", "NOMAD_*", "EMITD_HOME"},
 	}
 	got := unique(c.environ([]string{
-		"PATH=/bin", "EMITD_STORE_URL=postgres://secret", "EMITD_UNIT=old/1", "PWD=/", "LC_ALL=C.UTF-8", "TZ=UTC", "LANG=en", "HOME=/root",
+		"EMITD_DUE=old", "PATH=/bin", "EMITD_STORE_URL=postgres://secret", "EMITD_UNIT=old/1", "PWD=/", "LC_ALL=C.UTF-8", "TZ=UTC", "LANG=en", "HOME=/root",
 		"AWS_SECRET_ACCESS_KEY=secret", "PGPASSWORD=secret", "OTEL_EXPORTER_OTLP_HEADERS=secret", "EMITD_HOME=/e", "PROXY=p", "PROXY_PASSWORD=secret",
 		"NOMAD_ADDR=x", "=odd",
 	}, a))

@@ -238,6 +238,7 @@ type trial struct {
 	guardian *Guardian
 	result   chan error
 	trust    func() time.Duration
+	states   daemon.StateStore // of a command with a schedule
 }
 
 // try begins a run. It is cancelled at the end of the test, if it still exists.
@@ -252,6 +253,9 @@ func try(t *testing.T, cfg Config, change ...func(*trial)) *trial {
 	}
 	cfg.ID, cfg.Logger = fence.Unit.Daemon, slog.New(r.journal)
 	ctx := context.Background()
+	if r.states != nil {
+		ctx = daemon.WithStates(ctx, r.states)
+	}
 	if r.trust != nil {
 		ctx = daemon.WithValidity(ctx, r.trust)
 	}

@@ -16,11 +16,14 @@ import (
 	"github.com/emitd/emitd/daemon"
 )
 
-// Run runs the command once; see the package comment.
-func (g *agent) Run(ctx context.Context, a *daemon.Assignment) (err error) {
+// once runs the command once, for a due time if it has a schedule.
+func (g *agent) once(ctx context.Context, a *daemon.Assignment, due time.Time) (err error) {
 	r := &run{
-		cfg: g.cfg, a: a,
+		cfg: g.cfg, a: a, draining: a.Draining(),
 		log: g.cfg.Logger.With("unit", a.Unit.String(), "generation", a.Generation),
+	}
+	if r.cfg.due = due; !due.IsZero() {
+		r.draining = nil
 	}
 	if g.cfg.Record != nil {
 		line, end := g.cfg.Record(a)
@@ -48,6 +51,8 @@ type run struct {
 	record func(stream, text string, truncated bool) // may be nil
 	link   *link
 	group  *group
+	// draining is closed when the assignment drains. It is nil for a command with a schedule: a drain waits for it.
+	draining <-chan struct{}
 
 	deadline    instant       // the deadline that the guardian has
 	extending   <-chan answer // the answer that is still to come, or nil
@@ -92,7 +97,7 @@ func (r *run) awaitCancel(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-r.a.Draining():
+	case <-r.draining:
 		return nil
 	case <-t.C:
 		return errUntrusted
@@ -122,7 +127,7 @@ const (
 func (r *run) supervise(ctx context.Context) {
 	var (
 		started, exited     = r.group.started, r.group.exited
-		draining, cancelled = r.a.Draining(), ctx.Done()
+		draining, cancelled = r.draining, ctx.Done()
 		kill                = time.NewTimer(time.Hour) // when to kill the remaining processes
 		renew               = time.NewTimer(r.interval())
 	)
@@ -179,7 +184,7 @@ func (r *run) isGone() bool {
 
 func (r *run) isDraining() bool {
 	select {
-	case <-r.a.Draining():
+	case <-r.draining:
 		return true
 	default:
 		return false

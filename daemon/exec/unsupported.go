@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 )
@@ -22,7 +23,7 @@ func (*Guardian) Close() error { return nil }
 // GuardianMain does nothing on this system.
 func GuardianMain() {}
 
-// Run returns an error, because commands are not supported on this system.
-func (g *agent) Run(context.Context, *daemon.Assignment) error {
+// once returns an error, because commands are not supported on this system.
+func (g *agent) once(context.Context, *daemon.Assignment, time.Time) error {
 	return fmt.Errorf("run %s: commands as daemons are not supported on %s", g.cfg.ID, runtime.GOOS)
 }

@@ -174,6 +174,11 @@ func (s Status) UnitTable(wide bool) *Table {
 	if wide {
 		t.Head = []string{"UNIT", "STATE", "NODE", "SINCE", "GENERATION", "FAILURES", "REASON", "ERROR"}
 	}
+	const before = 4 // columns before those of periodic daemons, which only clusters with some have
+	periodic := slices.ContainsFunc(s.Daemons, func(u Unit) bool { return u.Schedule != nil })
+	if periodic {
+		t.Head = slices.Insert(t.Head, before, "NEXT CALL", "LAST CALL")
+	}
 	for _, u := range s.Daemons {
 		since := ""
 		if !u.Since.IsZero() {
@@ -183,11 +188,16 @@ func (s Status) UnitTable(wide bool) *Table {
 		if u.State == Crashing {
 			reason = u.crashes()
 		}
-		if wide {
-			t.Add(u.Unit.String(), string(u.State), u.Node, since, strconv.FormatInt(u.Generation, 10), strconv.Itoa(u.Failures), reason, firstLine(u.Error))
-			continue
+		row := []string{u.Unit.String(), string(u.State), u.Node, since}
+		if periodic {
+			row = append(row, u.Schedule.next(s.At.Time), u.Schedule.last(s.At.Time))
 		}
-		t.Add(u.Unit.String(), string(u.State), u.Node, since, reason)
+		if wide {
+			row = append(row, strconv.FormatInt(u.Generation, 10), strconv.Itoa(u.Failures), reason, firstLine(u.Error))
+		} else {
+			row = append(row, reason)
+		}
+		t.Add(row...)
 	}
 	return t
 }
@@ -223,6 +233,7 @@ func (e Explained) Table(w io.Writer, s Status) error {
 		}
 		b.WriteString("\n")
 	}
+	u.Schedule.explain(&b, s.At.Time)
 	b.WriteString(e.next() + "\n")
 	e.writeDeclared(&b, s)
 	if _, err := io.WriteString(w, b.String()); err != nil {

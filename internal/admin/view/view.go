@@ -116,6 +116,8 @@ type Unit struct {
 	RetryAt      Time    `json:"retry_at"`
 	Forced       bool    `json:"forced"` // the holder did not confirm its last end
 	Orders       []Order `json:"orders,omitempty"`
+	// Schedule is that of a periodic daemon; null if it has none, or has not run yet.
+	Schedule *Schedule `json:"schedule"`
 
 	record  daemon.Record
 	nowhere bool // no node can take it

@@ -27,6 +27,15 @@ type cluster struct {
 
 func (c *cluster) status() view.Status { return view.Of(c.snap, reader(c.cfg, c.store, c.all)) }
 
+// scheduled is status with the schedules of periodic daemons. If they cannot be read, a notice says so.
+func (c *cluster) scheduled(ctx context.Context) view.Status {
+	s := c.status()
+	if states, ok := c.store.Store.(daemon.StateStore); ok {
+		s.AddSchedules(states.UnitStates(ctx, daemon.Unit{}))
+	}
+	return s
+}
+
 // withCluster opens the store, takes a snapshot and passes it to f, within --timeout.
 func (a *app) withCluster(ctx context.Context, all bool, f func(ctx context.Context, c *cluster) error) error {
 	cfg, err := a.loadToRead()
@@ -101,7 +110,7 @@ func (a *app) readStatus(ctx context.Context, q *queues, limit time.Duration) (s
 	defer cancel()
 	awaitOutbox := a.startOutboxRead(ctx, cfg)
 	err = a.withClusterOf(ctx, cfg, false, func(ctx context.Context, c *cluster) error {
-		s = c.status()
+		s = c.scheduled(ctx)
 		s.AddQueues(q.readQueues(ctx, c), limit)
 		s.AddOutbox(awaitOutbox(), limit)
 		return nil
@@ -140,8 +149,8 @@ func (a *app) daemonCommand() *cobra.Command {
 	ls := &cobra.Command{
 		Use: "ls", Short: "List daemons, one unit per line", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withCluster(cmd.Context(), all, func(_ context.Context, c *cluster) error {
-				s := c.status()
+			return a.withCluster(cmd.Context(), all, func(ctx context.Context, c *cluster) error {
+				s := c.scheduled(ctx)
 				return a.print(list(s.Daemons, func(u view.Unit) string { return u.Unit.String() }, s.UnitTable))
 			})
 		},
@@ -151,7 +160,7 @@ func (a *app) daemonCommand() *cobra.Command {
 		Use: "explain DAEMON[/INDEX]", Short: "Explain why a unit is on its node and where it would be placed",
 		Args: exactly(1, "the ID of a daemon or unit, such as acme:reports or acme:reports/2"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withCluster(cmd.Context(), true, func(_ context.Context, c *cluster) error { return a.explain(c, args[0], on) })
+			return a.withCluster(cmd.Context(), true, func(ctx context.Context, c *cluster) error { return a.explain(ctx, c, args[0], on) })
 		},
 	}
 	explain.Flags().StringVar(&on, "node", "", "only this node")
@@ -193,8 +202,8 @@ func exactly(n int, what string) cobra.PositionalArgs {
 }
 
 // explain shows all units of a daemon, or one unit.
-func (a *app) explain(c *cluster, name, on string) error {
-	s := c.status()
+func (a *app) explain(ctx context.Context, c *cluster, name, on string) error {
+	s := c.scheduled(ctx)
 	units := find(s.Daemons, name)
 	if len(units) == 0 {
 		return noDaemon(s, name)

@@ -111,7 +111,7 @@ type Exec struct {
 	Instances          int               `key:"instances" help:"number of units"`
 	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
 	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
-	Env                map[string]string `key:"env" secret:"all" help:"variables for the command; it also gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and TERM as emitd has them, and EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM and EMITD_NODE"`
+	Env                map[string]string `key:"env" secret:"all" help:"variables for the command; it also gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and TERM as emitd has them, and EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM, EMITD_NODE and, with a schedule, EMITD_DUE"`
 	InheritEnv         []string          `key:"inherit_env" help:"further variables of emitd's own environment that the command gets: names, or prefixes followed by *, such as PROXY_*"`
 	User               string            `key:"user" help:"name or number of the user that runs the command; emitd's own by default. Only root may name another"`
 	Group              string            `key:"group" help:"name or number of the command's group; that of user by default"`
@@ -122,7 +122,18 @@ type Exec struct {
 	StallTimeout       Duration          `key:"stall_timeout" help:"a run that prints nothing for this long counts as failed; 0s: never"`
 	MaxFailures        int               `key:"max_failures" help:"consecutive failures before the node releases the unit; -1: never"`
 	NoRebalance        bool              `key:"no_rebalance" help:"do not move running units to make loads even; they still move when their node leaves, dies or fails them"`
+	Schedule           schedule          `key:"schedule"`
 	OnAbandoned        string            `key:"on_abandoned" words:"exit" help:"exit: the node ends if a command cannot be ended; empty: it continues, and the unit stays occupied until the command ends"`
+}
+
+// schedule says when a command is run, if not all the time.
+type schedule struct {
+	Every    Duration `key:"every" help:"run the command once in each interval, 1s or more, instead of all the time"`
+	Cron     string   `key:"cron" help:"run the command at these times: minute, hour, day of month, month, day of week, such as 0 3 * * 1-5, or @hourly, @daily, @weekly, @monthly, @yearly"`
+	Timezone string   `key:"timezone" help:"time zone of cron, such as Europe/Berlin; UTC by default"`
+	Missed   string   `key:"missed" words:"once,skip,all" help:"what to do about due times that passed while nothing could run: once (the default) one run, skip none that is more than a minute late, all as many as catch_up"`
+	CatchUp  int      `key:"catch_up" help:"most missed due times for which missed: all runs the command; 10 by default, at most 100"`
+	Attempts int      `key:"attempts" help:"runs for one due time until one ends with exit code 0; 3 by default"`
 }
 
 // queueKeys holds the defaults of queues.
@@ -318,6 +329,22 @@ func (s Subscription) RelayConfig() outbox.Config {
 			MissingFor: time.Duration(s.Retry.MissingFor),
 		},
 		DeliverTimeout: time.Duration(s.DeliverTimeout), PageTimeout: time.Duration(s.PageTimeout), Parallel: s.Parallel, PageRows: s.PageRows,
+	}
+}
+
+// Periodic returns the schedule of the exec daemon; nil if it runs all the time.
+func (e Exec) Periodic() *daemon.Periodic {
+	s := e.Schedule
+	if s == (schedule{}) {
+		return nil
+	}
+	return s.periodic()
+}
+
+func (s schedule) periodic() *daemon.Periodic {
+	return &daemon.Periodic{
+		Interval: time.Duration(s.Every), Cron: s.Cron, TimeZone: s.Timezone,
+		Missed: daemon.MissedPolicy(s.Missed), CatchUp: s.CatchUp, Attempts: s.Attempts,
 	}
 }
 

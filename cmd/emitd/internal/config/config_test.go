@@ -277,6 +277,8 @@ func TestExecDaemonsFit(t *testing.T) {
 	for _, text := range []string{
 		`{id: "a:b", command: [x]}`,
 		`{id: "a:b", command: [x, "", y], revision: 12, instances: 6, weight: 2, dir: rel, env: {A: "", EMITD_STORE_URL: x}, requires: {gpu: "yes"}, spread: rack, max_failures: -1, on_abandoned: exit, stall_timeout: 1m}`,
+		`{id: "a:b", command: [x], schedule: {cron: 30 2 * * *, timezone: Europe/Berlin, missed: all, catch_up: 100, attempts: 1}}`,
+		`{id: "a:b", command: [x], schedule: {every: 1s, missed: skip}}`,
 	} {
 		l, err := Load(withFile("daemons:\n  exec:\n    - " + text + "\n"))
 		if err != nil {
@@ -284,7 +286,7 @@ func TestExecDaemonsFit(t *testing.T) {
 			continue
 		}
 		e := l.Daemons.Exec[0]
-		c := exec.Config{ID: e.Spec().ID, Command: e.Command, Dir: e.Dir, Env: e.Env}
+		c := exec.Config{ID: e.Spec().ID, Command: e.Command, Dir: e.Dir, Env: e.Env, Schedule: e.Periodic()}
 		if err := errors.Join(c.Validate(), e.Spec().Validate()); err != nil {
 			t.Errorf("%s passes here, and there: %v", text, err)
 		}

@@ -1,15 +1,18 @@
 package config
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/google/uuid"
@@ -443,6 +446,7 @@ func (v *validator) exec(at string, e Exec) {
 	if strings.HasPrefix(e.ID, daemon.Reserved) {
 		v.complain(fault.BadDaemon, v.near(at, "id"), "is %s: the prefix %s is reserved for built-in daemons", e.ID, daemon.Reserved)
 	}
+	v.schedule(at, e)
 	if e.Instances == 0 && v.isSet(at, "instances") {
 		v.complain(fault.BadDaemon, v.near(at, "instances"), "is 0, want 1 to %d (to stop a daemon, list it in daemons.disabled or remove it)", daemon.MaxInstances)
 	}
@@ -469,8 +473,26 @@ func (v *validator) exec(at string, e Exec) {
 	}
 }
 
+// schedule checks the schedule of an exec daemon, if any of its keys is set.
+func (v *validator) schedule(at string, e Exec) {
+	keys := keyNames(reflect.TypeFor[schedule]())
+	set := slices.DeleteFunc(keys, func(key string) bool { return !v.isSet(at, "schedule."+key) })
+	if len(set) == 0 {
+		return
+	}
+	if !v.isSet(at, "schedule.every") && !v.isSet(at, "schedule.cron") {
+		v.complain(fault.BadDaemon, join(at, "schedule."+set[0]), "of daemon %s needs a schedule: set every or cron beside it", e.ID)
+		return
+	}
+	p := e.Schedule.periodic()
+	p.Do = func(context.Context, *daemon.Assignment, time.Time) error { return nil } // the command
+	if err := p.Validate(); err != nil {
+		v.complain(fault.BadDaemon, join(at, "schedule."+set[0]), "of daemon %s: %v", e.ID, err)
+	}
+}
+
 // givenEnv are the variables that every exec daemon gets.
-var givenEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE"}
+var givenEnv = []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE", "EMITD_DUE"}
 
 // isSet reports whether the key of an entry was set in some layer.
 func (v *validator) isSet(at, key string) bool {

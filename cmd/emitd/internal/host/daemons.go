@@ -72,7 +72,8 @@ func (h *host) command(e config.Exec) exec.Config {
 		Revision: s.Revision, Instances: s.Instances, Weight: s.Weight, Requires: s.Requires, Spread: s.Spread,
 		AcknowledgeTimeout: s.AcknowledgeTimeout, DrainTimeout: s.DrainTimeout, StallTimeout: s.StallTimeout,
 		MaxFailures: s.MaxFailures, OnAbandoned: s.OnAbandoned, NoRebalance: s.NoRebalance,
-		Logger: h.log,
+		Schedule: e.Periodic(),
+		Logger:   h.log,
 		Record: func(a *daemon.Assignment) (func(stream, text string, truncated bool), func(error)) {
 			r := h.runs.Begin(a.Unit.String(), a.Node, a.Generation)
 			return r.Line, r.End
