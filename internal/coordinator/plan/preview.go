@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -98,29 +99,12 @@ type place struct {
 // or declared again by one before.
 const previewRounds = 4
 
-// finalPlaces makes plan after plan, as if each were carried out at once.
+// finalPlaces returns where units end up.
 func finalPlaces(in Input) map[daemon.Unit]place {
-	in.Units, in.Commands = slices.Clone(in.Units), slices.Clone(in.Commands)
-	why := map[daemon.Unit]string{}
-	for range previewRounds {
-		p := Make(in)
-		for i := range p.Decisions {
-			in.Units = afterDecision(in, &p.Decisions[i])
-			why[p.Decisions[i].Unit] = p.Decisions[i].Reason.String()
-		}
-		for i := range p.Unplaced {
-			why[p.Unplaced[i].Unit] = p.Unplaced[i].String()
-		}
-		for _, a := range p.Answers {
-			i := slices.IndexFunc(in.Commands, func(c daemon.Command) bool { return c.ID == a.ID })
-			if in.Commands[i].Result = a.Result; a.Done {
-				in.Commands = slices.Delete(in.Commands, i, i+1)
-			}
-		}
-	}
-	out := make(map[daemon.Unit]place, len(in.Units))
-	for i := range in.Units {
-		r := &in.Units[i]
+	rows, why := conclude(in, previewRounds)
+	out := make(map[daemon.Unit]place, len(rows))
+	for i := range rows {
+		r := &rows[i]
 		if r.Retired && r.State.IsFree() {
 			continue
 		}
@@ -133,23 +117,66 @@ func finalPlaces(in Input) map[daemon.Unit]place {
 	return out
 }
 
-// afterDecision returns the rows after one decision.
-func afterDecision(in Input, d *Decision) []daemon.Record {
-	i := slices.IndexFunc(in.Units, func(r daemon.Record) bool { return r.Unit == d.Unit })
-	if i < 0 {
-		in.Units = append(in.Units, daemon.Record{Unit: d.Unit, State: daemon.Unassigned, Since: in.Now})
-		i = len(in.Units) - 1
+// conclude makes plan after plan, as if each were carried out at once, until nothing changes any more or the rounds are
+// over. It returns the rows then, and why each unit is where it is.
+func conclude(in Input, rounds int) ([]daemon.Record, map[daemon.Unit]string) {
+	rows, why := rowsOf(in.Units), map[daemon.Unit]string{}
+	in.Commands = slices.Clone(in.Commands)
+	for range rounds {
+		in.Units = rows.list
+		p := Make(in)
+		changed := len(p.Decisions) > 0
+		for i := range p.Decisions {
+			rows.apply(&p.Decisions[i], in.Now)
+			why[p.Decisions[i].Unit] = p.Decisions[i].Reason.String()
+		}
+		for i := range p.Unplaced {
+			why[p.Unplaced[i].Unit] = p.Unplaced[i].String()
+		}
+		for _, a := range p.Answers {
+			i := slices.IndexFunc(in.Commands, func(c daemon.Command) bool { return c.ID == a.ID })
+			changed = changed || a.Done || in.Commands[i].Result != a.Result
+			if in.Commands[i].Result = a.Result; a.Done {
+				in.Commands = slices.Delete(in.Commands, i, i+1)
+			}
+		}
+		if !changed {
+			break
+		}
 	}
-	r := &in.Units[i]
+	return rows.list, why
+}
+
+// rows is a copy of units' rows to which decisions are applied.
+type rows struct {
+	list []daemon.Record
+	at   map[daemon.Unit]int
+}
+
+func rowsOf(units []daemon.Record) rows {
+	r := rows{slices.Clone(units), make(map[daemon.Unit]int, len(units))}
+	for i := range r.list {
+		r.at[r.list[i].Unit] = i
+	}
+	return r
+}
+
+// apply changes the row of a decision, as if it were carried out and the node had done its part.
+func (r *rows) apply(d *Decision, now time.Time) {
+	i, ok := r.at[d.Unit]
+	if !ok {
+		i = len(r.list)
+		r.list, r.at[d.Unit] = append(r.list, daemon.Record{Unit: d.Unit, State: daemon.Unassigned, Since: now}), i
+	}
+	row := &r.list[i]
 	switch d.Step {
 	case daemon.Assign:
-		r.State, r.Holder, r.Generation = daemon.Active, d.To, r.Generation+1
+		row.State, row.Holder, row.Generation = daemon.Active, d.To, row.Generation+1
 	case daemon.Revoke:
-		r.State, r.Since = daemon.Deleted, in.Now
+		row.State, row.Since = daemon.Deleted, now
 	case "":
-		r.Retired = d.Retired
+		row.Retired = d.Retired
 	}
-	return in.Units
 }
 
 // Standing returns the standing commands that are in force, in the order of their submission.

@@ -156,7 +156,7 @@ func (a *app) root() *cobra.Command {
 	a.bind(root.PersistentFlags())
 	for _, c := range []*cobra.Command{
 		a.serveCommand(), a.devCommand(),
-		a.statusCommand(), a.topCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
+		a.statusCommand(), a.topCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.planCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
 		a.migrateCommand(), a.configCommand(), a.doctorCommand(), a.checkCommand(),
 		a.errorCommand(), a.versionCommand(),
 	} {
