@@ -146,14 +146,7 @@ func (c *checks) event(w *world, e *daemon.Event) {
 			c.proven(w, e)
 		}
 	case daemon.LeaderElected:
-		w.stats.Elections++
-		c.above(w, e)
-		if c.terms.forgotten(e.At) && !w.anySaw(c.terms.highest) {
-			c.terms.highest = before
-		}
-		if err := c.terms.elected(e.Term); err != nil {
-			w.violate(err.rule, "%s", err.what)
-		}
+		c.checkElection(w, e, before)
 	case daemon.AssignmentAssigned, daemon.AssignmentResumed, daemon.AssignmentPostponed:
 		w.stats.Assignments++
 		c.above(w, e)
@@ -178,6 +171,18 @@ func (c *checks) event(w *world, e *daemon.Event) {
 		c.steadied = c.steadied || strings.HasPrefix(e.Reason, "lost ")
 	}
 	c.checkNothingMoves(w, e, u)
+}
+
+// checkElection checks the term of a leader that was elected. before is the store's term until then.
+func (c *checks) checkElection(w *world, e *daemon.Event, before int64) {
+	w.stats.Elections++
+	c.above(w, e)
+	if c.terms.forgotten(e.At) && !w.anySaw(c.terms.highest) {
+		c.terms.highest = before
+	}
+	if err := c.terms.elected(e.Term); err != nil {
+		w.violate(err.rule, "%s", err.what)
+	}
 }
 
 // before and after are called around a call that the store applies.
