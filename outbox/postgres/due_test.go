@@ -65,3 +65,40 @@ func TestWhatWaitsIsNotRead(t *testing.T) {
 		}
 	}
 }
+
+// TestDueReadsWhatItReturns checks that reading a few lanes does not read all that are due, although the server has no
+// statistics of the table yet, as after a large replay.
+func TestDueReadsWhatItReturns(t *testing.T) {
+	t.Parallel()
+	const due, reads, lanes = 20_000, 20, 10
+	w := newWorld(t, Config{})
+	ctx := context.Background()
+	messages := make([]outbox.Message, due)
+	for i := range messages {
+		messages[i] = text("", fmt.Sprint(i))
+	}
+	w.publish(messages...)
+	drain(t, w.claim("s", 1))
+	_, counts, err := w.Replay(ctx, outbox.ReplayRequest{Subscription: "s", Topics: []string{"t"}})
+	ok(t, err)
+	if counts[outbox.Delivered] != due {
+		t.Fatalf("replayed: %v", counts)
+	}
+	c := w.claim("s", 1)
+	for range reads {
+		got, err := c.Due(ctx, lanes)
+		ok(t, err)
+		if len(got) != lanes {
+			t.Fatalf("%d lanes, want %d", len(got), lanes)
+		}
+	}
+	c.Close()
+	w.Close()
+	read := func() int64 {
+		return value[int64](w, `select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where relid = '~outbox_lane'::regclass`)
+	}
+	eventually(t, "the statistics are told", func() bool { return read() >= reads*lanes })
+	if n := read(); n > 10*reads*lanes {
+		t.Errorf("%d calls read %d entries", reads, n)
+	}
+}
