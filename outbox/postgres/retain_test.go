@@ -138,6 +138,65 @@ func TestLateCommitIntoFullPartition(t *testing.T) {
 	w.goes(3, c)
 }
 
+// TestLateCommitBesideTheSweeper keeps a transaction open over the retention while a relay delivers what others
+// publish, and while the sweeper removes partitions all the time. The late message must be delivered, and its
+// partition must go only after that.
+func TestLateCommitBesideTheSweeper(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(context.Background())
+	w := newWorld(t, Config{width: 10, Retention: time.Millisecond})
+	w.exec("select ~outbox_extend(600, 10)")
+	var mu sync.Mutex
+	came := map[string]int{}
+	seen := func(name string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return came[name]
+	}
+	w.relay(t, outbox.Config{Name: "s", Sink: outbox.SinkFunc(func(_ context.Context, d outbox.Delivery) []error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, r := range d.Rows {
+			came[string(r.Payload)]++
+		}
+		return nil
+	})})
+	var sweeps, removed atomic.Int64
+	var sweeper sync.WaitGroup
+	sweeper.Go(func() {
+		for ctx.Err() == nil {
+			n, err := w.Sweep(ctx, 10)
+			if err != nil && ctx.Err() == nil {
+				t.Errorf("sweep: %v", err)
+				return
+			}
+			sweeps.Add(1)
+			removed.Add(int64(n))
+		}
+	})
+	t.Cleanup(sweeper.Wait)
+	t.Cleanup(stop)
+	late := w.begin()
+	ok(t, w.pub.Publish(ctx, late, text("late", "late")))
+	w.many(100)
+	eventually(t, "the others are delivered", func() bool { return seen("99") > 0 })
+	before := sweeps.Load()
+	eventually(t, "the sweeper has been round", func() bool { return sweeps.Load() >= before+5 })
+	if n := removed.Load(); n != 0 {
+		t.Errorf("%d partitions went beside the open transaction", n)
+	}
+	ok(t, late.Commit(ctx))
+	eventually(t, "the late message is delivered", func() bool { return seen("late") > 0 })
+	more := 0
+	eventually(t, "the partitions go", func() bool {
+		if more < 400 {
+			more++
+			w.publish(text("k", "more")) // so that the relay stores newer positions
+		}
+		return removed.Load() >= 10
+	})
+}
+
 // TestOldPartitionIsFilledUp checks that a partition with few messages is closed, so that it can be
 // removed in time.
 func TestOldPartitionIsFilledUp(t *testing.T) {
