@@ -158,7 +158,7 @@ func (a *app) root() *cobra.Command {
 		a.serveCommand(), a.devCommand(),
 		a.statusCommand(), a.topCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.planCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
 		a.migrateCommand(), a.configCommand(), a.doctorCommand(), a.checkCommand(),
-		a.errorCommand(), a.versionCommand(),
+		a.debugCommand(), a.errorCommand(), a.versionCommand(),
 	} {
 		root.AddCommand(c)
 	}

@@ -19,6 +19,7 @@ func (h *host) mux(manage http.Handler) http.Handler {
 	}
 	mux.HandleFunc("GET "+nodeapi.Output, h.output)
 	mux.Handle(adminPath, manage)
+	mux.HandleFunc("GET "+nodeapi.Debug, h.debug)
 	mux.Handle("/", admin.Handler(h.source(), h.tel.Metrics()))
 	return mux
 }

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/internal/admin/fault"
 )
 
@@ -26,7 +27,20 @@ const Prefix = "/node/v1/"
 // The paths of the calls.
 const (
 	Output = Prefix + "output" // of commands: a runlog.Page
+	Debug  = Prefix + "debug"  // of the process, for a debug bundle: a Process
 )
+
+// Process is what a process says about itself.
+type Process struct {
+	Version    string           `json:"version"`
+	Go         string           `json:"go"`
+	Platform   string           `json:"platform"`
+	Processors int              `json:"processors"`
+	Cluster    string           `json:"cluster"`
+	Nodes      []string         `json:"nodes"`
+	Settings   []config.Setting `json:"settings"`   // without secrets
+	Goroutines string           `json:"goroutines"` // their stacks, and how many have each
+}
 
 // Forwarded is a header of calls that another node has forwarded. The receiver answers them itself.
 const Forwarded = "Emitd-Forwarded"
