@@ -33,6 +33,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
+	"github.com/emitd/emitd/cmd/emitd/internal/terminal"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/queue"
@@ -54,6 +55,7 @@ func Main(ctx context.Context, args []string, s Streams) int {
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	err := root.ExecuteContext(ctx)
+	a.progress.End()
 	if err == nil {
 		return fault.ExitOK
 	}
@@ -77,6 +79,9 @@ type app struct {
 
 	watching *watch     // --watch is given and repeats the command
 	kept     *keptStore // of a command that reads again and again; nil: each read opens the store
+
+	progress *terminal.Progress // nil: none is shown
+	streams  Streams            // those before progress has wrapped them
 
 	began   time.Time // of the command, or of this read of --watch
 	bounded bool      // the command ends after timeout at the latest
@@ -141,7 +146,13 @@ func (a *app) root() *cobra.Command {
 		Args:              noSuchCommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			a.began, a.bounded = time.Now(), cmd.Name() != "serve" && cmd.Name() != "dev"
-			return a.checkFlags()
+			if err := a.checkFlags(); err != nil {
+				return err
+			}
+			if a.bounded {
+				a.startProgress(cmd.CommandPath())
+			}
+			return nil
 		},
 	}
 	version := root.Flags().Bool("version", false, "show the version of this program, as emitd version does")
@@ -158,7 +169,7 @@ func (a *app) root() *cobra.Command {
 		a.serveCommand(), a.devCommand(),
 		a.statusCommand(), a.topCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.planCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
 		a.migrateCommand(), a.configCommand(), a.doctorCommand(), a.checkCommand(),
-		a.debugCommand(), a.errorCommand(), a.versionCommand(),
+		a.debugCommand(), a.errorCommand(), a.manCommand(), a.versionCommand(),
 	} {
 		root.AddCommand(c)
 	}
@@ -380,6 +391,31 @@ func reader(cfg *config.Loaded, s *backend.Store, all bool) view.Reader {
 func (a *app) message(format string, args ...any) {
 	if !a.quiet {
 		fmt.Fprintf(a.Err, format+"\n", args...)
+	}
+}
+
+// startProgress shows on a terminal that a command works, once it has taken a second. Commands that show themselves
+// what they do, or that never end, call endProgress.
+func (a *app) startProgress(text string) {
+	if a.quiet || a.dumb() || !terminal.IsTerminal(a.Err) {
+		return
+	}
+	a.streams, a.progress = a.Streams, terminal.StartProgress(a.Err, text)
+	a.Out, a.Err = a.progress.Wrap(a.Out), a.progress.Wrap(a.Err)
+}
+
+// endProgress ends what startProgress has begun.
+func (a *app) endProgress() {
+	if a.progress != nil {
+		a.progress.End()
+		a.Streams, a.progress = a.streams, nil
+	}
+}
+
+// awaitInput keeps progress away from what somebody types as the input of a command.
+func (a *app) awaitInput() {
+	if isTerminal(a.In) {
+		a.progress.Pause()
 	}
 }
 

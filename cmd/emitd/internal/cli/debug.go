@@ -72,7 +72,9 @@ func (d *debugBundle) write(ctx context.Context) (err error) {
 	if d.out, err = bundle.Create(name, d.cfg.Secrets(), now); err != nil {
 		return err
 	}
+	d.a.progress.Step("reading the cluster")
 	members := d.cluster(ctx)
+	d.a.progress.Step(fmt.Sprintf("asking %d nodes", len(members)))
 	d.queryAll(ctx, members)
 	d.text("README.txt", d.readme(now, len(members)))
 	d.json("version.json", buildInfo())

@@ -68,8 +68,11 @@ func (a *app) doctorCommand() *cobra.Command {
 			defer cancel()
 			d := &doctor{cfg: cfg}
 			d.config()
+			a.progress.Step("checking the store and the nodes")
 			d.store(ctx, a)
+			a.progress.Step("probing the object store")
 			d.objects(ctx)
+			a.progress.Step("checking the outbox")
 			d.outbox(ctx, a)
 			return a.printFindings(d.found)
 		},

@@ -70,6 +70,7 @@ const followEvery = 500 * time.Millisecond
 // follow prints newer events until ctx ends, which is not an error. It continues through outages of the
 // store.
 func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, after int64) error {
+	a.endProgress()
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	down := false

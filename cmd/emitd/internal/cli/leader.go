@@ -246,6 +246,8 @@ func (a *app) confirm(effect string) error {
 	if !isTerminal(a.In) {
 		return fault.New(fault.Usage, "%s: this needs a confirmation, and standard input is not a terminal; nothing was done", effect).Hint("add --yes")
 	}
+	a.progress.Pause()
+	defer a.progress.Resume()
 	fmt.Fprintf(a.Err, "%s. Continue? [y/N] ", effect)
 	answer, _ := bufio.NewReader(a.In).ReadString('\n')
 	answer = strings.ToLower(strings.TrimSpace(answer))

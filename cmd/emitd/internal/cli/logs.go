@@ -171,6 +171,7 @@ const (
 // goOn prints what follows a place, until ctx ends. Whatever can become right by itself (a node that dies, a unit that has
 // not begun) is reported once and tried again. failed is the error of the calls before.
 func (r *outputReader) goOn(ctx context.Context, after runlog.Cursor, failed error) error {
+	r.a.endProgress()
 	said := ""
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()

@@ -103,6 +103,7 @@ const linesOnce = 1000
 
 // putLines publishes the lines of standard input.
 func (o *outboxes) putLines(ctx context.Context, box *backend.Outbox, like outbox.Message) error {
+	o.a.awaitInput()
 	lines := bufio.NewReader(o.a.In)
 	for {
 		var messages []outbox.Message

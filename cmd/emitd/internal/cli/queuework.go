@@ -69,6 +69,7 @@ const callBytes = 8 << 20
 // submitLines submits the lines of standard input, many per call. Before it waits for more input, it
 // submits what it has read.
 func (q *queues) submitLines(ctx context.Context, c *client.Client, name string, template queue.Job) error {
+	q.a.awaitInput()
 	lines := bufio.NewReaderSize(q.a.In, 1<<20)
 	var jobs []queue.Job
 	size := 0

@@ -31,6 +31,7 @@ func (a *app) topCommand() *cobra.Command {
 			"page down, home and end scroll it. Without a chosen column, rows with problems come first.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			a.endProgress()
 			if err := checkInterval(every); err != nil {
 				return err
 			}

@@ -42,6 +42,7 @@ func (a *app) watchFlags(cmd *cobra.Command) *cobra.Command {
 		if err := checkInterval(every); err != nil {
 			return err
 		}
+		a.endProgress()
 		w := &watch{app: a, every: every, title: cmd.CommandPath(), painter: terminal.Painter{Out: a.Out}}
 		if out := a.Out; terminal.IsTerminal(out) && terminal.SizeOf(out).Known() && !a.dumb() && view.Format(a.output).IsTable() {
 			w.size = func() terminal.Size { return terminal.SizeOf(out) }

@@ -1,0 +1,55 @@
+package terminal
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestProgress checks when the line is there, and that it is gone whenever something else is written.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		p := StartProgress(&out, "emitd x")
+		w := p.Wrap(&out)
+		expect := func(after time.Duration, want string) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if got := strings.ReplaceAll(out.String(), "\x1b[K", "K"); got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+			out.Reset()
+		}
+		write := func(text string) {
+			if n, err := w.Write([]byte(text)); n != len(text) || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+		}
+		write("at once\n")
+		expect(999*time.Millisecond, "at once\n")
+		expect(2*time.Millisecond, "\remitd x… 1sK")
+		p.Step("step two")
+		expect(time.Second, "\rstep two… 2sK")
+		write("a line\n")
+		expect(0, "\rKa line\n")
+		write("another\n")
+		expect(0, "another\n")
+		expect(time.Second, "\rstep two… 3sK")
+		p.Pause()
+		expect(5*time.Second, "\rK")
+		p.Resume()
+		expect(time.Second, "\rstep two… 9sK")
+		p.End()
+		p.End()
+		write("the end\n")
+		expect(time.Minute, "\rKthe end\n")
+		var none *Progress
+		none.Step("x")
+		none.Pause()
+		none.Resume()
+		none.End()
+	})
+}
