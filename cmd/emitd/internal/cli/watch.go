@@ -73,6 +73,7 @@ type watch struct {
 	talk    talk      // what the reads write to standard error, on a terminal
 	last    []string  // what the last read that succeeded has shown
 	readAt  time.Time // when that was
+	reads   int       // so far
 	failing string    // what the last read has failed with
 
 	kept keptStore
@@ -96,6 +97,7 @@ func (w *watch) run(ctx context.Context, read func() error) error {
 		w.Out, w.began = &text, time.Now()
 		err := read()
 		w.Out = out
+		w.reads++
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -115,9 +117,9 @@ func (w *watch) run(ctx context.Context, read func() error) error {
 	}
 }
 
-// ends reports whether an error of a read ends the watch: wrong usage, and whatever the first read finds wrong
-// other than a store or a node that is away. Once a read has succeeded, its errors are shown and the read is
-// repeated.
+// ends reports whether an error of a read ends the watch: wrong usage, and whatever the first read finds wrong other
+// than a store or a node that is away. Errors of later reads are shown and the read is repeated: a store that was away
+// may have no schema yet when it comes.
 func (w *watch) ends(err error) bool {
 	switch fault.Exit(w.asFault(err)) {
 	case fault.ExitUsage:
@@ -125,7 +127,7 @@ func (w *watch) ends(err error) bool {
 	case fault.ExitUnreachable, fault.ExitDegraded:
 		return false
 	}
-	return w.readAt.IsZero()
+	return w.reads == 1
 }
 
 // show shows the result of a read, or why there is none.

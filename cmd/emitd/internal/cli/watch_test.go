@@ -56,7 +56,8 @@ func TestWatch(t *testing.T) {
 		"names":                     {view.NameFormat, []error{nil, nil}, "n\nn\n", "", nil},
 		"a store that is away":      {view.NameFormat, []error{away, away, nil, nil}, "n\nn\n", "E5101: store unreachable: nobody listens; trying again every 2s\nreading works again\n", nil},
 		"another error":             {view.NameFormat, []error{nil, gone, away, nil}, "n\nn\n", "E2201: there is no daemon acme:x; trying again every 2s\nE5101: store unreachable: nobody listens; trying again every 2s\nreading works again\n", nil},
-		"wrong from the beginning":  {view.NameFormat, []error{away, gone}, "", "E5101: store unreachable: nobody listens; trying again every 2s\n", gone},
+		"wrong from the beginning":  {view.NameFormat, []error{gone}, "", "", gone},
+		"wrong after it was away":   {view.NameFormat, []error{away, gone, nil}, "n\n", "E5101: store unreachable: nobody listens; trying again every 2s\nE2201: there is no daemon acme:x; trying again every 2s\nreading works again\n", nil},
 		"usage that became a fault": {view.NameFormat, []error{nil, usage}, "n\n", "", usage},
 	} {
 		t.Run(name, func(t *testing.T) {
