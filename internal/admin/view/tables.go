@@ -289,7 +289,7 @@ func (e Explained) next() string {
 		return "no node can run it: " + Line(e.Plan.Why.String())
 	case e.Plan.Decision != nil && e.Plan.Decision.Step == daemon.Assign:
 		return fmt.Sprintf("goes to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
-	case e.Unit.record.State.IsFree():
+	case e.Unit.Node == "":
 		return fmt.Sprintf("would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))
 	}
 	return fmt.Sprintf("if it were free it would go to %s: %s", Line(e.Plan.Next.Name), Line(e.Plan.Why.String()))

@@ -34,34 +34,38 @@ func (a *app) eventsCommand() *cobra.Command {
 	fl.StringVar(&f.Kind, "kind", "*", "only kinds that match, such as leader.* or assignment.failed")
 	fl.StringVar(&f.Node, "node", "", "only of this node, by name or ID")
 	fl.StringVar(&f.Daemon, "daemon", "", "only of this daemon or unit")
-	return a.outputFlag(cmd)
+	return a.addrFlags(a.outputFlag(cmd))
 }
 
 func (a *app) events(ctx context.Context, f view.EventFilter, follow bool) error {
-	cfg, err := a.loadToRead()
+	if a.node.address == "" {
+		return a.withCluster(ctx, false, func(first context.Context, c *cluster) error {
+			return a.eventsOf(ctx, first, c.store, &eventPrinter{a: a, now: c.snap.Now, filter: f, follow: follow})
+		})
+	}
+	node, err := a.remote()
 	if err != nil {
 		return err
 	}
 	first, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	s, err := a.open(first, cfg)
+	now, err := node.now(first)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	snap, err := s.Snapshot(first)
-	if err != nil {
-		return fmt.Errorf("read the cluster: %w", err)
-	}
-	p := &eventPrinter{a: a, now: snap.Now, filter: f, follow: follow}
-	after, err := pages(first, s, 0, p.page)
+	return a.eventsOf(ctx, first, node, &eventPrinter{a: a, now: now, filter: f, follow: follow})
+}
+
+// eventsOf prints the events that there are, within first, and then follows the history within ctx.
+func (a *app) eventsOf(ctx, first context.Context, from history, p *eventPrinter) error {
+	after, err := pages(first, from, 0, p.page)
 	if err != nil {
 		return err
 	}
-	if !follow {
+	if !p.follow {
 		return p.finish()
 	}
-	return a.follow(ctx, s, p, after)
+	return a.follow(ctx, from, p, after)
 }
 
 // followEvery is how often the store is queried for newer events.
@@ -69,7 +73,7 @@ const followEvery = 500 * time.Millisecond
 
 // follow prints newer events until ctx ends, which is not an error. It continues through outages of the
 // store.
-func (a *app) follow(ctx context.Context, s *backend.Store, p *eventPrinter, after int64) error {
+func (a *app) follow(ctx context.Context, s history, p *eventPrinter, after int64) error {
 	a.endProgress()
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()

@@ -36,7 +36,7 @@ func (a *app) leaderCommand() *cobra.Command {
 		},
 	}
 	sinceFlag(history, &since, "only terms that ended in this last period, such as 1h, by the store's clock")
-	return group("leader", "Show leadership, and move it", a.watchFlags(a.outputFlag(show)), a.watchFlags(a.outputFlag(history)), a.resignCommand(), a.releaseCommand())
+	return group("leader", "Show leadership, and move it", a.addrFlags(a.watchFlags(a.outputFlag(show))), a.addrFlags(a.watchFlags(a.outputFlag(history))), a.resignCommand(), a.releaseCommand())
 }
 
 func (a *app) showLeader(s view.Status) error {
@@ -51,6 +51,18 @@ func (a *app) showLeader(s view.Status) error {
 }
 
 func (a *app) history(ctx context.Context, c *cluster, since time.Duration) error {
+	terms, err := c.terms(ctx, since)
+	if err != nil {
+		return err
+	}
+	return a.print(list(terms, func(r view.Term) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.TermTable(terms) }))
+}
+
+// terms returns the terms in the history, the newest first.
+func (c *cluster) terms(ctx context.Context, since time.Duration) ([]view.Term, error) {
+	if c.node != nil {
+		return c.node.terms(ctx, since)
+	}
 	var all []daemon.Event
 	_, err := pages(ctx, c.store, 0, func(es []daemon.Event) error {
 		for _, e := range es {
@@ -60,11 +72,7 @@ func (a *app) history(ctx context.Context, c *cluster, since time.Duration) erro
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	terms := view.RecentTerms(view.Terms(all, c.snap.Now), c.snap.Now, since)
-	return a.print(list(terms, func(r view.Term) string { return fmt.Sprint(r.Term) }, func(bool) *view.Table { return view.TermTable(terms) }))
+	return view.RecentTerms(view.Terms(all, c.snap.Now), c.snap.Now, since), err
 }
 
 // resignation holds the operator's options.

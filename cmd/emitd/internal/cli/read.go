@@ -15,21 +15,46 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/storage"
 )
 
-// cluster is an open store with a snapshot.
+// cluster is an open store with a snapshot or, for a read with --addr, what a node shows of its cluster.
 type cluster struct {
 	cfg   *config.Loaded
 	store *backend.Store
 	snap  *daemon.Snapshot
 	all   bool // show also nodes that have left and units that are no longer declared
+
+	node *remote // nil for a store; the fields above are those of a store
+	seen view.Status
 }
 
-func (c *cluster) status() view.Status { return view.Of(c.snap, reader(c.cfg, c.store, c.all)) }
+func (c *cluster) status() view.Status {
+	if c.node != nil {
+		return c.seen
+	}
+	return view.Of(c.snap, reader(c.cfg, c.store, c.all))
+}
+
+// explain returns why a unit is where it is.
+func (c *cluster) explain(ctx context.Context, u view.Unit) (view.Explained, error) {
+	if c.node != nil {
+		return c.node.explain(ctx, u.Unit)
+	}
+	return view.Explained{Unit: u, Plan: view.Explain(c.snap, reader(c.cfg, c.store, true), u.Unit)}, nil
+}
+
+// history has the events of a cluster: a store, or a node that is asked for them.
+type history interface {
+	Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error)
+}
 
 // scheduled is status with the schedules of periodic daemons. If they cannot be read, a notice says so.
 func (c *cluster) scheduled(ctx context.Context) view.Status {
 	s := c.status()
+	if c.node != nil {
+		return s // the node has read them
+	}
 	if states, ok := c.store.Store.(daemon.StateStore); ok {
 		s.AddSchedules(states.UnitStates(ctx, daemon.Unit{}))
 	}
@@ -38,6 +63,9 @@ func (c *cluster) scheduled(ctx context.Context) view.Status {
 
 // withCluster opens the store, takes a snapshot and passes it to f, within --timeout.
 func (a *app) withCluster(ctx context.Context, all bool, f func(ctx context.Context, c *cluster) error) error {
+	if a.node.address != "" {
+		return a.withNode(ctx, all, 0, f)
+	}
 	cfg, err := a.loadToRead()
 	if err != nil {
 		return err
@@ -45,6 +73,22 @@ func (a *app) withCluster(ctx context.Context, all bool, f func(ctx context.Cont
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	return a.withClusterOf(ctx, cfg, all, f)
+}
+
+// withNode asks a node for the state of its cluster and passes it to f, within --timeout. What waits longer than maxWait
+// needs attention; 0 is without limit.
+func (a *app) withNode(ctx context.Context, all bool, maxWait time.Duration, f func(ctx context.Context, c *cluster) error) error {
+	node, err := a.remote()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	seen, err := node.status(ctx, all, maxWait)
+	if err != nil {
+		return err
+	}
+	return f(ctx, &cluster{all: all, node: node, seen: seen})
 }
 
 // withClusterOf is withCluster with a loaded configuration, within ctx.
@@ -58,7 +102,7 @@ func (a *app) withClusterOf(ctx context.Context, cfg *config.Loaded, all bool, f
 	if err != nil {
 		return fmt.Errorf("read the cluster: %w", err)
 	}
-	return f(ctx, &cluster{cfg, s, snap, all})
+	return f(ctx, &cluster{cfg: cfg, store: s, snap: snap, all: all})
 }
 
 func (a *app) statusCommand() *cobra.Command {
@@ -93,6 +137,7 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&failOnProblem, "exit-code", false, "exit with 6 if anything needs attention")
 	maxWaitFlag(cmd, &limit)
 	q.flags(cmd.Flags())
+	cmd.Flags().Lookup("addr").Usage = "ask the node at this host:port or URL for everything, instead of the store; without it, any live node is asked for the queues"
 	return a.watchFlags(a.outputFlag(cmd))
 }
 
@@ -102,6 +147,14 @@ func maxWaitFlag(cmd *cobra.Command, limit *time.Duration) {
 
 // readStatus reads the cluster, its outbox and its queues, within --timeout.
 func (a *app) readStatus(ctx context.Context, q *queues, limit time.Duration) (s view.Status, err error) {
+	if q.address != "" {
+		a.node = nodeFlags{q.address, q.token, q.tls}
+		err = a.withNode(ctx, false, limit, func(_ context.Context, c *cluster) error {
+			s = c.status()
+			return nil
+		})
+		return s, err
+	}
 	cfg, err := a.loadToRead()
 	if err != nil {
 		return s, err
@@ -130,7 +183,7 @@ func (a *app) nodeCommand() *cobra.Command {
 		},
 	}
 	ls.Flags().BoolVar(&all, "all", false, "also show nodes that have left")
-	return group("node", "Show nodes, and take them out of service", a.watchFlags(a.outputFlag(ls)),
+	return group("node", "Show nodes, and take them out of service", a.addrFlags(a.watchFlags(a.outputFlag(ls))),
 		a.operateCommand(daemon.CommandCordon, "Give a node no further units, until uncordon",
 			"Give a node no further units. What runs there stays. The cordon is kept by the node's name, so it outlives a\n"+
 				"restart of the node, and ends with emitd node uncordon."),
@@ -166,7 +219,7 @@ func (a *app) daemonCommand() *cobra.Command {
 	explain.Flags().StringVar(&on, "node", "", "only this node")
 	a.complete(explain, unitNames)
 	a.completeFlag(explain, "node", nodeNames)
-	return group("daemon", "Show daemons, and act on their units", a.watchFlags(a.outputFlag(ls)), a.watchFlags(a.outputFlag(explain)), a.logsCommand(),
+	return group("daemon", "Show daemons, and act on their units", a.addrFlags(a.watchFlags(a.outputFlag(ls))), a.addrFlags(a.watchFlags(a.outputFlag(explain))), a.logsCommand(),
 		a.operateCommand(daemon.CommandPause, "Stop a unit, or all units of a daemon, until resume", ""),
 		a.operateCommand(daemon.CommandResume, "End a pause", ""),
 		a.operateCommand(daemon.CommandRestart, "End a unit's run in order, and start it again", ""),
@@ -211,7 +264,10 @@ func (a *app) explain(ctx context.Context, c *cluster, name, on string) error {
 	known := on == ""
 	var out []view.Explained
 	for _, u := range units {
-		e := view.Explained{Unit: u, Plan: view.Explain(c.snap, reader(c.cfg, c.store, true), u.Unit)}
+		e, err := c.explain(ctx, u)
+		if err != nil {
+			return err
+		}
 		if on != "" {
 			e = e.Only(on)
 			known = known || len(e.Plan.Rows) > 0
@@ -268,7 +324,7 @@ func noDaemon(s view.Status, name string) error {
 
 // pages passes the events after a sequence number to f, page by page, up to the newest one. It returns the number of
 // the last event that f accepted.
-func pages(ctx context.Context, s *backend.Store, after int64, f func([]daemon.Event) error) (int64, error) {
+func pages(ctx context.Context, s history, after int64, f func([]daemon.Event) error) (int64, error) {
 	for {
 		p, err := s.Events(ctx, after, pageSize)
 		if err != nil {
