@@ -2,26 +2,46 @@ package terminal
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// lockedText collects what several goroutines write.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// take returns the text so far and forgets it.
+func (l *lockedText) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
+}
+
 // TestProgress checks when the line is there, and that it is gone whenever something else is written.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
+		var out lockedText
 		p := StartProgress(&out, "emitd x")
 		w := p.Wrap(&out)
 		expect := func(after time.Duration, want string) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if got := strings.ReplaceAll(out.String(), "\x1b[K", "K"); got != want {
+			if got := strings.ReplaceAll(out.take(), "\x1b[K", "K"); got != want {
 				t.Errorf("%q, want %q", got, want)
 			}
-			out.Reset()
 		}
 		write := func(text string) {
 			if n, err := w.Write([]byte(text)); n != len(text) || err != nil {
