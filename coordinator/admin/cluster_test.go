@@ -18,6 +18,7 @@ import (
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue/queuetest"
 	"github.com/emitd/emitd/storage"
@@ -504,6 +505,34 @@ func TestShared(t *testing.T) {
 		ask(t, a, request(t, "GET", root+"/nodes/b", ""), nil)
 		if store.snapshots != reads+1 {
 			t.Errorf("a read of %v ago is used", stateAge)
+		}
+	})
+}
+
+// periodic is a store with the state of a periodic daemon, or with none that can be read.
+type periodic struct {
+	storage.Store
+	daemon.StateStore
+	broken error
+}
+
+func (p periodic) UnitStates(context.Context, daemon.Unit) ([]daemon.UnitState, error) {
+	state := daemon.UnitState{Unit: daemon.Unit{Daemon: "acme:reports", Index: 1}, Data: []byte(`{"schedule": "0 3 * * *"}`)}
+	return []daemon.UnitState{state}, p.broken
+}
+
+// TestSchedules: a unit of a periodic daemon has its schedule, and a notice says so if schedules cannot be read.
+func TestSchedules(t *testing.T) {
+	inCluster(t, func(t *testing.T, store storage.Store) {
+		var units unitPage
+		ask(t, api(t, periodic{Store: store}), request(t, "GET", root+"/units?daemon=acme:reports", ""), &units)
+		if len(units.Units) != 3 || units.Units[0].Schedule != nil || units.Units[1].Schedule == nil || units.Units[1].Schedule.Schedule != "0 3 * * *" {
+			t.Errorf("%+v", units.Units)
+		}
+		var s view.Status
+		ask(t, api(t, periodic{Store: store, broken: storage.ErrUnavailable}), request(t, "GET", root+"/status", ""), &s)
+		if len(s.Attention) != 1 || !strings.Contains(s.Attention[0].Text, "schedules") {
+			t.Errorf("%+v", s.Attention)
 		}
 	})
 }

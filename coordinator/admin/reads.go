@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -105,9 +106,29 @@ func (a *API) read(ctx context.Context) (*state, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the cluster: %w", err)
 	}
+	schedules := a.readSchedules(ctx)
+	of := func(all bool) view.Status {
+		s := view.Of(snap, a.reader(all))
+		schedules(&s)
+		return s
+	}
 	return &state{
 		snap:   snap,
-		status: sync.OnceValue(func() view.Status { return view.Of(snap, a.reader(false)) }),
-		all:    sync.OnceValue(func() view.Status { return view.Of(snap, a.reader(true)) }),
+		status: sync.OnceValue(func() view.Status { return of(false) }),
+		all:    sync.OnceValue(func() view.Status { return of(true) }),
 	}, nil
+}
+
+// readSchedules reads the schedules of periodic daemons. It returns a function that adds them to a status, or a notice
+// that says why they are not known.
+func (a *API) readSchedules(ctx context.Context) func(*view.Status) {
+	store, ok := a.cfg.Store.(daemon.StateStore)
+	if !ok {
+		return func(*view.Status) {}
+	}
+	states, err := store.UnitStates(ctx, daemon.Unit{})
+	if err != nil {
+		err = errors.New(a.fault(err).What)
+	}
+	return func(s *view.Status) { s.AddSchedules(states, err) }
 }
