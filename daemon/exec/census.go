@@ -26,6 +26,8 @@ type census struct {
 	// incomplete is set if some processes could not be examined for want of descriptors or memory. No run is then known
 	// to be gone.
 	incomplete bool
+	// bare is set if an adopted process has no environment yet, so it may belong to any run.
+	bare bool
 }
 
 func newCensus(g *guard) *census { return &census{g: g} }
@@ -72,7 +74,7 @@ func (c *census) owner(p process, leaders map[int]*guardedRun) *guardedRun {
 		switch {
 		case p.ppid == self:
 			if found == nil {
-				found = firstRun(leaders[p.sid], c.g.runOfMark(p))
+				found = firstRun(leaders[p.sid], c.runOfMark(p))
 			}
 			return found
 		case !known || p.ppid <= 1:
@@ -147,12 +149,12 @@ func (w *guardedRun) runs(seen *census) bool {
 		return !w.exited || w.cgroup.populated()
 	case !w.exited:
 		return true
-	case errors.Is(unix.Kill(-w.pid, 0), unix.ESRCH) && !seen.g.hasStrays(w):
-		return false // not even a zombie
+	case errors.Is(unix.Kill(-w.pid, 0), unix.ESRCH) && !seen.g.hasStrays(w) && !seen.g.hasStrays(w):
+		return false // not even a zombie; two looks, because a look may miss a child if another one is ending
 	case len(seen.members(w)) > 0 || seen.incomplete:
 		w.seenEmpty = false
 		return true
-	case w.seenEmpty:
+	case w.seenEmpty && !seen.bare:
 		return false
 	}
 	w.seenEmpty = true
@@ -176,8 +178,14 @@ func marksOf(env [][]byte) []string {
 	return out
 }
 
-// runOfMark returns the run that a process was started for, according to its environment.
-func (g *guard) runOfMark(p process) *guardedRun {
+// longestExec is how long a process may take to begin to execute a command. It has no environment meanwhile.
+const longestExec = instant(time.Second)
+
+// runOfMark returns the run that a process was started for, according to its environment. A process without an
+// environment may be executing a command at this moment, and then belong to any run: for a while, no run counts as
+// gone because of this census.
+func (c *census) runOfMark(p process) *guardedRun {
+	g := c.g
 	if p.name == roleGuardian { // a process that is being started, or the guardian itself
 		return nil
 	}
@@ -192,6 +200,15 @@ func (g *guard) runOfMark(p process) *guardedRun {
 				g.marks = map[string][]string{}
 			}
 			g.marks[p.id()] = env
+		} else {
+			if g.bare == nil || len(g.bare) > 10_000 {
+				g.bare = map[string]instant{}
+			}
+			now := readClock()
+			if _, seen := g.bare[p.id()]; !seen {
+				g.bare[p.id()] = now
+			}
+			c.bare = c.bare || now-g.bare[p.id()] < longestExec
 		}
 	}
 	for _, w := range g.runs {

@@ -39,6 +39,7 @@ type guard struct {
 	busy  *guardedRun             // the run that the starter is starting
 	early map[int]unix.WaitStatus // of ended processes, one of which may be the command being started
 	marks map[string][]string     // of adopted processes, by process.id
+	bare  map[string]instant      // of adopted processes without an environment: when each was first seen so
 
 	partial     []byte            // the beginning of a line that has not arrived completely
 	files       []int             // descriptors received before their request

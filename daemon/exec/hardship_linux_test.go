@@ -175,13 +175,13 @@ func TestMarksAreLookedForAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w := h.runOfMark(p); w != nil {
+	if w := newCensus(h.guard).runOfMark(p); w != nil {
 		t.Fatalf("a process without marks is of run %d", w.run)
 	}
 	release(t, go1)
 	_, _ = out.Read(make([]byte, 1))
 	late := time.After(soon)
-	for h.runOfMark(p) == nil {
+	for newCensus(h.guard).runOfMark(p) == nil {
 		select {
 		case <-late:
 			t.Fatal("the process is not known by its environment")
