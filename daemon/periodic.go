@@ -59,7 +59,8 @@ type Periodic struct {
 	CatchUp int
 	// Attempts is how many calls are made for one due time until one succeeds; default 3.
 	Attempts int
-	// Do is the function. It must return soon after ctx is cancelled.
+	// Do is the function. It must return soon after ctx is cancelled. Nil means that the due time is done with, also
+	// then: if the work was cut short, return an error (ctx.Err() will do), and the due time is called again.
 	Do func(ctx context.Context, a *Assignment, due time.Time) error
 	// Logger defaults to slog.Default. It gets the failures.
 	Logger *slog.Logger
@@ -218,7 +219,9 @@ func (r *periodicRun) ended(ctx context.Context, failed error) error {
 	}
 	state, happened := r.rules.End(r.state, now(), text)
 	if ctx.Err() == nil {
-		return r.save(ctx, state, happened)
+		if err := r.save(ctx, state, happened); err == nil || ctx.Err() == nil {
+			return err
+		}
 	}
 	brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
 	defer cancel()
@@ -247,6 +250,7 @@ func (r *periodicRun) save(ctx context.Context, state schedule.State, happened [
 		}
 		pause := saveAgain.Jittered(n)
 		r.log.Warn("state of a periodic daemon not saved", "attempt", n, "retry_in", pause, "error", err)
+		r.a.Progress(0) // it waits for the store, and does not stall
 		if backoff.Sleep(ctx, pause) == nil {
 			err = nil
 		}

@@ -37,7 +37,7 @@ func (h *hub) join(ctx context.Context, overview bool) (*poller, error) {
 	if h.poller == nil {
 		h.poller = newPoller(h.api)
 		ctx, h.poller.cancel = context.WithCancel(context.WithoutCancel(ctx)) // it outlives the stream that starts it
-		go h.poller.run(ctx)
+		defer func(p *poller) { go p.run(ctx) }(h.poller)                     // its first poll knows what is wanted
 	}
 	h.listeners++
 	if overview {
@@ -122,8 +122,8 @@ func (p *poller) run(ctx context.Context) {
 	}
 }
 
-// poll reads what is new. The overview has the number of the newest event, so while nothing happens one poll is one call
-// to the store.
+// poll reads what is new. The overview has the number of the newest event, so while nothing happens a poll reads either
+// the overview or the events.
 func (p *poller) poll(life context.Context, n int) {
 	ctx, cancel := p.api.bounded(life)
 	defer cancel()
@@ -247,7 +247,9 @@ func (p *poller) finish() {
 func (p *poller) wantOverview(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.wanted += n
+	if p.wanted += n; p.wanted == 0 {
+		p.overview = nil // it grows old from now on
+	}
 	return p.wanted > 0
 }
 

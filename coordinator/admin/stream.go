@@ -192,7 +192,7 @@ func (s *stream) show(ctx context.Context, g changes) (more bool, err error) {
 	if !s.begun {
 		return true, s.begin(g)
 	}
-	if s.overview && g.overviews != s.overviews {
+	if s.overview && g.overview != nil && g.overviews != s.overviews {
 		s.overviews = g.overviews
 		if err := s.send(overviewMessage, g.overview); err != nil {
 			return false, err
@@ -302,5 +302,7 @@ func (s *stream) flush() error {
 		return nil
 	}
 	s.unsent = false
-	return s.control.Flush()
+	err := s.control.Flush()
+	_ = s.control.SetWriteDeadline(time.Time{}) // with HTTP/2 it would end the stream while nothing happens
+	return err
 }

@@ -28,7 +28,7 @@ type Held struct {
 	extended   chan struct{} // closed when validUntil changes
 }
 
-// newHeld returns a holding that is valid until trusted, and starts its goroutines.
+// newHeld returns a holding that is valid until validUntil, and starts its goroutines.
 func newHeld(ctx context.Context, l *Locks, row storage.Lock, validUntil time.Duration) *Held {
 	h := &Held{locks: l, row: row, validUntil: validUntil, extended: make(chan struct{})}
 	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))

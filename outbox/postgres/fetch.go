@@ -82,7 +82,7 @@ func (r *reader) readNext() error {
 	return r.c.log.session(ctx, &r.c.server, func(conn *pgx.Conn) error { return r.read(ctx, conn, i) })
 }
 
-// read reads one chunk of part i.
+// read reads one chunk of cursor row i.
 func (r *reader) read(ctx context.Context, conn *pgx.Conn, i int) error {
 	p := &r.rowReaders[i]
 	if !p.set {
@@ -149,7 +149,7 @@ func (p *rowReader) replayBound() int64 {
 	return p.replayAfter
 }
 
-// start prepares the reading of a part up to the target: the id to read from, and the messages below it
+// start prepares the reading of a cursor row up to the target: the id to read from, and the messages below it
 // that must be looked up by their transactions.
 func (r *reader) start(ctx context.Context, conn *pgx.Conn, p *rowReader) error {
 	if p.to.at == "" {

@@ -79,7 +79,10 @@ func (l *Log) locate(ctx context.Context, r *ranges.Replay) (after, upTo int64, 
 			upTo = r.UpTo
 		}
 		if !r.Until.IsZero() {
-			upTo = min(upTo, q.number(`select id from ~outbox where created_at < $1 order by id desc limit 1`, r.Until))
+			if id := q.firstSince(r.Until.Add(time.Hour)); id > 0 {
+				upTo = min(upTo, id-1) // do not read back from the end of a long log; times are nearly in the order of ids
+			}
+			upTo = min(upTo, q.number(`select id from ~outbox where id <= $2 and created_at < $1 order by id desc limit 1`, r.Until, upTo))
 		}
 		return nil
 	})

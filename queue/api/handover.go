@@ -68,10 +68,10 @@ func notYetServing(err error) bool {
 
 // handover is the state of a call that waits for the next broker.
 type handover struct {
-	f                *Forwarder
-	name             string
-	until            time.Time
-	nextBrokerPauses int // how often the next broker was looked for
+	f        *Forwarder
+	name     string
+	until    time.Time
+	attempts int // how often the next broker was looked for
 }
 
 // nextBrokerPauses are the pauses between looking for the next broker.
@@ -90,8 +90,8 @@ func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 		if ok && (next.svc != p.svc || next.generation != p.generation) {
 			return next, true
 		}
-		h.nextBrokerPauses++
-		pause := nextBrokerPauses.After(h.nextBrokerPauses)
+		h.attempts++
+		pause := nextBrokerPauses.After(h.attempts)
 		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.callerCtx, pause) != nil {
 			return p, false
 		}

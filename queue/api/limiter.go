@@ -270,6 +270,7 @@ func (a *pacedAnswer) Flush() { _ = a.FlushError() }
 func (a *pacedAnswer) FlushError() error {
 	a.pace.setDeadline()
 	err := http.NewResponseController(a.ResponseWriter).Flush()
+	_ = a.pace.on.set(time.Time{}) // with HTTP/2 a deadline also ends a stream to which nothing is written
 	a.pace = pace{on: a.pace.on}
 	return err
 }

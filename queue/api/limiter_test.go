@@ -400,3 +400,44 @@ func (p pipes) Close() error {
 }
 
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestStreamsMayBeIdleOverHTTP2 does the same over HTTP/2, where a deadline ends a stream also while nothing is written to
+// it.
+func TestStreamsMayBeIdleOverHTTP2(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := limiter(t, api.Limits{}).Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for range 5 {
+				_, err := io.WriteString(w, "data: x\n\n")
+				if err := errors.Join(err, http.NewResponseController(w).Flush()); err != nil {
+					return
+				}
+				select {
+				case <-time.After(20 * time.Second): // longer than a stalled write may take
+				case <-r.Context().Done():
+					return
+				}
+			}
+		}), nil)
+		p := pipes{make(chan net.Conn), make(chan struct{})}
+		s := &http.Server{Handler: h, ReadHeaderTimeout: time.Second, Protocols: new(http.Protocols)}
+		s.Protocols.SetUnencryptedHTTP2(true)
+		go func() { _ = s.Serve(p) }()
+		defer s.Close()
+		transport := &http.Transport{Protocols: s.Protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			p.conns <- theirs
+			return ours, nil
+		}}
+		defer transport.CloseIdleConnections()
+		answer, err := (&http.Client{Transport: transport}).Get("http://h/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if n := bytes.Count(text, []byte("data: x")); err != nil || n != 5 || answer.ProtoMajor != 2 {
+			t.Errorf("%s: %d of 5 pieces: %v", answer.Proto, n, err)
+		}
+	})
+}

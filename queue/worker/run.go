@@ -129,7 +129,7 @@ func (w *Worker) settlementOf(r *run, result []byte, err error) queue.Settlement
 // longestRetry is the limit of RetryAfter, so that a mistaken unit is not refused as absurd.
 const longestRetry = 10 * 365 * 24 * time.Hour
 
-// releaseUnknownType releases a job whose type was not sentAt for.
+// releaseUnknownType releases a job whose type was not asked for.
 func releaseUnknownType(_ context.Context, info queue.Info, _ []byte, _ <-chan struct{}) ([]byte, error) {
 	return nil, fmt.Errorf("no handler of type %q: %w", info.Type, ErrRelease)
 }

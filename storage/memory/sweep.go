@@ -45,7 +45,7 @@ func (s *Store) sweep(ctx context.Context, fence daemon.Fence, what string, step
 	return step(now), nil
 }
 
-// sweepNodes removes the oldest tombstones that ended before before, and adverts that no row names any
+// sweepNodes removes the oldest tombstones that ended before the given time, and adverts that no row names any
 // more.
 func (s *state) sweepNodes(before time.Time, limit int) int {
 	var old []*member
@@ -79,7 +79,7 @@ func (s *state) sweepAdverts() {
 }
 
 // sweepEvents removes events from the beginning of the history that exceed keep or were written
-// before before. It stops at the first event that stays, so a clock that stepped makes no gap.
+// before the given time. It stops at the first event that stays, so a clock that stepped makes no gap.
 func (s *state) sweepEvents(before time.Time, keep storage.Retention, limit int) int {
 	n := 0
 	for left := len(s.events); n < limit && left > 0 && (left > keep.MaxEvents || left > keep.MinEvents && s.events[n].At.Before(before)); left-- {
@@ -89,7 +89,7 @@ func (s *state) sweepEvents(before time.Time, keep storage.Retention, limit int)
 	return n
 }
 
-// sweepLocks removes the oldest locks that were released before before. The next holder of such a name
+// sweepLocks removes the oldest locks that were released before the given time. The next holder of such a name
 // still gets a higher number.
 func (s *state) sweepLocks(before time.Time, limit int) int {
 	var old []storage.Lock

@@ -237,6 +237,9 @@ func (t Timing) ForceAfter(drain time.Duration) time.Duration {
 // that is missing only for a moment.
 func (t Timing) RetireAfter() time.Duration { return 2 * t.NodeRegistrationTTL }
 
+// StableAfter returns how long a node that was lost twice must be a member before it gets units as any other.
+func (t Timing) StableAfter() time.Duration { return 2 * t.NodeRegistrationTTL }
+
 // Validate returns an error that names every field whose value is invalid or conflicts with another
 // field, or nil.
 func (t Timing) Validate() error {

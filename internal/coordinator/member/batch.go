@@ -4,7 +4,7 @@ import "github.com/emitd/emitd/storage"
 
 // batch bounds how many rows one call may carry. A call that fails may have been too long for its timeout, so the
 // next one carries a quarter. Each success doubles the number. Without this, a store that needs longer than the
-// timeout for a newBatch batch would never learn anything.
+// timeout for a full batch would never learn anything.
 type batch struct{ most int }
 
 // fewestInBatch is where a batch stops shrinking. A store that is too slow for so few rows counts as away.

@@ -155,7 +155,7 @@ func (m *Member) sendHeartbeat(now lease.Instant) {
 func (m *Member) noteRemoved(now lease.Instant) {
 	h := &m.heartbeats
 	if h.everAnswered && !h.sendAdvert {
-		h.returns = slices.DeleteFunc(append(h.returns, now), func(at lease.Instant) bool { return now.Sub(at) >= plan.LossMemory(2*m.t.NodeRegistrationTTL) })
+		h.returns = slices.DeleteFunc(append(h.returns, now), func(at lease.Instant) bool { return now.Sub(at) >= plan.LossMemory(m.t.StableAfter()) })
 	}
 	h.sendAdvert = true
 }

@@ -338,7 +338,7 @@ func (m *Member) planInput() plan.Input {
 	l, s := &m.leader, m.leader.snap
 	in := plan.Input{
 		Now: s.Now, RetireAfter: m.timings.longest.RetireAfter(), SettleWindow: m.t.SettleWindow, Units: s.Units,
-		StableAfter: 2 * m.timings.longest.NodeRegistrationTTL,
+		StableAfter: m.timings.longest.StableAfter(),
 		Term:        s.Term, Commands: s.Commands,
 	}
 	in.Nodes = make([]plan.Node, len(s.Nodes))

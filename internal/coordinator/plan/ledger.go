@@ -127,7 +127,10 @@ func (l *ledger) findFlapping(in *Input) {
 				lost[m.Name]++
 			}
 		case n.State == node.Live:
-			if live[m.Name] = m.RegisteredAt; recent(m.RegisteredAt) {
+			if m.RegisteredAt.After(live[m.Name]) {
+				live[m.Name] = m.RegisteredAt // of several processes with one name, the newest
+			}
+			if recent(m.RegisteredAt) {
 				lost[m.Name] += m.Returns
 			}
 		}

@@ -239,3 +239,17 @@ func TestHalfOfTheNodesFlapAtMost(t *testing.T) {
 		t.Errorf("verdicts %v", p.Verdicts)
 	}
 }
+
+// Of two processes with the name of a node that flaps, the newest counts, in whatever order they are listed.
+func TestFlappingNameOfTwoProcesses(t *testing.T) {
+	t.Parallel()
+	a := advert(daemon.Spec{ID: "a"})
+	old, newest := live("n1", a).born(time.Hour), live("n1", a).born(time.Second)
+	newest.Member.Incarnation, newest.Member.Returns = "i-n1-2", 2
+	for _, pair := range [][]Node{{old, newest}, {newest, old}} {
+		p := Make(Input{Now: epoch, StableAfter: 10 * time.Second, Nodes: append(pair, live("n2", a), live("n3", a))})
+		if len(p.Verdicts) != 1 || !p.Verdicts[0].Until.Equal(epoch.Add(9*time.Second)) {
+			t.Errorf("verdicts %v", p.Verdicts)
+		}
+	}
+}

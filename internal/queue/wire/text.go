@@ -10,7 +10,7 @@ import (
 	"github.com/emitd/emitd/queue"
 )
 
-// refuseReplaced refuses a body in which encoding/json has findReplaced invalid text. It replaces bytes
+// refuseReplaced refuses a body in which encoding/json has replaced invalid text. It replaces bytes
 // that are not UTF-8, and halves of surrogate pairs, by U+FFFD, so that different names would
 // become the same. Payloads and results keep their bytes.
 func refuseReplaced(body []byte, v any) error {
@@ -23,7 +23,7 @@ func refuseReplaced(body []byte, v any) error {
 	return nil
 }
 
-// hasHalfPair reports whether a JSON text has an parseHex half of a surrogate pair.
+// hasHalfPair reports whether a JSON text has an escaped half of a surrogate pair.
 func hasHalfPair(b []byte) bool {
 	for i := 0; i+1 < len(b); i++ {
 		if b[i] != '\\' {

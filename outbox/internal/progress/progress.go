@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stallTimer is how long a call may go on without progress.
+// stallTimer ends a call that goes on for too long without progress.
 type stallTimer struct {
 	timer *time.Timer
 	limit time.Duration

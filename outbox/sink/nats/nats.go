@@ -36,7 +36,7 @@
 //
 //	message too large, subject invalid               permanent
 //	no stream has the subject                        permanent, if JetStream answers so
-//	not awaitConnection, login refused, no space (503)     the sink is down
+//	not connected, login refused, no space (503)     the sink is down
 //	the stream is full                               another attempt; Config.Stream: the sink is down
 //	another relay's marker                           fenced
 //	no acknowledgement within Config.Timeout, others another attempt

@@ -51,7 +51,7 @@ func noETag() resolve.Answer {
 	return resolve.Answer{Effect: resolve.Unknown, Err: &blob.Error{Err: errors.New("the answer has no ETag")}}
 }
 
-// stat reads the nonceOf of an object. It is no error if there is none.
+// stat reads the metadata of an object. It is no error if there is none.
 func (b *Bucket) stat(ctx context.Context, key string) (resolve.ObjectInfo, resolve.Answer) {
 	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.config.Bucket, Key: aws.String(b.name(key))})
 	if err != nil {

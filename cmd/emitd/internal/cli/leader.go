@@ -153,32 +153,21 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 }
 
 func (a *app) releaseCommand() *cobra.Command {
-	o := order{kind: daemon.CommandRelease}
-	cmd := &cobra.Command{
-		Use: "release", Short: "Release the brake: take over from the nodes that look dead",
-		Long: "Release the brake. It holds while more than half of the nodes look dead at once, because then the cause is more likely\n" +
-			"the network than the nodes. If you know that they are dead, the others need not wait: what the dead nodes ran goes to\n" +
+	cmd := a.clusterWideCommand(daemon.CommandRelease, "Release the brake: take over from the nodes that look dead",
+		"Release the brake. It holds while more than half of the nodes look dead at once, because then the cause is more likely\n"+
+			"the network than the nodes. If you know that they are dead, the others need not wait: what the dead nodes ran goes to\n"+
 			"the others as soon as each has been silent for node_registration_ttl.",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.timeoutGiven = cmd.Flags().Changed("timeout")
-			return a.withCluster(cmd.Context(), false, func(ctx context.Context, c *cluster) error {
-				l := c.status().Leader
-				if l == nil {
-					return fault.New(fault.NoLeader, "cluster %s has no leader, so no brake holds", c.cfg.Cluster)
-				}
-				if !o.dryRun {
-					if err := a.confirm("the nodes that look dead lose their units to the others"); err != nil {
-						return err
-					}
-				}
-				return a.carryOut(ctx, c, o, daemon.CommandArgs{}, l.Node)
-			})
-		},
-	}
-	o.flags(cmd.Flags())
+		func(c *cluster, dryRun bool) error {
+			switch {
+			case c.status().Leader == nil:
+				return fault.New(fault.NoLeader, "cluster %s has no leader, so no brake holds", c.cfg.Cluster)
+			case dryRun:
+				return nil
+			}
+			return a.confirm("the nodes that look dead lose their units to the others")
+		})
 	cmd.Flags().BoolVarP(&a.yes, "yes", "y", false, "do not ask for confirmation")
-	return a.outputFlag(cmd)
+	return cmd
 }
 
 // submitEvery is how often a command is submitted again.

@@ -80,24 +80,33 @@ func forNode(kind daemon.CommandKind) bool {
 	return false
 }
 
-// rebalanceCommand makes the command to make loads even, which is about no node and no unit.
-func (a *app) rebalanceCommand() *cobra.Command {
-	o := order{kind: daemon.CommandRebalance}
+// clusterWideCommand makes the subcommand for a kind of command about no node and no unit. Before the command is shown or
+// given, permit may refuse it.
+func (a *app) clusterWideCommand(kind daemon.CommandKind, short, long string, permit func(c *cluster, dryRun bool) error) *cobra.Command {
+	o := order{kind: kind}
 	cmd := &cobra.Command{
-		Use: "rebalance", Short: "Move units until the loads are even, as after a node has joined",
-		Long: "Move units until the loads are even. The leader does so by itself after nodes have joined, left or returned, but not\n" +
-			"after failures and operators' moves. It moves at most coordinator.max_moves_per_round units at a time. The command\n" +
-			"returns when no further move would make the loads more even.",
-		Args: noArgs,
+		Use: kind.Verb(), Short: short, Long: long, Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.timeoutGiven = cmd.Flags().Changed("timeout")
-			return a.withCluster(cmd.Context(), true, func(ctx context.Context, c *cluster) error {
-				return a.carryOut(ctx, c, o, daemon.CommandArgs{}, "the cluster")
+			// The context of the read ends with --timeout, and the command may take longer.
+			return a.withCluster(cmd.Context(), true, func(_ context.Context, c *cluster) error {
+				if err := permit(c, o.dryRun); err != nil {
+					return err
+				}
+				return a.carryOut(cmd.Context(), c, o, daemon.CommandArgs{}, "cluster "+c.cfg.Cluster)
 			})
 		},
 	}
 	o.flags(cmd.Flags())
 	return a.outputFlag(cmd)
+}
+
+func (a *app) rebalanceCommand() *cobra.Command {
+	return a.clusterWideCommand(daemon.CommandRebalance, "Move units until the loads are even, as after a node has joined",
+		"Move units until the loads are even. The leader does so by itself after nodes have joined, left or returned, but not\n"+
+			"after failures and operators' moves. It moves at most coordinator.max_moves_per_round units at a time. The command\n"+
+			"returns when no further move would make the loads more even.",
+		func(*cluster, bool) error { return nil })
 }
 
 func (a *app) operate(ctx context.Context, o order, subject string) error {

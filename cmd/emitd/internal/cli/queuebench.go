@@ -166,7 +166,7 @@ func (r *benchRun) cycle(ctx context.Context, worker string) {
 	for i := range jobs {
 		jobs[i] = queue.Job{Type: benchType, Payload: r.payload}
 	}
-	cycles := time.Now()
+	began := time.Now()
 	if !r.call(0, func() error { return r.calls.submit(ctx, jobs) }) {
 		return
 	}
@@ -187,15 +187,15 @@ func (r *benchRun) cycle(ctx context.Context, worker string) {
 		r.mu.Unlock()
 	}
 	r.mu.Lock()
-	r.took[3] = append(r.took[3], time.Since(cycles))
+	r.took[3] = append(r.took[3], time.Since(began))
 	r.mu.Unlock()
 }
 
 // call measures one call of a kind and reports whether it succeeded.
 func (r *benchRun) call(kind int, do func() error) bool {
-	cycles := time.Now()
+	began := time.Now()
 	err := do()
-	took := time.Since(cycles)
+	took := time.Since(began)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {

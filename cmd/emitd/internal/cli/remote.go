@@ -71,7 +71,7 @@ func (a *app) remote() (*remote, error) {
 	if u.Scheme == "https" && secured == nil {
 		secured = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
-	r := &remote{base: strings.TrimSuffix(base, "/") + "/api/v1", http: &http.Client{Transport: &http.Transport{TLSClientConfig: secured}}}
+	r := &remote{base: strings.TrimSuffix(base, "/") + "/api/v1", http: &http.Client{Transport: &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true}}}
 	r.token, err = a.bearer(u.Host)
 	return r, err
 }

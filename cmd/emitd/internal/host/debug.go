@@ -24,12 +24,12 @@ func (h *host) debug(w http.ResponseWriter, _ *http.Request) {
 	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 1); err != nil { // 1: stacks without values of arguments
 		stacks.WriteString(err.Error())
 	}
-	out.Goroutines = stacks.String()
+	out.Goroutines = h.Config.Redact(stacks.String()) // before JSON escapes it; the settings have no secrets
 	text, err := json.Marshal(out)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write([]byte(h.Config.Redact(string(text))))
+	_, _ = w.Write(text)
 }

@@ -48,30 +48,12 @@ const Forwarded = "Emitd-Forwarded"
 // mostAnswer bounds an answer in bytes.
 const mostAnswer = 64 << 20
 
-// problem is a refusal in JSON.
-type problem struct {
-	Status int        `json:"status"`
-	Title  string     `json:"title"`
-	Detail string     `json:"detail"`
-	Code   fault.Code `json:"code"`
-	Hint   string     `json:"hint,omitempty"`
-}
-
-const problemType = "application/problem+json"
-
 // Refuse answers a call with a fault.
 func Refuse(w http.ResponseWriter, f *fault.Fault) {
-	entry, _ := fault.Lookup(f.Code)
-	status := map[int]int{
-		fault.ExitUsage: http.StatusBadRequest, fault.ExitNotFound: http.StatusNotFound, fault.ExitUnreachable: http.StatusBadGateway,
-		fault.ExitConflict: http.StatusConflict, fault.ExitDegraded: http.StatusServiceUnavailable,
-	}[entry.Exit]
-	if status == 0 {
-		status = http.StatusInternalServerError
-	}
-	w.Header().Set("Content-Type", problemType)
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(problem{status, entry.Title, f.What, f.Code, f.Advice()})
+	p := f.Problem(0)
+	w.Header().Set("Content-Type", fault.ProblemType)
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(p)
 }
 
 // Caller calls nodes.
@@ -131,10 +113,10 @@ func cause(err error) error {
 
 // refusal returns the fault of an answer.
 func refusal(addr string, answer *http.Response, body []byte) error {
-	var p problem
-	if answer.Header.Get("Content-Type") == problemType && json.Unmarshal(body, &p) == nil {
+	var p fault.Problem
+	if answer.Header.Get("Content-Type") == fault.ProblemType && json.Unmarshal(body, &p) == nil {
 		if _, ok := fault.Lookup(p.Code); ok {
-			return &fault.Fault{Code: p.Code, What: p.Detail, Do: p.Hint}
+			return &fault.Fault{Code: p.Code, What: p.Detail, Why: p.Why, Do: p.Hint}
 		}
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
