@@ -36,12 +36,14 @@ func last(t *testing.T, store *memory.Store) daemon.Event {
 func TestDrainWaitsForAScheduledCommand(t *testing.T) {
 	t.Parallel()
 	store, file := memory.Open(memory.Config{}), filepath.Join(t.TempDir(), "go")
-	r := scheduled(t, store, sh(`trap 'echo signalled' TERM; echo "due $EMITD_DUE"; while [ ! -e `+file+` ]; do sleep 0.05; done; echo done`))
+	r := scheduled(t, store, sh(`trap 'echo signalled' TERM; echo "due $EMITD_DUE"; for i in 1 2 3 4 5; do sleep 0.05; echo "round $i"; done; while [ ! -e `+file+` ]; do sleep 0.05; done; echo done`))
 	due, err := time.Parse(time.RFC3339, r.after(t, "stdout: due "))
 	if err != nil || time.Since(due).Abs() > time.Minute {
 		t.Errorf("due %v, %v", due, err)
 	}
+	r.after(t, "stdout: round 1")
 	r.a.BeginDrain()
+	r.after(t, "stdout: round 5") // time for a signal to arrive, if one was sent
 	r.mustNotReturn(t)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
