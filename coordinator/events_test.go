@@ -141,19 +141,19 @@ func TestEventsThatAreGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told error
+	var reported error
 	var got []int64
 	for e, err := range c.Events(t.Context(), 3) {
 		if err != nil {
-			told = err
+			reported = err
 			continue
 		}
 		if got = append(got, e.Seq); len(got) == 10 {
 			break
 		}
 	}
-	if !errors.Is(told, coordinator.ErrEventsGone) || got[0] != 11 || got[9] != 20 {
-		t.Errorf("told %v, got %v", told, got)
+	if !errors.Is(reported, coordinator.ErrEventsGone) || got[0] != 11 || got[9] != 20 {
+		t.Errorf("told %v, got %v", reported, got)
 	}
 }
 

@@ -99,11 +99,11 @@ func TestManyReadinessProbesAreOneQuestion(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, taps := tapped(t, coordinatortest.Config{})
 		c.Elect()
-		var asked atomic.Int32
+		var requested atomic.Int32
 		goOn := make(chan struct{})
 		taps[0].set(func(_ context.Context, op string, _ any, _ error) error {
 			if op == "events" {
-				asked.Add(1)
+				requested.Add(1)
 				<-goOn
 			}
 			return storage.ErrUnavailable
@@ -114,8 +114,8 @@ func TestManyReadinessProbesAreOneQuestion(t *testing.T) {
 			go func() { results.add(ok(c.Node(0).Ready(t.Context()))) }()
 		}
 		advance(100 * time.Millisecond)
-		if asked.Load() != 1 {
-			t.Errorf("50 probes asked %d questions", asked.Load())
+		if requested.Load() != 1 {
+			t.Errorf("50 probes asked %d questions", requested.Load())
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()

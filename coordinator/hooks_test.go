@@ -47,7 +47,7 @@ func recording(r *record[string]) coordinator.Hooks {
 }
 
 // All nine hooks are called, once per event and in order.
-func TestHooksTellTheStory(t *testing.T) {
+func TestHooksReportEachStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var seen record[string]
 		c := hooked(t, 1, recording(&seen))
@@ -377,10 +377,10 @@ func TestLastWords(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var mu sync.Mutex
-		said := ""
+		printed := ""
 		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 1, Configure: func(_ int, cfg *coordinator.Config) {
 			cfg.Logger = slog.New(slog.NewTextHandler(&locked{mu: &mu, b: &log}, nil)).WithGroup("app").With("x", 1)
-			cfg.Exit = func(int) { mu.Lock(); said = log.String(); mu.Unlock() }
+			cfg.Exit = func(int) { mu.Lock(); printed = log.String(); mu.Unlock() }
 		}})
 		hangs := make(chan struct{})
 		c.Register(daemon.Spec{ID: "acme:hangs", OnAbandoned: "exit"}, daemon.AgentFunc(func(context.Context, *daemon.Assignment) error {
@@ -393,8 +393,8 @@ func TestLastWords(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if !strings.Contains(said, "run is abandoned") || !strings.Contains(said, "app.unit=acme:hangs/0") {
-			t.Errorf("the log said before the end:\n%s", said)
+		if !strings.Contains(printed, "run is abandoned") || !strings.Contains(printed, "app.unit=acme:hangs/0") {
+			t.Errorf("the log said before the end:\n%s", printed)
 		}
 		close(hangs)
 	})

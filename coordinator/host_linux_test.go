@@ -115,7 +115,7 @@ func TestLockFile(t *testing.T) {
 }
 
 // The watcher checks other processes of this boot and namespace, and stops once the store knows.
-func TestWitness(t *testing.T) {
+func TestEvidenceOfAnEnd(t *testing.T) {
 	t.Parallel()
 	own := node.Host{BootID: "b", PID: 1, Start: "1"}
 	w := newExitWatcher(node.Identity{Incarnation: "self"}, own)

@@ -15,15 +15,15 @@ import (
 // throne is a leadership alone, with what it posts and publishes.
 type throne struct {
 	*leadership
-	posted []member.Input
-	told   []Transition
+	posted   []member.Input
+	reported []Transition
 }
 
 func newThrone() *throne {
 	began := time.Now()
 	th := &throne{leadership: newLeadership(func() lease.Instant { return lease.Instant(time.Since(began) + time.Hour) }, 25*time.Millisecond)}
 	th.post = func(in member.Input) { th.posted = append(th.posted, in) }
-	th.notify = func(_ *leaderTerm, t Transition) { th.told = append(th.told, t) }
+	th.notify = func(_ *leaderTerm, t Transition) { th.reported = append(th.reported, t) }
 	th.newEntered = func() []chan struct{} { return nil }
 	return th
 }
@@ -71,10 +71,10 @@ func TestWatchdog(t *testing.T) {
 		if !errors.As(context.Cause(ctx), &lost) || lost.Reason != node.ValidityEnded || lost.Term.Number != 1 {
 			t.Errorf("cause: %v", context.Cause(ctx))
 		}
-		if len(th.posted) != 1 || len(th.told) != 2 {
-			t.Errorf("posted %v, told %v", th.posted, th.told)
+		if len(th.posted) != 1 || len(th.reported) != 2 {
+			t.Errorf("posted %v, told %v", th.posted, th.reported)
 		}
-		if r := th.end(1, node.ValidityEnded); r == nil || len(th.told) != 2 {
+		if r := th.end(1, node.ValidityEnded); r == nil || len(th.reported) != 2 {
 			t.Error("the loop's own loss is published twice, or its term is forgotten")
 		}
 		if th.end(7, node.Replaced) != nil {

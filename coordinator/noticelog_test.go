@@ -19,22 +19,22 @@ func TestAfterIsTheOutage(t *testing.T) {
 	var out bytes.Buffer
 	j := newNoticeLog(&Coordinator{log: slog.New(slog.NewTextHandler(&out, nil))})
 	now := lease.Instant(2131505910886) // the machine's clock: 35 minutes after its start
-	said := func(n member.Notice) string {
+	printed := func(n member.Notice) string {
 		out.Reset()
 		j.notice(now, n)
 		return out.String()
 	}
-	if text := said(member.Notice{Kind: member.HeartbeatRecovered}); !strings.Contains(text, "succeeds again") || strings.Contains(text, "after=") {
+	if text := printed(member.Notice{Kind: member.HeartbeatRecovered}); !strings.Contains(text, "succeeds again") || strings.Contains(text, "after=") {
 		t.Errorf("without a failure before: %s", text)
 	}
 	for range 2 { // the second outage is counted from its own beginning
-		said(member.Notice{Kind: member.HeartbeatFailed, Err: errors.New("refused")})
+		printed(member.Notice{Kind: member.HeartbeatFailed, Err: errors.New("refused")})
 		now = now.Add(3 * time.Second)
-		if text := said(member.Notice{Kind: member.HeartbeatFailed, Err: errors.New("refused")}); !strings.Contains(text, "for=3s") {
+		if text := printed(member.Notice{Kind: member.HeartbeatFailed, Err: errors.New("refused")}); !strings.Contains(text, "for=3s") {
 			t.Errorf("the second failure: %s", text)
 		}
 		now = now.Add(4 * time.Second)
-		if text := said(member.Notice{Kind: member.HeartbeatRecovered}); !strings.Contains(text, "after=7s") {
+		if text := printed(member.Notice{Kind: member.HeartbeatRecovered}); !strings.Contains(text, "after=7s") {
 			t.Errorf("after the outage: %s", text)
 		}
 		now = now.Add(time.Hour)

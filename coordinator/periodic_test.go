@@ -93,16 +93,16 @@ func TestPeriodicCallOfAKilledNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var told []string
+		var reported []string
 		for _, e := range page.Events {
 			if kind, ok := strings.CutPrefix(string(e.Kind), "periodic."); ok {
-				told = append(told, kind+" "+e.Node)
+				reported = append(reported, kind+" "+e.Node)
 			}
 		}
 		a, b := fmt.Sprint("node-", first), fmt.Sprint("node-", 1-first)
 		want := []string{"scheduled " + a, "started " + a, "failed " + b, "started " + b, "ended " + b}
-		if fmt.Sprint(told) != fmt.Sprint(want) {
-			t.Errorf("events %v, want %v", told, want)
+		if fmt.Sprint(reported) != fmt.Sprint(want) {
+			t.Errorf("events %v, want %v", reported, want)
 		}
 	})
 }

@@ -29,10 +29,10 @@ func TestRegisterRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		name  string
-		spec  daemon.Spec
-		agent daemon.Agent
-		says  string
+		name    string
+		spec    daemon.Spec
+		agent   daemon.Agent
+		message string
 	}{
 		{"empty id", daemon.Spec{}, worker, "daemon id is empty"},
 		{"long id", daemon.Spec{ID: daemon.ID(strings.Repeat("x", 200))}, worker, "200 characters"},
@@ -44,8 +44,8 @@ func TestRegisterRefuses(t *testing.T) {
 		{"never due", daemon.Spec{ID: "acme:x"}, daemon.Cron("0 0 30 2 *", nothing), "never comes"},
 		{"always due", daemon.Spec{ID: "acme:x"}, daemon.Every(0, nothing), "the interval is 0s"},
 	} {
-		if err := c.Register(tc.spec, tc.agent); err == nil || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v, want %q in it", tc.name, err, tc.says)
+		if err := c.Register(tc.spec, tc.agent); err == nil || !strings.Contains(err.Error(), tc.message) {
+			t.Errorf("%s: %v, want %q in it", tc.name, err, tc.message)
 		}
 	}
 	if err := c.RegisterBuiltin(daemon.Spec{ID: "acme:x"}, worker); err == nil {
@@ -170,8 +170,8 @@ func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	store := memory.Open(memory.Config{})
 	for name, tc := range map[string]struct {
-		cfg  coordinator.Config
-		says []string
+		cfg     coordinator.Config
+		message []string
 	}{
 		"several": {
 			coordinator.Config{Profile: "slow", Capacity: -1, Node: node.Identity{ID: "one"}},
@@ -187,7 +187,7 @@ func TestConfigIsChecked(t *testing.T) {
 		},
 	} {
 		_, err := coordinator.New(store, tc.cfg)
-		for _, want := range tc.says {
+		for _, want := range tc.message {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q in it", name, err, want)
 			}

@@ -266,7 +266,7 @@ func TestStuckLoop(t *testing.T) {
 }
 
 // Validity ends at the exact instant even if only Leadership reads the clock.
-func TestLeadershipLooksAtTheClock(t *testing.T) {
+func TestLeadershipReadsTheClock(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		began := time.Now()
 		var stick atomic.Bool

@@ -68,13 +68,13 @@ func TestEveryProgressIsSeen(t *testing.T) {
 	}
 }
 
-func TestRefusedTellsTheNode(t *testing.T) {
+func TestRefusedNotifiesTheNode(t *testing.T) {
 	t.Parallel()
-	var told int64
-	a := daemon.NewAssignment(daemon.Fence{Generation: 9}, 42, "n1", func(held int64) { told = held })
+	var reported int64
+	a := daemon.NewAssignment(daemon.Fence{Generation: 9}, 42, "n1", func(held int64) { reported = held })
 	a.ReportRefused(12)
-	if told != 12 {
-		t.Errorf("told %d", told)
+	if reported != 12 {
+		t.Errorf("told %d", reported)
 	}
 	assignment().ReportRefused(12) // without a function to call
 }

@@ -26,7 +26,7 @@ func TestLifecycle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	var at daemon.State
 	lines := bufio.NewScanner(file)
 	for n := 1; lines.Scan(); n++ {
@@ -40,7 +40,7 @@ func TestLifecycle(t *testing.T) {
 			at = check(t, n, at, daemon.Step(words[0]), words[2])
 		case len(words) == 4: // state step -> …
 			check(t, n, daemon.State(words[0]), daemon.Step(words[1]), words[3])
-			told[words[0]+" "+words[1]] = true
+			reported[words[0]+" "+words[1]] = true
 		default:
 			t.Fatalf("line %d is not understood: %s", n, text)
 		}
@@ -50,7 +50,7 @@ func TestLifecycle(t *testing.T) {
 	}
 	for _, s := range states {
 		for _, step := range steps {
-			if !told[string(s)+" "+string(step)] {
+			if !reported[string(s)+" "+string(step)] {
 				t.Errorf("the table does not tell of %s %s", s, step)
 			}
 		}

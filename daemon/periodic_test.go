@@ -359,8 +359,8 @@ func TestPeriodicValidate(t *testing.T) {
 	t.Parallel()
 	do := func(context.Context, *daemon.Assignment, time.Time) error { return nil }
 	for _, c := range []struct {
-		p    *daemon.Periodic
-		says string
+		p       *daemon.Periodic
+		message string
 	}{
 		{daemon.Every(time.Second, do), ""},
 		{daemon.Cron("@daily", do), ""},
@@ -378,8 +378,8 @@ func TestPeriodicValidate(t *testing.T) {
 		{&daemon.Periodic{Interval: time.Hour, Attempts: -1, Do: do}, "want 1 or more"},
 	} {
 		err := c.p.Validate()
-		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
-			t.Errorf("%+v: %v, want %q", c.p, err, c.says)
+		if c.message == "" && err != nil || c.message != "" && (err == nil || !strings.Contains(err.Error(), c.message)) {
+			t.Errorf("%+v: %v, want %q", c.p, err, c.message)
 		}
 	}
 }

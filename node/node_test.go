@@ -26,7 +26,7 @@ func gone(incarnation, reason string) node.Member {
 	return m
 }
 
-func told(changes []node.Change) string {
+func reported(changes []node.Change) string {
 	var out []string
 	for _, c := range changes {
 		text := fmt.Sprintf("%s %s", c.Member.Incarnation, c.Kind)
@@ -62,7 +62,7 @@ func TestDiff(t *testing.T) {
 	} {
 		t.Run(tt.story, func(t *testing.T) {
 			t.Parallel()
-			if got := told(node.Diff(tt.old, tt.new)); got != tt.want {
+			if got := reported(node.Diff(tt.old, tt.new)); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -105,12 +105,12 @@ func TestDiffCatchesUp(t *testing.T) {
 			}
 		}
 		if fmt.Sprint(have) != fmt.Sprint(want) {
-			t.Fatalf("after %s: %v, want %v", told(changes), have, want)
+			t.Fatalf("after %s: %v, want %v", reported(changes), have, want)
 		}
 		slices.Reverse(old)
 		slices.Reverse(fresh)
-		if again := told(node.Diff(old, fresh)); again != told(changes) {
-			t.Fatalf("another order of lists gives %s, not %s", again, told(changes))
+		if again := reported(node.Diff(old, fresh)); again != reported(changes) {
+			t.Fatalf("another order of lists gives %s, not %s", again, reported(changes))
 		}
 	})
 }

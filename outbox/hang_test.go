@@ -201,9 +201,9 @@ func TestNothingAnswers(t *testing.T) {
 	})
 }
 
-// TestDownAsItTurnsOut tests a sink that reports that it is down only while the relay searches for the
+// TestDownIsFoundOutLater tests a sink that reports that it is down only while the relay searches for the
 // keys that hang. The sink must count as down, and no key is parked.
-func TestDownAsItTurnsOut(t *testing.T) {
+func TestDownIsFoundOutLater(t *testing.T) {
 	bubble(t, func(s *stage) {
 		s.partial(8, time.Millisecond, func(outbox.Row) bool { return false })
 		var calls, together atomic.Int64

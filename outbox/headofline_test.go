@@ -134,12 +134,12 @@ func TestLanesArePaced(t *testing.T) {
 		const keys = 320
 		var up atomic.Bool
 		var mu sync.Mutex
-		var asked []time.Time
+		var requested []time.Time
 		s.log.takes = func(call string) time.Duration {
 			mu.Lock()
 			defer mu.Unlock()
 			if call == "due" {
-				asked = append(asked, time.Now())
+				requested = append(requested, time.Now())
 			}
 			return time.Millisecond
 		}
@@ -157,8 +157,8 @@ func TestLanesArePaced(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			shortest = time.Hour
-			for i := 1; i < len(asked); i++ {
-				if gap := asked[i].Sub(asked[i-1]); gap < 500*time.Millisecond { // otherwise the next wave has begun
+			for i := 1; i < len(requested); i++ {
+				if gap := requested[i].Sub(requested[i-1]); gap < 500*time.Millisecond { // otherwise the next wave has begun
 					shortest, longest = min(shortest, gap), max(longest, gap)
 				}
 			}
@@ -170,7 +170,7 @@ func TestLanesArePaced(t *testing.T) {
 		}
 		up.Store(true)
 		mu.Lock()
-		asked = nil
+		requested = nil
 		mu.Unlock()
 		s.after(5 * time.Second)
 		if _, longest := spans(); longest > 8*time.Millisecond || len(s.came()) != keys {

@@ -29,7 +29,7 @@ type memSub struct {
 	lanes   map[string]*memLane // by key, or by seq
 	dead    []outbox.Outcome
 	paused  bool
-	trouble []string // each text that was stored
+	faults  []string // each text that was stored
 }
 
 type memLane struct {
@@ -240,7 +240,7 @@ func (c *memCursor) SetProblem(_ context.Context, text string) error {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	if c.rev == c.s.rev {
-		c.s.trouble = append(c.s.trouble, text)
+		c.s.faults = append(c.s.faults, text)
 	}
 	return c.l.refuse("trouble")
 }

@@ -238,7 +238,7 @@ func TestPolicies(t *testing.T) {
 				if lane := sub.lanes["key a"]; (lane != nil) != c.held || lane != nil && (!lane.held || len(lane.rows) != 2) {
 					t.Errorf("the lane is %+v", lane)
 				}
-				if told := len(letters) == 1; told != (c.policy != outbox.Hold) {
+				if reported := len(letters) == 1; reported != (c.policy != outbox.Hold) {
 					t.Errorf("hook: %q", letters)
 				}
 			})
@@ -267,12 +267,12 @@ func TestSinkDown(t *testing.T) {
 			t.Errorf("%d calls in a minute to a sink that is down", s.calls)
 		}
 		s.mu.Unlock()
-		if got, want := s.log.sub("sub").trouble, []string{"connection refused: sink is down"}; !slices.Equal(got, want) {
+		if got, want := s.log.sub("sub").faults, []string{"connection refused: sink is down"}; !slices.Equal(got, want) {
 			t.Errorf("the trouble noted is %q, want %q", got, want)
 		}
 		up.Store(true)
 		s.after(2 * time.Minute)
-		if got := s.log.sub("sub").trouble; len(got) != 2 || got[1] != "" {
+		if got := s.log.sub("sub").faults; len(got) != 2 || got[1] != "" {
 			t.Errorf("the trouble noted is %q, want that it is over", got)
 		}
 		if len(s.came()) != 20 || len(s.log.sub("sub").lanes) > 0 {
@@ -547,16 +547,16 @@ func TestUnknownUnit(t *testing.T) {
 	})
 }
 
-// TestRandomTrouble uses a log and a sink that fail at random and runs that end at random. Every message
+// TestRandomFailures uses a log and a sink that fail at random and runs that end at random. Every message
 // must come, each key in order, and every repetition must be explained by an interruption.
-func TestRandomTrouble(t *testing.T) {
+func TestRandomFailures(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { bubble(t, func(s *stage) { trouble(s, seed) }) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { bubble(t, func(s *stage) { faults(s, seed) }) })
 	}
 }
 
-func trouble(s *stage, seed uint64) {
+func faults(s *stage, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var dice sync.Mutex
 	roll := func(n int) int {

@@ -63,8 +63,8 @@ func TestSkippedForNothing(t *testing.T) {
 	})
 }
 
-// TestSinkAsksForRest checks that a sink that is down and asks for a pause gets it, but at most an hour.
-func TestSinkAsksForRest(t *testing.T) {
+// TestSinkRequestsAPause checks that a sink that is down and asks for a pause gets it, but at most an hour.
+func TestSinkRequestsAPause(t *testing.T) {
 	for after, want := range map[time.Duration][2]time.Duration{
 		10 * time.Minute:     {10 * time.Minute, 11 * time.Minute},
 		30 * 24 * time.Hour:  {time.Hour, 61 * time.Minute},

@@ -99,8 +99,8 @@ func request(t *testing.T, method, path, body string, header ...string) *http.Re
 	return r
 }
 
-// ask makes a call, and decodes the answer into to unless that is nil.
-func ask(t *testing.T, h http.Handler, r *http.Request, to any) *httptest.ResponseRecorder {
+// do makes a call, and decodes the answer into to unless that is nil.
+func do(t *testing.T, h http.Handler, r *http.Request, to any) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -126,7 +126,7 @@ func TestEveryCall(t *testing.T) {
 			}
 		})
 		order := func(body string) *http.Request { return request(t, "POST", root+"/commands", body) }
-		if w := ask(t, a, order(`{"kind": "node.cordon", "node": "b", "reason": "new kernel", "actor": "alice"}`), nil); w.Code != 200 {
+		if w := do(t, a, order(`{"kind": "node.cordon", "node": "b", "reason": "new kernel", "actor": "alice"}`), nil); w.Code != 200 {
 			t.Fatal(w.Code, w.Body)
 		}
 		examples := map[string][]*http.Request{
@@ -181,7 +181,7 @@ func TestEveryCall(t *testing.T) {
 				t.Errorf("%s %s has no example", o.method, o.path)
 			}
 			for _, r := range examples[o.name] {
-				d.check(t, o, r, ask(t, a, r, nil))
+				d.check(t, o, r, do(t, a, r, nil))
 			}
 		}
 		if len(examples) != len(operations()) {
@@ -407,7 +407,7 @@ func TestRefusals(t *testing.T) {
 			{post(`{"kind": "node.cordon", "node": "a"}`, "Origin", "https://evil.example"), 403, "E1401", "origin"},
 		} {
 			var p fault.Problem
-			w := ask(t, a, tc.r, &p)
+			w := do(t, a, tc.r, &p)
 			if w.Code != tc.status || p.Status != tc.status || string(p.Code) != tc.code || !strings.Contains(p.Detail, tc.detail) || p.Hint == "" {
 				t.Errorf("%s %.80s: %d %s, want %d %s with %q", tc.r.Method, tc.r.URL, w.Code, w.Body, tc.status, tc.code, tc.detail)
 			}
@@ -481,7 +481,7 @@ func TestShared(t *testing.T) {
 		a := api(t, store)
 		done := make(chan int)
 		for range 50 {
-			go func() { done <- ask(t, a, request(t, "GET", root+"/nodes/b", ""), nil).Code }()
+			go func() { done <- do(t, a, request(t, "GET", root+"/nodes/b", ""), nil).Code }()
 		}
 		for range 50 {
 			if code := <-done; code != 200 {
@@ -494,15 +494,15 @@ func TestShared(t *testing.T) {
 		store.slow = 0 // a command then takes less time than a read counts for
 		time.Sleep(stateAge + time.Millisecond)
 		var before, after nodeAnswer
-		ask(t, a, request(t, "GET", root+"/nodes/b", ""), &before)
-		ask(t, a, request(t, "POST", root+"/commands", `{"kind": "node.cordon", "node": "b"}`), nil)
-		ask(t, a, request(t, "GET", root+"/nodes/b", ""), &after)
+		do(t, a, request(t, "GET", root+"/nodes/b", ""), &before)
+		do(t, a, request(t, "POST", root+"/commands", `{"kind": "node.cordon", "node": "b"}`), nil)
+		do(t, a, request(t, "GET", root+"/nodes/b", ""), &after)
 		if len(before.Node.Orders) != 0 || len(after.Node.Orders) != 1 {
 			t.Errorf("the cordon is not seen: %+v, %+v", before.Node, after.Node)
 		}
 		reads := store.snapshots
 		time.Sleep(stateAge + time.Millisecond)
-		ask(t, a, request(t, "GET", root+"/nodes/b", ""), nil)
+		do(t, a, request(t, "GET", root+"/nodes/b", ""), nil)
 		if store.snapshots != reads+1 {
 			t.Errorf("a read of %v ago is used", stateAge)
 		}
@@ -525,12 +525,12 @@ func (p periodic) UnitStates(context.Context, daemon.Unit) ([]daemon.UnitState, 
 func TestSchedules(t *testing.T) {
 	inCluster(t, func(t *testing.T, store storage.Store) {
 		var units unitPage
-		ask(t, api(t, periodic{Store: store}), request(t, "GET", root+"/units?daemon=acme:reports", ""), &units)
+		do(t, api(t, periodic{Store: store}), request(t, "GET", root+"/units?daemon=acme:reports", ""), &units)
 		if len(units.Units) != 3 || units.Units[0].Schedule != nil || units.Units[1].Schedule == nil || units.Units[1].Schedule.Schedule != "0 3 * * *" {
 			t.Errorf("%+v", units.Units)
 		}
 		var s view.Status
-		ask(t, api(t, periodic{Store: store, broken: storage.ErrUnavailable}), request(t, "GET", root+"/status", ""), &s)
+		do(t, api(t, periodic{Store: store, broken: storage.ErrUnavailable}), request(t, "GET", root+"/status", ""), &s)
 		if len(s.Attention) != 1 || !strings.Contains(s.Attention[0].Text, "schedules") {
 			t.Errorf("%+v", s.Attention)
 		}

@@ -26,7 +26,7 @@ func give(t *testing.T, a *API, body string, header ...string) (int, commandAnsw
 		commandAnswer
 		fault.Problem
 	}
-	w := ask(t, a, request(t, "POST", root+"/commands", body, header...), &answer)
+	w := do(t, a, request(t, "POST", root+"/commands", body, header...), &answer)
 	return w.Code, answer.commandAnswer, answer.Problem
 }
 
@@ -62,14 +62,14 @@ func TestCommands(t *testing.T) {
 			t.Fatalf("%d %+v", code, drain)
 		}
 		var open commandPage
-		if ask(t, a, request(t, "GET", root+"/commands", ""), &open); len(open.Commands) != 1 || open.Commands[0].ID != drain.Command.ID {
+		if do(t, a, request(t, "GET", root+"/commands", ""), &open); len(open.Commands) != 1 || open.Commands[0].ID != drain.Command.ID {
 			t.Errorf("open commands: %+v", open)
 		}
 		if code, lifted, _ := give(t, a, `{"kind": "node.uncordon", "node": "a"}`); code != 200 || lifted.Command.Actor != "api" {
 			t.Errorf("%d %+v", code, lifted)
 		}
 		var events eventPage
-		ask(t, a, request(t, "GET", root+"/events?kind=operator.drain", ""), &events)
+		do(t, a, request(t, "GET", root+"/events?kind=operator.drain", ""), &events)
 		if len(events.Events) == 0 || !strings.Contains(string(events.Events[0].Detail)+events.Events[0].Reason, "new kernel") {
 			t.Errorf("the history has %+v", events.Events)
 		}

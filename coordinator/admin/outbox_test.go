@@ -125,14 +125,14 @@ func TestOutbox(t *testing.T) {
 	t.Parallel()
 	a, _ := outboxAPI(t)
 	var all outboxAnswer
-	ask(t, a, request(t, "GET", root+"/outbox", ""), &all)
+	do(t, a, request(t, "GET", root+"/outbox", ""), &all)
 	if all.Outbox == nil || all.Outbox.Dead != 10 || all.Outbox.Kind != "sqlite" {
 		t.Errorf("%+v", all.Outbox)
 	}
 	var seqs []int64
 	for next := ""; ; {
 		var p messagePage
-		ask(t, a, request(t, "GET", root+"/outbox/billing/messages?kind=dead&limit=3&cursor="+url.QueryEscape(next), ""), &p)
+		do(t, a, request(t, "GET", root+"/outbox/billing/messages?kind=dead&limit=3&cursor="+url.QueryEscape(next), ""), &p)
 		for _, m := range p.Messages {
 			seqs = append(seqs, m.Seq)
 		}
@@ -145,7 +145,7 @@ func TestOutbox(t *testing.T) {
 		t.Errorf("%v", seqs)
 	}
 	var one messageAnswer
-	ask(t, a, request(t, "GET", root+"/outbox/billing/messages/1", ""), &one)
+	do(t, a, request(t, "GET", root+"/outbox/billing/messages/1", ""), &one)
 	if one.Message.Cause != "410 Gone" || string(one.Message.Base64) != "<b>\xff" {
 		t.Errorf("%+v", one)
 	}
@@ -158,14 +158,14 @@ func TestOutbox(t *testing.T) {
 		"/outbox/billing/messages?since=2030-01-02T00:00:00Z&until=2030-01-01T00:00:00Z": {400, fault.BadCall},
 	} {
 		var p fault.Problem
-		if w := ask(t, a, request(t, "GET", root+path, ""), &p); w.Code != want.status || p.Code != want.code {
+		if w := do(t, a, request(t, "GET", root+path, ""), &p); w.Code != want.status || p.Code != want.code {
 			t.Errorf("%s: %d %+v", path, w.Code, p)
 		}
 	}
 	a.outboxReads.forget()
 	a.cfg.Outbox = func() (*Outbox, error) { return nil, errors.New("the database is down") }
 	var s view.Status
-	if ask(t, a, request(t, "GET", root+"/status", ""), &s); s.Outbox == nil || s.Outbox.Problem == "" {
+	if do(t, a, request(t, "GET", root+"/status", ""), &s); s.Outbox == nil || s.Outbox.Problem == "" {
 		t.Errorf("%+v", s.Outbox)
 	}
 }
@@ -205,7 +205,7 @@ func TestOutboxActions(t *testing.T) {
 	} {
 		a, l := outboxAPI(t)
 		var got outboxActionAnswer
-		w := ask(t, a, request(t, "POST", root+"/outbox/billing/actions", tc.body), &got)
+		w := do(t, a, request(t, "POST", root+"/outbox/billing/actions", tc.body), &got)
 		if w.Code != tc.status || got.Count != tc.count || l.count(outbox.Dead) != tc.dead || l.count(outbox.Held) != tc.held {
 			t.Errorf("%s: %d %+v, %d dead and %d held", tc.body, w.Code, got, l.count(outbox.Dead), l.count(outbox.Held))
 		}
@@ -214,7 +214,7 @@ func TestOutboxActions(t *testing.T) {
 	for _, body := range []string{
 		`{"action": "pause", "dry_run": true}`, `{"action": "pause"}`, `{"action": "replay", "replay": {"after": 7, "topics": ["orders.*"]}}`, `{"action": "forget", "dry_run": true}`,
 	} {
-		if w := ask(t, a, request(t, "POST", root+"/outbox/billing/actions", body), nil); w.Code != http.StatusOK {
+		if w := do(t, a, request(t, "POST", root+"/outbox/billing/actions", body), nil); w.Code != http.StatusOK {
 			t.Errorf("%s: %d %s", body, w.Code, w.Body)
 		}
 		if l.paused != (body != `{"action": "pause", "dry_run": true}`) || l.gone {
@@ -224,7 +224,7 @@ func TestOutboxActions(t *testing.T) {
 	if l.replay.After != 7 || l.replay.Subscription != "billing" || len(l.replay.Topics) != 1 {
 		t.Errorf("%+v", l.replay)
 	}
-	if w := ask(t, a, request(t, "POST", root+"/outbox/billing/actions", `{"action": "forget"}`), nil); w.Code != http.StatusOK || !l.gone {
+	if w := do(t, a, request(t, "POST", root+"/outbox/billing/actions", `{"action": "forget"}`), nil); w.Code != http.StatusOK || !l.gone {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -147,7 +147,7 @@ func follow(t *testing.T, a *API, store *history, query string) (got []int64) {
 	for range 2000 {
 		store.reads = 0
 		var p eventPage
-		ask(t, a, request(t, "GET", root+"/events?limit=97&"+query+"&cursor="+url.QueryEscape(next), ""), &p)
+		do(t, a, request(t, "GET", root+"/events?limit=97&"+query+"&cursor="+url.QueryEscape(next), ""), &p)
 		if store.reads > mostSearched/eventsAtOnce+2 || len(p.Events) > 97 {
 			t.Fatalf("%s: %d reads, %d events in one call", query, store.reads, len(p.Events))
 		}
@@ -176,7 +176,7 @@ func TestTermsOfAnotherHistory(t *testing.T) {
 			var all []view.Term
 			for next := ""; ; {
 				var p termPage
-				ask(t, a, request(t, "GET", root+"/terms?limit=300&cursor="+next, ""), &p)
+				do(t, a, request(t, "GET", root+"/terms?limit=300&cursor="+next, ""), &p)
 				all = append(all, p.Terms...)
 				if p.Cursor == nil {
 					return all

@@ -50,16 +50,16 @@ func (a *API) readQueues(ctx context.Context) (*view.Queues, error) {
 		return out, nil
 	}
 	out.Queues = make([]view.QueueStats, len(all))
-	var asked sync.WaitGroup
+	var reads sync.WaitGroup
 	slots := make(chan struct{}, queuesAtOnce)
 	for i, d := range all {
-		asked.Go(func() {
+		reads.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			out.Queues[i] = a.queueStats(ctx, d.Name)
 		})
 	}
-	asked.Wait()
+	reads.Wait()
 	return out, nil
 }
 

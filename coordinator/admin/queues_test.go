@@ -63,14 +63,14 @@ func TestQueues(t *testing.T) {
 	t.Parallel()
 	a, q := queueAPI(t)
 	var all queuesAnswer
-	ask(t, a, request(t, "GET", root+"/queues", ""), &all)
+	do(t, a, request(t, "GET", root+"/queues", ""), &all)
 	if all.Queues == nil || len(all.Queues.Queues) != 2 || all.Queues.Queues[0].Dead != 7 || all.Queues.Queues[0].Waiting != 5 {
 		t.Errorf("%+v", all.Queues)
 	}
 	var ids []string
 	for next := ""; ; {
 		var p jobPage
-		ask(t, a, request(t, "GET", root+"/queues/mail/jobs?state=dead&limit=3&cursor="+next, ""), &p)
+		do(t, a, request(t, "GET", root+"/queues/mail/jobs?state=dead&limit=3&cursor="+next, ""), &p)
 		for _, j := range p.Jobs {
 			ids = append(ids, j.ID)
 		}
@@ -83,24 +83,24 @@ func TestQueues(t *testing.T) {
 		t.Errorf("%v", ids)
 	}
 	var one jobAnswer
-	ask(t, a, request(t, "GET", root+"/queues/mail/jobs/job-00", ""), &one)
+	do(t, a, request(t, "GET", root+"/queues/mail/jobs/job-00", ""), &one)
 	if one.Job.Cause != "no such address" || string(one.Job.Payload) != `{"to":"<script>"}` {
 		t.Errorf("%+v", one.Job)
 	}
 	for path, code := range map[string]fault.Code{"/queues/none": fault.NoQueue, "/queues/none/jobs": fault.NoQueue, "/queues/mail/jobs/none": fault.NoJob} {
 		var p fault.Problem
-		if w := ask(t, a, request(t, "GET", root+path, ""), &p); w.Code != http.StatusNotFound || p.Code != code {
+		if w := do(t, a, request(t, "GET", root+path, ""), &p); w.Code != http.StatusNotFound || p.Code != code {
 			t.Errorf("%s: %d %+v", path, w.Code, p)
 		}
 	}
 	q.down = errors.New("the object store is down")
 	a.queueReads.forget()
-	ask(t, a, request(t, "GET", root+"/queues", ""), &all)
+	do(t, a, request(t, "GET", root+"/queues", ""), &all)
 	if all.Queues.Problem == "" {
 		t.Errorf("%+v", all.Queues)
 	}
 	var s view.Status
-	ask(t, a, request(t, "GET", root+"/status", ""), &s)
+	do(t, a, request(t, "GET", root+"/status", ""), &s)
 	if s.Queues == nil || s.Queues.Problem == "" {
 		t.Errorf("%+v", s.Queues)
 	}
@@ -113,7 +113,7 @@ func TestQueueActions(t *testing.T) {
 	a, q := queueAPI(t)
 	do := func(body string) (int, queueActionAnswer) {
 		var out queueActionAnswer
-		w := ask(t, a, request(t, "POST", root+"/queues/mail/actions", body), &out)
+		w := do(t, a, request(t, "POST", root+"/queues/mail/actions", body), &out)
 		return w.Code, out
 	}
 	for _, tc := range []struct {

@@ -365,22 +365,22 @@ func TestStreamEnds(t *testing.T) {
 		for range mostListeners {
 			all = append(all, connect(t, a, ""))
 		}
-		if w := ask(t, a, request(t, "GET", root+"/stream", ""), nil); w.Code != http.StatusTooManyRequests {
+		if w := do(t, a, request(t, "GET", root+"/stream", ""), nil); w.Code != http.StatusTooManyRequests {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		for _, query := range []string{"topics=jobs", "kind=[", "after=x"} {
-			if w := ask(t, a, request(t, "GET", root+"/stream?"+query, ""), nil); w.Code != http.StatusBadRequest {
+			if w := do(t, a, request(t, "GET", root+"/stream?"+query, ""), nil); w.Code != http.StatusBadRequest {
 				t.Errorf("%s: %d %s", query, w.Code, w.Body)
 			}
 		}
-		if w := ask(t, a, request(t, "GET", root+"/stream", "", "Last-Event-ID", "x"), nil); w.Code != http.StatusBadRequest {
+		if w := do(t, a, request(t, "GET", root+"/stream", "", "Last-Event-ID", "x"), nil); w.Code != http.StatusBadRequest {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		a.Close()
 		for _, b := range all {
 			<-b.done
 		}
-		if w := ask(t, a, request(t, "GET", root+"/stream", ""), nil); w.Code != http.StatusServiceUnavailable {
+		if w := do(t, a, request(t, "GET", root+"/stream", ""), nil); w.Code != http.StatusServiceUnavailable {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	})

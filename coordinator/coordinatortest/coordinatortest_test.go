@@ -158,7 +158,7 @@ func TestAwaitGivesUp(t *testing.T) {
 			defer func() { _ = recover() }() // Fatalf must not return
 			c.WaitUntil("pigs fly", func() bool { return false })
 		}()
-		if f.said == "" {
+		if f.printed == "" {
 			t.Error("it waited for ever")
 		}
 	})
@@ -166,10 +166,10 @@ func TestAwaitGivesUp(t *testing.T) {
 
 type failing struct {
 	testing.TB
-	said string
+	printed string
 }
 
-func (f *failing) Fatalf(format string, _ ...any) { f.said = format; panic("fatal") }
+func (f *failing) Fatalf(format string, _ ...any) { f.printed = format; panic("fatal") }
 
 // Hooks and leadership contexts of a killed node end as well: no goroutine is left in the bubble.
 func TestKillEndsContexts(t *testing.T) {

@@ -80,11 +80,11 @@ type world struct {
 
 // story runs a test in a bubble: time passes only while all goroutines wait, and a goroutine that
 // is left behind fails the test.
-func story(t *testing.T, tell func(w *world)) {
+func story(t *testing.T, run func(w *world)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		tell(&world{T: t, store: memory.Open(memory.Config{}), begin: time.Now()})
+		run(&world{T: t, store: memory.Open(memory.Config{}), begin: time.Now()})
 	})
 }
 
@@ -333,7 +333,7 @@ func TestTakenLockEndsTheHolding(t *testing.T) {
 	})
 }
 
-func TestExtendByHand(t *testing.T) {
+func TestExtendExplicitly(t *testing.T) {
 	story(t, func(w *world) {
 		h := w.acquire(w.process(&line{}, lock.Config{Renew: -1}))
 		for range 4 {
@@ -424,8 +424,8 @@ func TestContextOfTheHolding(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		cfg  lock.Config
-		says string
+		cfg     lock.Config
+		message string
 	}{
 		"negative":        {lock.Config{TTL: -1}, "TTL is -1ns"},
 		"no time to wait": {lock.Config{RetryMin: time.Second, RetryMax: time.Millisecond}, "RetryMax 1ms is below RetryMin 1s"},
@@ -433,8 +433,8 @@ func TestValidate(t *testing.T) {
 		"too short":       {lock.Config{TTL: 2 * time.Second, Wakeup: time.Second}, "TTL 2s is too short"},
 		"rare renewals":   {lock.Config{Renew: 29 * time.Second}, "a renewal every 29s that may take 5s needs 34s"},
 	} {
-		if _, err := lock.New(memory.Open(memory.Config{}), c.cfg); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got %v, want %q", name, err, c.says)
+		if _, err := lock.New(memory.Open(memory.Config{}), c.cfg); err == nil || !strings.Contains(err.Error(), c.message) {
+			t.Errorf("%s: got %v, want %q", name, err, c.message)
 		}
 	}
 	for _, d := range []time.Duration{time.Second, 5 * time.Second, 15 * time.Second, time.Minute, 24 * time.Hour} {

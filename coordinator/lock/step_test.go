@@ -18,12 +18,12 @@ func (s *stepping) now() time.Time           { return time.Now().Add(time.Durati
 func (s *stepping) set(offset time.Duration) { s.offset.Store(int64(offset)) }
 
 // stepStory runs a test with a store whose clock can be set.
-func stepStory(t *testing.T, tell func(w *world, clock *stepping)) {
+func stepStory(t *testing.T, run func(w *world, clock *stepping)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		clock := &stepping{}
-		tell(&world{T: t, store: memory.Open(memory.Config{Now: clock.now}), begin: time.Now()}, clock)
+		run(&world{T: t, store: memory.Open(memory.Config{Now: clock.now}), begin: time.Now()}, clock)
 	})
 }
 

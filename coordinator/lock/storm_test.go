@@ -71,7 +71,7 @@ func (s *storm) run(d time.Duration) {
 // process takes the lock again and again, for a random time each.
 func (s *storm) process(ctx context.Context, store storage.Locker) {
 	rate := 1 + 0.0008*(float64(s.upTo(time.Second))/float64(time.Second)-0.5)
-	locks, err := lock.New(&line{Locker: store, before: s.trouble(), after: s.trouble()}, lock.Config{
+	locks, err := lock.New(&line{Locker: store, before: s.faults(), after: s.faults()}, lock.Config{
 		TTL: 5 * time.Second, Renew: time.Second, QueryTimeout: time.Second, Wakeup: 100 * time.Millisecond,
 		Clock:  func() time.Duration { return time.Duration(float64(time.Since(s.begin)) * rate) },
 		Logger: slog.New(slog.DiscardHandler),
@@ -119,7 +119,7 @@ func (s *storm) chance(n int) bool { return s.upTo(time.Duration(n)) == 0 }
 
 // trouble delays a message, and sometimes loses it, or delays it for so long that a holding is
 // lost.
-func (s *storm) trouble() func(context.Context, string) error {
+func (s *storm) faults() func(context.Context, string) error {
 	var mu sync.Mutex
 	var bad time.Time
 	return func(ctx context.Context, call string) error {

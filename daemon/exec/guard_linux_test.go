@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hand is a guard in this process that a test drives step by step over a socket. It starts nothing:
+// guardOfTest is a guard in this process that a test drives step by step over a socket. It starts nothing:
 // the test reports started processes too.
-type hand struct {
+type guardOfTest struct {
 	*guard
 	conn    *net.UnixConn
 	answers *bufio.Scanner
 }
 
-func newHand(t *testing.T) *hand {
+func newGuardOfTest(t *testing.T) *guardOfTest {
 	t.Helper()
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -36,10 +36,10 @@ func newHand(t *testing.T) *hand {
 	}
 	t.Cleanup(func() { _ = unix.Close(g.alarm.timer); _ = unix.Close(g.wake[0]); _ = unix.Close(g.wake[1]) })
 	g.starter = starter{jobs: make(chan *guardedRun, 1), done: make(chan startResult, 1)}
-	return &hand{guard: g, conn: ours, answers: bufio.NewScanner(ours)}
+	return &guardOfTest{guard: g, conn: ours, answers: bufio.NewScanner(ours)}
 }
 
-func (h *hand) says(t *testing.T, want answer) {
+func (h *guardOfTest) mustAnswer(t *testing.T, want answer) {
 	t.Helper()
 	h.flush()
 	var got answer
@@ -52,7 +52,7 @@ func (h *hand) says(t *testing.T, want answer) {
 }
 
 // told passes a request to the guard.
-func (h *hand) told(t *testing.T, r request) {
+func (h *guardOfTest) receive(t *testing.T, r request) {
 	t.Helper()
 	text, err := line(r)
 	if err != nil {
@@ -62,10 +62,10 @@ func (h *hand) told(t *testing.T, r request) {
 }
 
 // born makes the guard believe that its starter has started a process for the run.
-func (h *hand) born(t *testing.T, run uint64, deadline instant, cmd *osexec.Cmd) process {
+func (h *guardOfTest) born(t *testing.T, run uint64, deadline instant, cmd *osexec.Cmd) process {
 	t.Helper()
-	h.told(t, request{Verb: verbStart, ID: run, Deadline: deadline, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
-	h.says(t, answer{ID: run, Status: statusOK})
+	h.receive(t, request{Verb: verbStart, ID: run, Deadline: deadline, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
+	h.mustAnswer(t, answer{ID: run, Status: statusOK})
 	h.launch()
 	<-h.starter.jobs
 	h.starter.done <- startResult{pid: cmd.Process.Pid}
@@ -74,7 +74,7 @@ func (h *hand) born(t *testing.T, run uint64, deadline instant, cmd *osexec.Cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.says(t, answer{Run: run, Status: statusStarted, PID: p.pid, Begin: p.start})
+	h.mustAnswer(t, answer{Run: run, Status: statusStarted, PID: p.pid, Begin: p.start})
 	return p
 }
 
@@ -99,9 +99,9 @@ func sleeper(t *testing.T, command ...string) (*osexec.Cmd, process) {
 
 func TestAConversation(t *testing.T) {
 	t.Parallel()
-	h := newHand(t)
-	h.told(t, request{Verb: verbExtend, ID: 1, Run: 9, Deadline: 99})
-	h.says(t, answer{ID: 1, Status: statusUnknown})
+	h := newGuardOfTest(t)
+	h.receive(t, request{Verb: verbExtend, ID: 1, Run: 9, Deadline: 99})
+	h.mustAnswer(t, answer{ID: 1, Status: statusUnknown})
 	cmd, _ := sleeper(t)
 	child := hold(t, cmd.Process.Pid)
 	h.born(t, 2, never, cmd)
@@ -114,23 +114,23 @@ func TestAConversation(t *testing.T) {
 	text, _ := line(request{Verb: verbExtend, ID: 3, Run: 2, Deadline: now + instant(time.Hour)})
 	h.take(text[:7])
 	h.take(text[7:]) // in pieces
-	h.says(t, answer{ID: 3, Status: statusOK})
+	h.mustAnswer(t, answer{ID: 3, Status: statusOK})
 	if h.next() != now+instant(time.Hour) {
 		t.Errorf("next is %d", h.next())
 	}
-	h.told(t, request{Verb: verbExtend, ID: 4, Run: 2, Deadline: now}) // taken back
+	h.receive(t, request{Verb: verbExtend, ID: 4, Run: 2, Deadline: now}) // taken back
 	h.enforce(readClock())
-	h.says(t, answer{ID: 4, Status: statusOK})
-	h.says(t, answer{Run: 2, Status: statusKilled})
+	h.mustAnswer(t, answer{ID: 4, Status: statusOK})
+	h.mustAnswer(t, answer{Run: 2, Status: statusKilled})
 	child.mustEnd(t, "a group whose deadline was taken back")
-	h.told(t, request{Verb: verbExtend, ID: 5, Run: 2, Deadline: never}) // too late
-	h.says(t, answer{ID: 5, Status: statusLate})
+	h.receive(t, request{Verb: verbExtend, ID: 5, Run: 2, Deadline: never}) // too late
+	h.mustAnswer(t, answer{ID: 5, Status: statusLate})
 	_ = cmd.Wait()
 	h.runs[2].end(9)
 	for len(h.runs) > 0 {
 		h.enforce(h.next())
 	}
-	h.says(t, answer{Run: 2, Status: statusGone, Wait: 9})
+	h.mustAnswer(t, answer{Run: 2, Status: statusGone, Wait: 9})
 }
 
 // A peer that breaks the protocol is not emitd, or another version of it. The guardian then kills
@@ -140,7 +140,7 @@ func TestNonsenseIsTheEnd(t *testing.T) {
 	for name, input := range map[string]string{"malformed": "watch me\n", "endless": strings.Repeat("x", maxLine+1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHand(t)
+			h := newGuardOfTest(t)
 			cmd, _ := sleeper(t)
 			child := hold(t, cmd.Process.Pid)
 			h.born(t, 1, never, cmd)
@@ -157,10 +157,10 @@ func TestNonsenseIsTheEnd(t *testing.T) {
 // later.
 func TestNobodyReadsTheAnswers(t *testing.T) {
 	t.Parallel()
-	h := newHand(t)
+	h := newGuardOfTest(t)
 	const n = 20_000
 	for i := range n {
-		h.told(t, request{Verb: verbExtend, ID: uint64(i) + 1, Run: 2})
+		h.receive(t, request{Verb: verbExtend, ID: uint64(i) + 1, Run: 2})
 		if i%100 == 0 {
 			h.flush()
 		}
@@ -169,7 +169,7 @@ func TestNobodyReadsTheAnswers(t *testing.T) {
 		t.Errorf("deaf is %v, %d bytes wait", h.dropAnswers, len(h.out))
 	}
 	for i := range n {
-		h.says(t, answer{ID: uint64(i) + 1, Status: statusUnknown})
+		h.mustAnswer(t, answer{ID: uint64(i) + 1, Status: statusUnknown})
 	}
 	h.out = make([]byte, 2*maxOut)
 	h.flush()
@@ -182,14 +182,14 @@ func TestNobodyReadsTheAnswers(t *testing.T) {
 // delays no deadline of others. It is killed at its own deadline, and begins nothing later.
 func TestACommandThatIsSlowToStart(t *testing.T) {
 	t.Parallel()
-	h := newHand(t)
+	h := newGuardOfTest(t)
 	cmd, _ := sleeper(t)
 	child := hold(t, cmd.Process.Pid)
 	h.born(t, 1, readClock()+instant(time.Hour), cmd)
 	begin := func(run uint64, deadline instant) {
-		h.told(t, request{Verb: verbStart, ID: run, Deadline: deadline, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
+		h.receive(t, request{Verb: verbStart, ID: run, Deadline: deadline, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
 		h.launch()
-		h.says(t, answer{ID: run, Status: statusOK})
+		h.mustAnswer(t, answer{ID: run, Status: statusOK})
 	}
 	begin(2, 5) // hangs
 	begin(3, 6) // waits behind the one that hangs
@@ -198,15 +198,15 @@ func TestACommandThatIsSlowToStart(t *testing.T) {
 	}
 	h.enforce(7)
 	h.launch()
-	h.says(t, answer{Run: 3, Status: statusLate})
-	h.told(t, request{Verb: verbExtend, ID: 4, Run: 1, Deadline: 8})
-	h.says(t, answer{ID: 4, Status: statusOK})
+	h.mustAnswer(t, answer{Run: 3, Status: statusLate})
+	h.receive(t, request{Verb: verbExtend, ID: 4, Run: 1, Deadline: 8})
+	h.mustAnswer(t, answer{ID: 4, Status: statusOK})
 	h.enforce(8)
-	h.says(t, answer{Run: 1, Status: statusKilled})
+	h.mustAnswer(t, answer{Run: 1, Status: statusKilled})
 	child.mustEnd(t, "another group at its deadline")
 	h.starter.done <- startResult{err: errors.New("killed")}
 	h.started()
-	h.says(t, answer{Run: 2, Status: statusLate})
+	h.mustAnswer(t, answer{Run: 2, Status: statusLate})
 }
 
 // The handle of a first process that has ended still reaches its group, and no other.
@@ -268,9 +268,9 @@ func TestKillWithoutAHandle(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stranger := &target{pgid: cmd.Process.Pid, start: "1", pidfd: -1}
-	stranger.kill()
-	if !stranger.reused() || stranger.runs() {
+	other := &target{pgid: cmd.Process.Pid, start: "1", pidfd: -1}
+	other.kill()
+	if !other.reused() || other.runs() {
 		t.Error("a stranger is taken for ours")
 	}
 	_ = in.Close() // it ends by itself, unless it was killed

@@ -45,7 +45,7 @@ func (c *credit) stop(left time.Duration) instant {
 }
 
 // A pause between reading the validity and using it must not extend it.
-func TestAPauseWhileAskingForTrustProlongsNothing(t *testing.T) {
+func TestAPauseWhileRequestingTrustProlongsNothing(t *testing.T) {
 	t.Parallel()
 	end := readClock() + instant(time.Hour)
 	ctx := daemon.WithValidity(t.Context(), func() time.Duration {
@@ -137,16 +137,16 @@ func TestWithoutTrustNothingIsStarted(t *testing.T) {
 func TestAPauseOfTheGuardianProlongsNothing(t *testing.T) {
 	t.Parallel()
 	const window = 3 * time.Second
-	n := startNode(t, nodeConfig{Command: sh(forever), Trust: window, Tell: true})
+	n := startNode(t, nodeConfig{Command: sh(forever), Trust: window, PrintReads: true})
 	guardian, leader := n.pid(t, "guardian "), n.pid(t, "stdout: up ")
 	guardian.signal(t, unix.SIGSTOP)
-	asked := 0
+	reads := 0
 	for _, l := range n.lines() {
 		if strings.HasPrefix(l, "asked ") {
-			asked++
+			reads++
 		}
 	}
-	n.after(t, "asked "+strconv.Itoa(asked+3)) // an extension is in the socket
+	n.after(t, "asked "+strconv.Itoa(reads+3)) // an extension is in the socket
 	n.process.signal(t, unix.SIGSTOP)
 	wants(readClock() + instant(window))
 	guardian.signal(t, unix.SIGCONT)
@@ -167,7 +167,7 @@ func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
 	wants(readClock() + instant(2500*time.Millisecond))
 	guardian.signal(t, unix.SIGCONT)
 	// Its answer says that it has accepted the extension; the previous deadline has passed.
-	if s, err := r.guardian.link.ask(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {
+	if s, err := r.guardian.link.call(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {
 		t.Errorf("extend: %v, %v", s, err)
 	}
 	leader.mustRun(t, "a group whose trust was extended")
@@ -232,7 +232,7 @@ func TestStoppedNode(t *testing.T) {
 func TestNodeKilledBeforeItsCommandIsStarted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	n := startNode(t, nodeConfig{Command: sh("touch " + filepath.Join(dir, "ran") + "; exec sleep 1000"), Trust: 20 * time.Second, Tell: true, StopGuardian: true})
+	n := startNode(t, nodeConfig{Command: sh("touch " + filepath.Join(dir, "ran") + "; exec sleep 1000"), Trust: 20 * time.Second, PrintReads: true, StopGuardian: true})
 	guardian := n.pid(t, "guardian ")
 	n.after(t, "asked 2") // the request was sent
 	n.process.signal(t, unix.SIGKILL)
@@ -383,7 +383,7 @@ func TestTheGuardianIsDeaf(t *testing.T) {
 	for _, s := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT} {
 		guardian.signal(t, s)
 	}
-	if s, err := r.guardian.link.ask(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {
+	if s, err := r.guardian.link.call(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {
 		t.Errorf("extend: %v, %v", s, err)
 	}
 	if name, err := os.ReadFile("/proc/" + strconv.Itoa(guardian.pid) + "/comm"); err != nil || strings.TrimSpace(string(name)) != roleGuardian {
@@ -444,7 +444,7 @@ func TestAGuardianThatTalksNonsense(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.listen()
-	if _, err := l.ask(context.Background(), request{Verb: verbExtend, Run: 2}); !errors.Is(err, ErrGuardianGone) {
+	if _, err := l.call(context.Background(), request{Verb: verbExtend, Run: 2}); !errors.Is(err, ErrGuardianGone) {
 		t.Errorf("ask: %v", err)
 	}
 	log.after(t, "guardian sent a malformed answer")

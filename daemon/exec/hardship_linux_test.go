@@ -73,7 +73,7 @@ func TestACommandThatHangsBeforeItBeginsIsKilled(t *testing.T) {
 // The guardian collects the garbage of its checks of the process list. A drain may take hours.
 func TestTheGuardianCollectsItsGarbage(t *testing.T) {
 	t.Parallel()
-	h := newHand(t)
+	h := newGuardOfTest(t)
 	w := &guardedRun{run: 1, target: noTarget(1 << 22), pid: 1 << 22, exited: true, strays: map[int]bool{}}
 	h.runs[1] = w
 	for range 20_000 {
@@ -87,9 +87,9 @@ func TestTheGuardianCollectsItsGarbage(t *testing.T) {
 
 // Checks of runs that are ending happen together, because each of them reads the whole process
 // list.
-func TestLooksAreTakenTogether(t *testing.T) {
+func TestScansAreShared(t *testing.T) {
 	t.Parallel()
-	h := newHand(t)
+	h := newGuardOfTest(t)
 	for run := range uint64(20) {
 		cmd, _ := sleeper(t)
 		h.born(t, run+1, never, cmd)
@@ -156,9 +156,9 @@ func (l *link) groupOf(run uint64) *group {
 }
 
 // A process that begins to execute a command has no environment for a moment: it is read again.
-func TestMarksAreLookedForAgain(t *testing.T) {
+func TestMarksAreSearchedAgain(t *testing.T) {
 	t.Parallel()
-	h := newHand(t)
+	h := newGuardOfTest(t)
 	h.runs[1] = &guardedRun{run: 1, marks: []string{"EMITD_UNIT=u", "EMITD_GENERATION=7"}}
 	go1 := fifo(t)
 	cmd := osexec.Command("/bin/sh", "-c", `read x <`+go1+`; echo; EMITD_UNIT=u EMITD_GENERATION=7 exec sleep 1000`)

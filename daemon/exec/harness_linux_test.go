@@ -54,14 +54,14 @@ var fence = daemon.Fence{Unit: daemon.Unit{Daemon: "acme:ticker", Index: 3}, Gen
 
 // journal is a slog.Handler that keeps messages and lets tests wait for them.
 type journal struct {
-	mu    *sync.Mutex
-	said  *[]string
-	more  chan struct{} // has room for one
-	attrs []slog.Attr
+	mu      *sync.Mutex
+	printed *[]string
+	more    chan struct{} // has room for one
+	attrs   []slog.Attr
 }
 
 func newJournal() *journal {
-	return &journal{mu: new(sync.Mutex), said: new([]string), more: make(chan struct{}, 1)}
+	return &journal{mu: new(sync.Mutex), printed: new([]string), more: make(chan struct{}, 1)}
 }
 
 func (j *journal) Enabled(context.Context, slog.Level) bool { return true }
@@ -81,7 +81,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 	}
 	r.Attrs(func(a slog.Attr) bool { text += fmt.Sprintf(" [%s=%v]", a.Key, a.Value); return true })
 	j.mu.Lock()
-	*j.said = append(*j.said, text)
+	*j.printed = append(*j.printed, text)
 	j.mu.Unlock()
 	select {
 	case j.more <- struct{}{}:
@@ -93,7 +93,7 @@ func (j *journal) Handle(_ context.Context, r slog.Record) error {
 func (j *journal) lines() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Clone(*j.said)
+	return slices.Clone(*j.printed)
 }
 
 // after waits for a line with the prefix and returns the rest of it.
@@ -218,7 +218,7 @@ func (g *Guardian) process(t *testing.T) *held {
 func (l *link) guardian() (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
-	if _, err := l.ask(ctx, request{Verb: verbPing}); err != nil {
+	if _, err := l.call(ctx, request{Verb: verbPing}); err != nil {
 		return 0, fmt.Errorf("the guardian does not answer: %w", err)
 	}
 	all, err := processes()
@@ -384,12 +384,12 @@ type node struct {
 
 // nodeConfig configures a node.
 type nodeConfig struct {
-	Command []string
-	Env     map[string]string
-	Trust   time.Duration // the validity always lasts this much longer; 0 = none is known
-	Lock    string        // path
-	Tell    bool          // print a line each time the validity is read
-	Cgroup  bool          // let the guardian use control groups
+	Command    []string
+	Env        map[string]string
+	Trust      time.Duration // the validity always lasts this much longer; 0 = none is known
+	Lock       string        // path
+	PrintReads bool          // print a line each time the validity is read
+	Cgroup     bool          // let the guardian use control groups
 	// StopGuardian stops the guardian before the command is begun.
 	StopGuardian bool
 }
@@ -471,10 +471,10 @@ func nodeMain() int {
 	fmt.Println("guardian", guardian)
 	ctx := context.Background()
 	if cfg.Trust > 0 {
-		asked := 0
+		reads := 0
 		ctx = daemon.WithValidity(ctx, func() time.Duration {
-			if asked++; cfg.Tell {
-				fmt.Println("asked", asked)
+			if reads++; cfg.PrintReads {
+				fmt.Println("asked", reads)
 			}
 			return cfg.Trust
 		})
@@ -507,7 +507,7 @@ func bareMain() int {
 }
 
 // ask sends a request and waits for its answer.
-func (l *link) ask(ctx context.Context, req request) (answer, error) {
+func (l *link) call(ctx context.Context, req request) (answer, error) {
 	sent := l.send(req)
 	if sent == nil {
 		return answer{}, fmt.Errorf("%w: it was closed", ErrGuardianGone)

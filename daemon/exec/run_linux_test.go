@@ -138,7 +138,7 @@ func TestDrainEndsACommandThatKnowsNoSignals(t *testing.T) {
 	}
 }
 
-func TestAFailedDrainIsTold(t *testing.T) {
+func TestAFailedDrainIsReported(t *testing.T) {
 	t.Parallel()
 	r := try(t, command("up", "exit", "4"))
 	r.after(t, "stdout: up")

@@ -69,7 +69,7 @@ func TestPortIsTaken(t *testing.T) {
 
 // TestKilled kills the server with kill -9 in the middle of a storm and starts it again, several times.
 // No acknowledged write may be lost or doubled, and no refused write may be there. (fake-gcs-server and
-// memory lose everything when they are killed; see TestTroubledNetwork.)
+// memory lose everything when they are killed; see TestFaultyNetwork.)
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	s := Start(t, Versity)
@@ -107,8 +107,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTroubledNetwork loses requests and answers on the way to real servers.
-func TestTroubledNetwork(t *testing.T) {
+// TestFaultyNetwork loses requests and answers on the way to real servers.
+func TestFaultyNetwork(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {

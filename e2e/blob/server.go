@@ -152,9 +152,9 @@ func (s *Server) Run() error {
 		return err
 	}
 	defer read.Close()
-	cmd, said, ended := exec.Command(os.Args[0]), newSaid(), make(chan struct{})
+	cmd, output, ended := exec.Command(os.Args[0]), newOutput(), make(chan struct{})
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s,%s,%s", serverVariable, s.kind, s.address, s.dir))
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, said, os.Stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, output, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return errors.Join(err, write.Close())
 	}
@@ -167,7 +167,7 @@ func (s *Server) Run() error {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
-	if err := s.await(ctx, said.first, cmd, ended); err != nil {
+	if err := s.await(ctx, output.first, cmd, ended); err != nil {
 		return err
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -198,13 +198,13 @@ func (s *Server) await(ctx context.Context, next <-chan time.Time, cmd *exec.Cmd
 	}
 }
 
-// said collects the output of a process, and signals the first output.
-type said struct{ first chan time.Time }
+// output collects the output of a process, and signals the first output.
+type output struct{ first chan time.Time }
 
-func newSaid() *said { return &said{make(chan time.Time, 1)} }
+func newOutput() *output { return &output{make(chan time.Time, 1)} }
 
 // Write implements io.Writer.
-func (s *said) Write(p []byte) (int, error) {
+func (s *output) Write(p []byte) (int, error) {
 	select {
 	case s.first <- time.Now():
 	default:

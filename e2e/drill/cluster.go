@@ -200,12 +200,12 @@ func (n *Node) Address() string {
 	if known := n.address.Load(); known != nil {
 		return *known
 	}
-	said := listening.FindStringSubmatch(n.Output())
-	if said == nil {
+	match := listening.FindStringSubmatch(n.Output())
+	if match == nil {
 		return ""
 	}
-	n.address.Store(&said[1])
-	return said[1]
+	n.address.Store(&match[1])
+	return match[1]
 }
 
 // Alive reports whether the process is still running.

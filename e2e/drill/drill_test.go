@@ -105,21 +105,21 @@ func life(t *testing.T, c *Cluster) {
 		}
 	}
 	x := c.Timing()
-	patience := 4 * x.NodeRegistrationTTL
+	timeout := 4 * x.NodeRegistrationTTL
 
 	t.Log("kill -9 of a follower")
 	f := c.Follower()
 	f.Kill()
-	took := c.Until(patience, "its units run on the others", func() bool { return c.Running(c.Others(f)...) })
+	took := c.Until(timeout, "its units run on the others", func() bool { return c.Running(c.Others(f)...) })
 	t.Logf("its units ran elsewhere after %v", took)
 	c.Start("d")
 
 	t.Log("kill -9 of the leader")
 	l, term := c.Leading()
 	l.Kill()
-	took = c.Until(patience, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })
+	took = c.Until(timeout, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })
 	t.Logf("a new leader after %v", took)
-	took += c.Until(patience, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
+	took += c.Until(timeout, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
 	t.Logf("its units ran elsewhere after %v", took)
 	c.Start("e")
 	c.Settled(c.Others(nil)...)
@@ -127,19 +127,19 @@ func life(t *testing.T, c *Cluster) {
 	t.Log("SIGSTOP of the leader beyond its lease, then SIGCONT")
 	l, term = c.Leading()
 	l.Freeze()
-	c.Until(patience, "a new leader", func() bool { return c.Term() > term && c.Leader() != l })
-	c.Until(patience, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
+	c.Until(timeout, "a new leader", func() bool { return c.Term() > term && c.Leader() != l })
+	c.Until(timeout, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
 	l.Signal(syscall.SIGCONT)
-	c.Until(patience, "it says that it lost", func() bool { return strings.Contains(l.Output(), "lost") })
-	c.Until(patience, "it is a member again", func() bool { m, ok := l.Member(); return ok && m.Present() })
+	c.Until(timeout, "it says that it lost", func() bool { return strings.Contains(l.Output(), "lost") })
+	c.Until(timeout, "it is a member again", func() bool { m, ok := l.Member(); return ok && m.Present() })
 
 	t.Log("SIGTERM of the leader")
 	c.Settled(c.Others(nil)...)
 	l, term = c.Leading()
 	began := time.Now()
 	l.Signal(syscall.SIGTERM)
-	took = c.Until(patience, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })
-	all := took + c.Until(patience, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
+	took = c.Until(timeout, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })
+	all := took + c.Until(timeout, "its units run on the others", func() bool { return c.Running(c.Others(l)...) })
 	t.Logf("a new leader after %v, its units elsewhere after %v", took, all)
 	l.Ended(began)
 	c.Check()
@@ -228,8 +228,8 @@ func terminate(t *testing.T, url string) {
 	}
 }
 
-// TestJudgesBite checks that the judges find violations.
-func TestJudgesBite(t *testing.T) {
+// TestChecksFindViolations checks that the judges find violations.
+func TestChecksFindViolations(t *testing.T) {
 	t.Parallel()
 	for name, runs := range map[string][]Run{
 		"overlap":       {{Unit: "u/0", Generation: 1, Node: "a", Start: 0, End: 10}, {Unit: "u/0", Generation: 2, Node: "b", Start: 10, End: 20}},

@@ -177,35 +177,35 @@ func (w *writers) effects() []effect {
 
 // verdict is the result of comparing a table with what its writers were told.
 type verdict struct {
-	effects, told  int
-	disorder, lost int
-	refused        int // runs that the fence rejected
-	bad            []string
+	effects, acknowledged int
+	disorder, lost        int
+	refused               int // runs that the fence rejected
+	bad                   []string
 }
 
 // verdict compares the table with what writers were told. Writers may continue meanwhile.
 func (w *writers) verdict() verdict {
 	w.T.Helper()
-	var told []effect
+	var acknowledged []effect
 	refused := 0
 	for _, n := range w.nodes {
 		for line := range strings.Lines(n.Output()) {
 			var e effect
 			if _, err := fmt.Sscanf(line, "acknowledged %d %d\n", &e.N, &e.Generation); err == nil {
-				told = append(told, e)
+				acknowledged = append(acknowledged, e)
 			}
 			if strings.HasPrefix(line, "refused ") {
 				refused++
 			}
 		}
 	}
-	v := checkEffects(w.effects(), told) // read last, so that it has everything that was acknowledged
+	v := checkEffects(w.effects(), acknowledged) // read last, so that it has everything that was acknowledged
 	v.refused = refused
 	return v
 }
 
-func checkEffects(effects, told []effect) verdict {
-	v := verdict{effects: len(effects), told: len(told)}
+func checkEffects(effects, acknowledged []effect) verdict {
+	v := verdict{effects: len(effects), acknowledged: len(acknowledged)}
 	kept := map[effect]bool{}
 	for i, e := range effects {
 		kept[e] = true
@@ -214,7 +214,7 @@ func checkEffects(effects, told []effect) verdict {
 			v.bad = append(v.bad, fmt.Sprintf("effect %+v came after %+v", e, effects[i-1]))
 		}
 	}
-	for _, e := range told {
+	for _, e := range acknowledged {
 		if !kept[e] {
 			v.lost++
 			v.bad = append(v.bad, fmt.Sprintf("effect %+v was acknowledged and is gone", e))
@@ -229,21 +229,21 @@ func (v verdict) report(t *testing.T, what string) {
 	for _, bad := range v.bad {
 		t.Error(bad)
 	}
-	t.Logf("%s: %d effects, %d acknowledged, %d runs refused by the fence", what, v.effects, v.told, v.refused)
-	if v.told == 0 {
+	t.Logf("%s: %d effects, %d acknowledged, %d runs refused by the fence", what, v.effects, v.acknowledged, v.refused)
+	if v.acknowledged == 0 {
 		t.Errorf("%s: nothing was acknowledged", what)
 	}
 	Never(t, what+", fenced effects accepted out of order", v.disorder)
 	Never(t, what+", acknowledged effects lost", v.lost)
 }
 
-// TestEffectJudgeBites checks that judgeEffects finds violations.
-func TestEffectJudgeBites(t *testing.T) {
+// TestCheckEffects checks that checkEffects finds each kind of violation.
+func TestCheckEffects(t *testing.T) {
 	t.Parallel()
 	table := []effect{{1, 7}, {2, 7}, {3, 9}, {4, 9}}
 	for name, c := range map[string]struct {
-		effects, told  []effect
-		disorder, lost int
+		effects, acknowledged []effect
+		disorder, lost        int
 	}{
 		"all is well":          {table, table, 0, 0},
 		"not all were told":    {table, table[:2], 0, 0},
@@ -253,7 +253,7 @@ func TestEffectJudgeBites(t *testing.T) {
 		"gone":                 {table[:3], table, 0, 1},
 		"another run's":        {table, []effect{{3, 7}}, 0, 1},
 	} {
-		if v := checkEffects(c.effects, c.told); v.disorder != c.disorder || v.lost != c.lost || len(v.bad) != c.disorder+c.lost {
+		if v := checkEffects(c.effects, c.acknowledged); v.disorder != c.disorder || v.lost != c.lost || len(v.bad) != c.disorder+c.lost {
 			t.Errorf("%s: %+v, want %d out of order and %d lost", name, v, c.disorder, c.lost)
 		}
 	}

@@ -42,8 +42,8 @@ func removed(reason string) daemon.Event {
 	return daemon.Event{Kind: daemon.NodeRemoved, Node: "a", Incarnation: "a1", Reason: reason}
 }
 
-// TestEventJudgeBites checks that CheckEvents finds violations, and nothing else.
-func TestEventJudgeBites(t *testing.T) {
+// TestCheckOfEventsFindsViolations checks that CheckEvents finds violations, and nothing else.
+func TestCheckOfEventsFindsViolations(t *testing.T) {
 	t.Parallel()
 	assigned, active := step(daemon.AssignmentAssigned, 5, 7), step(daemon.AssignmentActive, 5, 7)
 	deleted := step(daemon.AssignmentDeleted, 5, 7)
@@ -96,14 +96,14 @@ func found(t *testing.T, name string, bad []string, want string) {
 	}
 }
 
-func TestDeathJudgeBites(t *testing.T) {
+func TestCheckOfDeathsFindsViolations(t *testing.T) {
 	t.Parallel()
 	events := history(join, removed("no heartbeat for 6s"))
 	found(t, "killed", CheckDeaths(events, func(e daemon.Event) bool { return e.Node != "a" }), "")
 	found(t, "living", CheckDeaths(events, func(e daemon.Event) bool { return e.Node == "a" }), "a lives, and nobody did it any harm")
 }
 
-func TestTrustJudgeBites(t *testing.T) {
+func TestCheckOfTrustFindsViolations(t *testing.T) {
 	t.Parallel()
 	boot := func(at time.Time) int64 { return int64(at.Sub(stamp(0))) }
 	run := func(generation int64, end time.Duration) []Run {
@@ -130,7 +130,7 @@ func TestTrustJudgeBites(t *testing.T) {
 	}
 }
 
-func TestFailoverJudgeBites(t *testing.T) {
+func TestCheckOfFailoversFindsViolations(t *testing.T) {
 	t.Parallel()
 	assigned := func(generation, term int64) daemon.Event { return step(daemon.AssignmentAssigned, generation, term) }
 	forced := step(daemon.AssignmentForced, 5, 7)

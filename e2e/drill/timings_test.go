@@ -99,8 +99,8 @@ func (r *retiming) restart(profile string, names ...string) {
 		r.working()
 		r.T.Logf("%s restarted with profile %s after %v", name, profile, time.Since(began))
 		for _, command := range []string{"status", "doctor"} {
-			if said, want := timingsIn(r.emitd(command)), r.notice(); said != want {
-				r.T.Errorf("%s says %q, want %q", command, said, want)
+			if printed, want := timingsIn(r.emitd(command)), r.notice(); printed != want {
+				r.T.Errorf("%s says %q, want %q", command, printed, want)
 			}
 		}
 	}
@@ -121,8 +121,8 @@ func (r *retiming) notice() string {
 // timingsIn returns what a command says about different timings, if anything.
 func timingsIn(output string) string {
 	_, rest, _ := strings.Cut(output, "nodes have different timings: ")
-	said, _, _ := strings.Cut(rest, "; until")
-	return said
+	printed, _, _ := strings.Cut(rest, "; until")
+	return printed
 }
 
 // emitd returns what a command of emitd prints. Doctor ends with an error when it has found something.

@@ -89,7 +89,7 @@ func TestDrillHostileHour(t *testing.T) {
 	for running := true; running; {
 		select {
 		case <-minute.C:
-			n.tell(h, attacks)
+			n.report(h, attacks)
 		case <-end:
 			running = false
 		}
@@ -98,8 +98,8 @@ func TestDrillHostileHour(t *testing.T) {
 	work.Wait()
 	h.drained(ctx, t)
 	peace()
-	n.tell(h, attacks)
-	n.judge(h, attacks)
+	n.report(h, attacks)
+	n.check(h, attacks)
 	cancel()
 	all.Wait()
 }
@@ -279,13 +279,13 @@ func (n *server) prepare(ctx context.Context) {
 }
 
 // tell logs the results so far.
-func (n *server) tell(h *honest, a *attacks) {
+func (n *server) report(h *honest, a *attacks) {
 	peak, kills := n.limit.used()
 	n.t.Logf("restarts %d, killed by the kernel %d, resident at most %d MiB, cgroup at most %d MiB (page cache included)\n%s%s",
 		n.restarts.Load(), kills, n.resident.Load()>>20, peak>>20, h, a)
 }
 
-func (n *server) judge(h *honest, a *attacks) {
+func (n *server) check(h *honest, a *attacks) {
 	what := fmt.Sprintf("256 MiB, hostile clients for %v", duration(n.t))
 	drill.Never(n.t, what+", restarts", int(n.restarts.Load()))
 	drill.Never(n.t, what+", honest calls that failed after their repetitions", h.failures())

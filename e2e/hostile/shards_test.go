@@ -76,7 +76,7 @@ func TestDrillShards(t *testing.T) {
 	work.Wait()
 	h.drained(ctx, t)
 	peace()
-	n.tell(h, attacks)
+	n.report(h, attacks)
 	what := fmt.Sprintf("256 MiB, queues of 256 shards declared for %v", duration(t))
 	drill.Never(t, what+", restarts", int(n.restarts.Load()))
 	drill.Never(t, what+", honest calls that failed after their repetitions", h.failures())

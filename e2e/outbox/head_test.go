@@ -19,16 +19,16 @@ import (
 // variation. While those differ by more than a tenth there are more runs, up to twice as many.
 func TestDrillHeadOfLine(t *testing.T) {
 	drill.ParallelUnlessMeasured(t)
-	stuck, bad, good, turns := 1000, 100, 200, 1
+	stuck, bad, good, repeats := 1000, 100, 200, 1
 	if drill.Full() {
-		stuck, bad, good, turns = 10_000, 1_000, 2_000, 5
+		stuck, bad, good, repeats = 10_000, 1_000, 2_000, 5
 	}
 	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
 			drill.ParallelUnlessMeasured(t)
 			var without, again, with, behind []time.Duration
 			same := func() float64 { return float64(at(0.5, again)) / float64(at(0.5, without)) }
-			for len(with) < turns || drill.Full() && len(with) < 2*turns && max(same(), 1/same()) > 1.1 {
+			for len(with) < repeats || drill.Full() && len(with) < 2*repeats && max(same(), 1/same()) > 1.1 {
 				took, _ := latency(t, open(t), nil, good)
 				without = append(without, at(0.99, took))
 				took, first := latency(t, open(t), undeliverable(stuck, bad), good)

@@ -136,8 +136,8 @@ func (v verdict) report(t *testing.T, what string, again repeats) {
 	}
 }
 
-// TestJudgeBites checks that judge finds violations.
-func TestJudgeBites(t *testing.T) {
+// TestCheckFindsViolations checks that judge finds violations.
+func TestCheckFindsViolations(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	var m []outbox.Message

@@ -102,7 +102,7 @@ func drain(t *testing.T, name string) {
 		c.Start(name)
 	}
 	q := reach(t, c)
-	d := &record{executed: map[string]int{}, completed: map[string]int{}, unheard: map[string]bool{}, asked: map[string]bool{}}
+	d := &record{executed: map[string]int{}, completed: map[string]int{}, unheard: map[string]bool{}, requested: map[string]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -143,7 +143,7 @@ func drain(t *testing.T, name string) {
 	})
 	took := time.Since(began)
 	d.hear(ctx, t, q)
-	d.judge(t, name, submitted, took, kills)
+	d.check(t, name, submitted, took, kills)
 }
 
 // empty reports whether the queue has no job left.
@@ -231,8 +231,8 @@ type record struct {
 	executed, completed map[string]int
 	// unheard holds jobs whose result a worker could not report. A killed broker may have stored the
 	// completion without answering, and the next attempt came too late.
-	unheard map[string]bool
-	asked   map[string]bool // those of them that are completed according to the queue
+	unheard   map[string]bool
+	requested map[string]bool // those of them that are completed according to the queue
 }
 
 func (r *record) lost(id string) {
@@ -261,15 +261,15 @@ func (r *record) hear(ctx context.Context, t *testing.T, q *client.Client) {
 			t.Errorf("job %s ended unheard, and not as completed: %+v, %v", id, info, err)
 			continue
 		}
-		r.ask(id)
+		r.request(id)
 	}
 }
 
 // ask records a job that is completed according to the queue. A worker may still report it.
-func (r *record) ask(id string) {
+func (r *record) request(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked[id] = true
+	r.requested[id] = true
 }
 
 func (r *record) add(to map[string]int, id string) {
@@ -284,10 +284,10 @@ func (r *record) done() int {
 	return len(r.completed)
 }
 
-func (r *record) judge(t *testing.T, name string, submitted []string, took time.Duration, kills int) {
+func (r *record) check(t *testing.T, name string, submitted []string, took time.Duration, kills int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for id := range r.asked {
+	for id := range r.requested {
 		r.completed[id] = max(r.completed[id], 1)
 	}
 	lost, twice, again := 0, 0, 0

@@ -28,11 +28,11 @@ func TestServeWaitsForABucket(t *testing.T) {
 	var address string
 	c.Until(time.Minute, "it says that it waits", func() bool {
 		alive(t, n)
-		said := waitsAt.FindStringSubmatch(n.Output())
-		if said != nil {
-			address = said[1]
+		printed := waitsAt.FindStringSubmatch(n.Output())
+		if printed != nil {
+			address = printed[1]
 		}
-		return said != nil
+		return printed != nil
 	})
 	if got := probe(t, "http://"+address+"/readyz"); !strings.HasPrefix(got, "503") || !strings.Contains(got, "connection refused") {
 		t.Errorf("/readyz: %s", got)

@@ -200,14 +200,14 @@ func TestKafkaFirstBrokerVanishes(t *testing.T) {
 	n := newNetwork(t, k)
 	s := k.open(t, kafka.Config{Brokers: k.ListenAddrs()[first : first+1], Transactional: true, Options: n.through(time.Second)})
 	must(t, raise(t, s, "0-63", 5))
-	asked := make(chan struct{})
-	ask := sync.OnceFunc(func() { close(asked) })
-	defer ask()
+	requested := make(chan struct{})
+	request := sync.OnceFunc(func() { close(requested) })
+	defer request()
 	var lost atomic.Bool
 	k.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
 		k.KeepControl()
 		if lost.Load() {
-			ask() // checks that another broker is there
+			request() // checks that another broker is there
 		}
 		return nil, nil, false
 	})
@@ -215,7 +215,7 @@ func TestKafkaFirstBrokerVanishes(t *testing.T) {
 		k.KeepControl()
 		n.lose(refusing, k.ListenAddrs()[first])
 		lost.Store(true)
-		k.SleepControl(func() { <-asked })
+		k.SleepControl(func() { <-requested })
 		return nil, nil, false
 	})
 	all(t, deliver(t, s, "0-63", 5, sinktest.Rows("good", 5, 1)), nil)
@@ -254,13 +254,13 @@ func TestKafkaFenceEndsWithItsContext(t *testing.T) {
 			})
 		},
 		"transaction": func(k *cluster, _ <-chan struct{}, waits func()) {
-			var asked atomic.Int64
+			var requested atomic.Int64
 			k.ControlKey(int16(kmsg.InitProducerID), func(req kmsg.Request) (kmsg.Response, error, bool) {
 				k.KeepControl()
 				if id := req.(*kmsg.InitProducerIDRequest).TransactionalID; *id != "emitd/billing/0-31" {
 					return nil, nil, false
 				}
-				if asked.Add(1) == 3 {
+				if requested.Add(1) == 3 {
 					waits()
 				}
 				resp := req.ResponseKind().(*kmsg.InitProducerIDResponse)

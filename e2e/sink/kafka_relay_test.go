@@ -135,15 +135,15 @@ func (o *office) empty(t *testing.T) {
 // outage is a sink that records how often it was down, and whether it failed at all.
 type outage struct {
 	*kafka.Sink
-	down     atomic.Int64
-	troubled atomic.Bool
+	down   atomic.Int64
+	faulty atomic.Bool
 }
 
 func (o *outage) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	errs := o.Sink.Deliver(ctx, d)
 	for _, err := range errs {
 		if err != nil {
-			o.troubled.Store(true)
+			o.faulty.Store(true)
 		}
 		if errors.Is(err, outbox.ErrSinkDown) {
 			o.down.Add(1)
@@ -210,7 +210,7 @@ func relayOutlives(t *testing.T, transactional bool, how loss) {
 		o.publish(t, keys...)
 	}
 	if transactional { // a range has one transaction at a time, which holds up the others while it waits
-		eventually(t, "something waits", func() bool { return sink.troubled.Load() })
+		eventually(t, "something waits", func() bool { return sink.faulty.Load() })
 	} else {
 		o.delivered(t, k, live...)
 	}

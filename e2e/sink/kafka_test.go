@@ -316,19 +316,19 @@ func TestKafkaRecord(t *testing.T) {
 func TestKafkaErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name   string
-		cfg    kafka.Config
-		change func(*outbox.Row)
-		opts   []kfake.Opt
-		kind   error
-		says   string
+		name    string
+		cfg     kafka.Config
+		change  func(*outbox.Row)
+		opts    []kfake.Opt
+		kind    error
+		message string
 	}{
-		{name: "no such topic", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, says: "no such topic"},
-		{name: "no such topic of the configuration", cfg: kafka.Config{Topic: "nowhere"}, kind: outbox.ErrSinkDown, says: "UNKNOWN_TOPIC"},
-		{name: "too large", cfg: kafka.Config{MaxBytes: 2000}, change: func(r *outbox.Row) { r.Payload = make([]byte, 3000) }, kind: outbox.ErrPermanent, says: "MESSAGE_TOO_LARGE"},
+		{name: "no such topic", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, message: "no such topic"},
+		{name: "no such topic of the configuration", cfg: kafka.Config{Topic: "nowhere"}, kind: outbox.ErrSinkDown, message: "UNKNOWN_TOPIC"},
+		{name: "too large", cfg: kafka.Config{MaxBytes: 2000}, change: func(r *outbox.Row) { r.Payload = make([]byte, 3000) }, kind: outbox.ErrPermanent, message: "MESSAGE_TOO_LARGE"},
 		{
 			name: "wrong password", cfg: kafka.Config{SASL: kafka.SASL{Mechanism: "plain", User: "u", Password: "hunter2"}},
-			opts: []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "right")}, kind: outbox.ErrSinkDown, says: "reach any broker",
+			opts: []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", "u", "right")}, kind: outbox.ErrSinkDown, message: "reach any broker",
 		},
 	} {
 		for _, transactional := range []bool{false, true} {
@@ -342,12 +342,12 @@ func TestKafkaErrors(t *testing.T) {
 					c.change(&row)
 				}
 				err := deliver(t, s, "0-63", 5, []outbox.Row{row})[0]
-				says := c.says
+				message := c.message
 				if transactional && errors.Is(c.kind, outbox.ErrSinkDown) && c.cfg.Topic == "" {
-					says = "fence emitd/billing/0-63"
+					message = "fence emitd/billing/0-63"
 				}
-				if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
-					t.Errorf("%v, want %v with %s", err, c.kind, says)
+				if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), message) || strings.Contains(err.Error(), "hunter2") {
+					t.Errorf("%v, want %v with %s", err, c.kind, message)
 				}
 			})
 		}

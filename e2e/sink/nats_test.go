@@ -199,22 +199,22 @@ func TestNATSMessage(t *testing.T) {
 func TestNATSErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name   string
-		cfg    nats.Config
-		opts   server.Options
-		change func(*outbox.Row)
-		kind   error
-		says   string
+		name    string
+		cfg     nats.Config
+		opts    server.Options
+		change  func(*outbox.Row)
+		kind    error
+		message string
 	}{
-		{name: "no stream", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, says: "no stream has this subject"},
-		{name: "no subject", change: func(r *outbox.Row) { r.Topic = "a..b" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
-		{name: "wildcard", change: func(r *outbox.Row) { r.Topic = "orders.*" }, kind: outbox.ErrPermanent, says: "is not a valid subject"},
-		{name: "too large", opts: server.Options{MaxPayload: 4096}, change: func(r *outbox.Row) { r.Payload = make([]byte, 5000) }, kind: outbox.ErrPermanent, says: "maximum payload"},
-		{name: "other stream", cfg: nats.Config{Stream: "OTHER"}, kind: outbox.ErrPermanent, says: "does not belong to the stream OTHER"},
-		{name: "stream of the fence is missing", cfg: nats.Config{Stream: "OTHER", Fence: true}, kind: outbox.ErrSinkDown, says: "there is no stream OTHER"},
-		{name: "stream without markers", cfg: nats.Config{Stream: "ORDERS", Fence: true, FenceSubject: "elsewhere"}, kind: outbox.ErrSinkDown, says: "add elsewhere.>"},
-		{name: "nobody there", cfg: nats.Config{URL: "nats://u:hunter2@127.0.0.1:1", Timeout: time.Second}, kind: outbox.ErrSinkDown, says: "not connected"},
-		{name: "wrong token", opts: server.Options{Authorization: "right"}, cfg: nats.Config{Token: "hunter2", Timeout: time.Second}, kind: outbox.ErrSinkDown, says: "not connected"},
+		{name: "no stream", change: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, message: "no stream has this subject"},
+		{name: "no subject", change: func(r *outbox.Row) { r.Topic = "a..b" }, kind: outbox.ErrPermanent, message: "is not a valid subject"},
+		{name: "wildcard", change: func(r *outbox.Row) { r.Topic = "orders.*" }, kind: outbox.ErrPermanent, message: "is not a valid subject"},
+		{name: "too large", opts: server.Options{MaxPayload: 4096}, change: func(r *outbox.Row) { r.Payload = make([]byte, 5000) }, kind: outbox.ErrPermanent, message: "maximum payload"},
+		{name: "other stream", cfg: nats.Config{Stream: "OTHER"}, kind: outbox.ErrPermanent, message: "does not belong to the stream OTHER"},
+		{name: "stream of the fence is missing", cfg: nats.Config{Stream: "OTHER", Fence: true}, kind: outbox.ErrSinkDown, message: "there is no stream OTHER"},
+		{name: "stream without markers", cfg: nats.Config{Stream: "ORDERS", Fence: true, FenceSubject: "elsewhere"}, kind: outbox.ErrSinkDown, message: "add elsewhere.>"},
+		{name: "nobody there", cfg: nats.Config{URL: "nats://u:hunter2@127.0.0.1:1", Timeout: time.Second}, kind: outbox.ErrSinkDown, message: "not connected"},
+		{name: "wrong token", opts: server.Options{Authorization: "right"}, cfg: nats.Config{Token: "hunter2", Timeout: time.Second}, kind: outbox.ErrSinkDown, message: "not connected"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -224,8 +224,8 @@ func TestNATSErrors(t *testing.T) {
 				c.change(&row)
 			}
 			err := deliver(t, s, "0-63", 5, []outbox.Row{row})[0]
-			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%v, want %v with %s", err, c.kind, c.says)
+			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.message) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v, want %v with %s", err, c.kind, c.message)
 			}
 		})
 	}

@@ -338,20 +338,20 @@ end $$;`
 func TestPostgresErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name, sql, says string
-		cfg             postgres.Config
-		kind            error
+		name, sql, message string
+		cfg                postgres.Config
+		kind               error
 	}{
-		{name: "table is missing", sql: "drop table emitd_sink.message", kind: outbox.ErrSinkDown, says: `relation "emitd_sink.message" does not exist`},
-		{name: "fence is missing", sql: "drop table emitd_sink.fence", kind: outbox.ErrSinkDown, says: "42P01"},
-		{name: "other columns", sql: "alter table emitd_sink.message drop column topic", kind: outbox.ErrSinkDown, says: "42703"},
-		{name: "read-only", sql: "do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$", kind: outbox.ErrSinkDown, says: "25006"},
-		{name: "check", sql: "alter table emitd_sink.message add check (type <> 'order.placed')", kind: outbox.ErrPermanent, says: "23514"},
-		{name: "foreign key", sql: "create table tenant (id text primary key); alter table emitd_sink.message add foreign key (topic) references tenant", says: "23503"},
-		{name: "row-level security", sql: asPlainRole + "alter table emitd_sink.message enable row level security; create policy others on emitd_sink.message using (true) with check (topic <> 'orders')", says: "42501"},
-		{name: "no rights", sql: asPlainRole + "do $$ begin execute format('revoke insert on emitd_sink.message from %I', current_database() || '_plain'); end $$", kind: outbox.ErrSinkDown, says: "42501"},
-		{name: "bad statement", cfg: postgres.Config{Statement: "insert into nowhere values (@id)"}, kind: outbox.ErrSinkDown, says: "nowhere"},
-		{name: "bad data", cfg: postgres.Config{Statement: "select @type::int / 1"}, kind: outbox.ErrPermanent, says: "22P02"},
+		{name: "table is missing", sql: "drop table emitd_sink.message", kind: outbox.ErrSinkDown, message: `relation "emitd_sink.message" does not exist`},
+		{name: "fence is missing", sql: "drop table emitd_sink.fence", kind: outbox.ErrSinkDown, message: "42P01"},
+		{name: "other columns", sql: "alter table emitd_sink.message drop column topic", kind: outbox.ErrSinkDown, message: "42703"},
+		{name: "read-only", sql: "do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$", kind: outbox.ErrSinkDown, message: "25006"},
+		{name: "check", sql: "alter table emitd_sink.message add check (type <> 'order.placed')", kind: outbox.ErrPermanent, message: "23514"},
+		{name: "foreign key", sql: "create table tenant (id text primary key); alter table emitd_sink.message add foreign key (topic) references tenant", message: "23503"},
+		{name: "row-level security", sql: asPlainRole + "alter table emitd_sink.message enable row level security; create policy others on emitd_sink.message using (true) with check (topic <> 'orders')", message: "42501"},
+		{name: "no rights", sql: asPlainRole + "do $$ begin execute format('revoke insert on emitd_sink.message from %I', current_database() || '_plain'); end $$", kind: outbox.ErrSinkDown, message: "42501"},
+		{name: "bad statement", cfg: postgres.Config{Statement: "insert into nowhere values (@id)"}, kind: outbox.ErrSinkDown, message: "nowhere"},
+		{name: "bad data", cfg: postgres.Config{Statement: "select @type::int / 1"}, kind: outbox.ErrPermanent, message: "22P02"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -361,9 +361,9 @@ func TestPostgresErrors(t *testing.T) {
 			}
 			rows := sinktest.Rows("orders", 3, 0)
 			for i, err := range deliver(t, d.open(t, c.cfg), "0-63", 5, rows) {
-				if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, outbox.ErrPermanent) != errors.Is(c.kind, outbox.ErrPermanent) ||
+				if err == nil || !strings.Contains(err.Error(), c.message) || errors.Is(err, outbox.ErrPermanent) != errors.Is(c.kind, outbox.ErrPermanent) ||
 					errors.Is(err, outbox.ErrSinkDown) != errors.Is(c.kind, outbox.ErrSinkDown) {
-					t.Errorf("row %d: %v, want %v with %s", i, err, c.kind, c.says)
+					t.Errorf("row %d: %v, want %v with %s", i, err, c.kind, c.message)
 				}
 			}
 		})

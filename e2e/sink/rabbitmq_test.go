@@ -329,24 +329,24 @@ func TestRabbitMQMessage(t *testing.T) {
 func TestRabbitMQErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name string
-		cfg  func(*vhost, *rabbitmq.Config)
-		row  func(*outbox.Row)
-		kind error
-		says string
+		name    string
+		cfg     func(*vhost, *rabbitmq.Config)
+		row     func(*outbox.Row)
+		kind    error
+		message string
 	}{
-		{name: "no queue", row: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, says: "312 NO_ROUTE"},
+		{name: "no queue", row: func(r *outbox.Row) { r.Topic = "nowhere" }, kind: outbox.ErrMissing, message: "312 NO_ROUTE"},
 		{name: "no queue, and none needed", cfg: func(_ *vhost, c *rabbitmq.Config) { c.Unroutable = true }, row: func(r *outbox.Row) { r.Topic = "nowhere" }},
-		{name: "no exchange", cfg: func(_ *vhost, c *rabbitmq.Config) { c.Exchange = "nowhere" }, kind: outbox.ErrSinkDown, says: "NOT_FOUND - no exchange 'nowhere'"},
-		{name: "routing key too long", cfg: func(_ *vhost, c *rabbitmq.Config) { c.RoutingKey = "{topic}{type}{key}" }, row: func(r *outbox.Row) { r.Key = strings.Repeat("k", 300) }, kind: outbox.ErrPermanent, says: "limit is 255"},
+		{name: "no exchange", cfg: func(_ *vhost, c *rabbitmq.Config) { c.Exchange = "nowhere" }, kind: outbox.ErrSinkDown, message: "NOT_FOUND - no exchange 'nowhere'"},
+		{name: "routing key too long", cfg: func(_ *vhost, c *rabbitmq.Config) { c.RoutingKey = "{topic}{type}{key}" }, row: func(r *outbox.Row) { r.Key = strings.Repeat("k", 300) }, kind: outbox.ErrPermanent, message: "limit is 255"},
 		{name: "wrong password", cfg: func(v *vhost, c *rabbitmq.Config) {
 			c.URL = sinkpkg.Secret(strings.Replace(v.url, "guest:guest", "guest:hunter2", 1))
-		}, kind: outbox.ErrSinkDown, says: "username or password not allowed"},
+		}, kind: outbox.ErrSinkDown, message: "username or password not allowed"},
 		{name: "no vhost", cfg: func(v *vhost, c *rabbitmq.Config) {
 			c.URL = sinkpkg.Secret("amqp://guest:guest@" + v.target + "/nowhere")
-		}, kind: outbox.ErrSinkDown, says: "connect to amqp://127.0.0.1"},
-		{name: "nobody there", cfg: func(_ *vhost, c *rabbitmq.Config) { c.URL = "amqp://guest:hunter2@127.0.0.1:1" }, kind: outbox.ErrSinkDown, says: "refused"},
-		{name: "no TLS there", cfg: func(v *vhost, c *rabbitmq.Config) { c.URL = sinkpkg.Secret("amqps://guest:hunter2@" + v.target) }, kind: outbox.ErrSinkDown, says: "connect to amqps://"},
+		}, kind: outbox.ErrSinkDown, message: "connect to amqp://127.0.0.1"},
+		{name: "nobody there", cfg: func(_ *vhost, c *rabbitmq.Config) { c.URL = "amqp://guest:hunter2@127.0.0.1:1" }, kind: outbox.ErrSinkDown, message: "refused"},
+		{name: "no TLS there", cfg: func(v *vhost, c *rabbitmq.Config) { c.URL = sinkpkg.Secret("amqps://guest:hunter2@" + v.target) }, kind: outbox.ErrSinkDown, message: "connect to amqps://"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -360,8 +360,8 @@ func TestRabbitMQErrors(t *testing.T) {
 				c.row(&row)
 			}
 			err := deliver(t, v.open(t, cfg), "0-63", 5, []outbox.Row{row})[0]
-			if c.kind == nil && err != nil || c.kind != nil && (!errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2")) {
-				t.Errorf("%v, want %v with %s", err, c.kind, c.says)
+			if c.kind == nil && err != nil || c.kind != nil && (!errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.message) || strings.Contains(err.Error(), "hunter2")) {
+				t.Errorf("%v, want %v with %s", err, c.kind, c.message)
 			}
 		})
 	}

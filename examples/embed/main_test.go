@@ -17,32 +17,32 @@ import (
 // continue without a lost or repeated number, and all four hooks must be called.
 func TestTwoNodesShareTheCounters(t *testing.T) {
 	t.Parallel()
-	var said lines
-	log.SetOutput(&said)
+	var printed lines
+	log.SetOutput(&printed)
 	t.Cleanup(func() { log.SetOutput(os.Stderr) })
 	path := filepath.Join(t.TempDir(), "embed.db")
 	db := record(t, path)
 
 	a := start(t, path, "a")
-	await(t, "a leads", func() bool { return said.match(`elected: term 1$`) })
+	await(t, "a leads", func() bool { return printed.match(`elected: term 1$`) })
 	b := start(t, path, "b")
-	await(t, "b has joined and all count", func() bool { return said.match(`joined: b$`) && least(t, db) >= 2 })
+	await(t, "b has joined and all count", func() bool { return printed.match(`joined: b$`) && least(t, db) >= 2 })
 	if err := a(); err != nil {
 		t.Errorf("a stopped with %v", err)
 	}
 	now := least(t, db)
 	await(t, "b knows that a has left, leads and counts on", func() bool {
-		return said.match(`left: a, shutdown$`) && said.match(`elected: term 2$`) && least(t, db) >= now+3
+		return printed.match(`left: a, shutdown$`) && printed.match(`elected: term 2$`) && least(t, db) >= now+3
 	})
 	if err := b(); err != nil {
 		t.Errorf("b stopped with %v", err)
 	}
 	for _, hook := range []string{`joined: a$`, `lost: term 1, shutdown$`, `lost: term 2, shutdown$`} {
-		if !said.match(hook) {
-			t.Errorf("no hook said %q:\n%s", hook, said.String())
+		if !printed.match(hook) {
+			t.Errorf("no hook said %q:\n%s", hook, printed.String())
 		}
 	}
-	judge(t, db)
+	check(t, db)
 }
 
 // start runs the program. The returned function stops it and returns its error.
@@ -80,9 +80,9 @@ func record(t *testing.T, path string) *sql.DB {
 	return db
 }
 
-// judge checks every change. Each counter must count from 1 in steps of one, by runs with growing
+// check checks every change. Each counter must count from 1 in steps of one, by runs with growing
 // generations, and some counters must have continued in another run.
-func judge(t *testing.T, db *sql.DB) {
+func check(t *testing.T, db *sql.DB) {
 	t.Helper()
 	type state struct{ n, generation int }
 	units := map[string]state{}

@@ -82,8 +82,8 @@ func line(text string) string {
 next:
 	for l := range strings.Lines(strings.TrimSpace(text)) {
 		l = strings.TrimSpace(l)
-		for _, said := range out {
-			if strings.Contains(said, l) {
+		for _, kept := range out {
+			if strings.Contains(kept, l) {
 				continue next
 			}
 		}

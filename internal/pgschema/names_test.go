@@ -12,7 +12,7 @@ import (
 func TestCheckNames(t *testing.T) {
 	t.Parallel()
 	const longest = "subscription"
-	for _, tt := range []struct{ schema, prefix, says string }{
+	for _, tt := range []struct{ schema, prefix, message string }{
 		{"emitd", "", ""},
 		{"emitd", strings.Repeat("p", 63-len(longest)), ""},
 		{"", "", "outbox.schema"},
@@ -21,8 +21,8 @@ func TestCheckNames(t *testing.T) {
 		{"emitd", strings.Repeat("p", 64-len(longest)), "longer than Postgres' 63"},
 	} {
 		err := pgschema.CheckNames("outbox", tt.schema, tt.prefix, longest)
-		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%q, %q: error %v, want one that says %q", tt.schema, tt.prefix, err, tt.says)
+		if (err == nil) != (tt.message == "") || err != nil && !strings.Contains(err.Error(), tt.message) {
+			t.Errorf("%q, %q: error %v, want one that says %q", tt.schema, tt.prefix, err, tt.message)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-func ask[T any](t *testing.T, conn *pgx.Conn, sql string) (v T) {
+func request[T any](t *testing.T, conn *pgx.Conn, sql string) (v T) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), sql).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -48,7 +48,7 @@ func ask[T any](t *testing.T, conn *pgx.Conn, sql string) (v T) {
 	return v
 }
 
-func tell(t *testing.T, conn *pgx.Conn, sql string) {
+func report(t *testing.T, conn *pgx.Conn, sql string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -80,13 +80,13 @@ func TestDatabase(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tell(t, conn, "create table mine (i int)") // stays connected
-		first = ask[string](t, conn, "select current_database()::text")
+		report(t, conn, "create table mine (i int)") // stays connected
+		first = request[string](t, conn, "select current_database()::text")
 	})
-	if first == ask[string](t, outside, "select current_database()::text") {
+	if first == request[string](t, outside, "select current_database()::text") {
 		t.Fatal("two tests share a database")
 	}
-	if n := ask[int](t, outside, "select count(*) from pg_database where datname = '"+first+"'"); n != 0 {
+	if n := request[int](t, outside, "select count(*) from pg_database where datname = '"+first+"'"); n != 0 {
 		t.Errorf("the database of a test that ended is still there")
 	}
 }
@@ -106,8 +106,8 @@ func TestTemplate(t *testing.T) {
 	}
 	a := connect(t, pgtest.Template(t, "thing", prepare))
 	b := connect(t, pgtest.Template(t, "thing", prepare))
-	tell(t, a, "insert into thing values (1)")
-	if n := ask[int](t, b, "select count(*) from thing"); n != 0 || prepared != 1 {
+	report(t, a, "insert into thing values (1)")
+	if n := request[int](t, b, "select count(*) from thing"); n != 0 || prepared != 1 {
 		t.Errorf("the copy has %d rows, prepared %d times; want 0 rows, once", n, prepared)
 	}
 }
@@ -116,13 +116,13 @@ func TestTemplate(t *testing.T) {
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgtest.Config{})
-	tell(t, connect(t, s.SocketURL("postgres")), "create table thing (i int)")
+	report(t, connect(t, s.SocketURL("postgres")), "create table thing (i int)")
 	for i, mode := range []pgtest.Mode{pgtest.Fast, pgtest.Immediate, pgtest.Kill} {
-		tell(t, connect(t, s.URL("postgres")), "insert into thing values (1)")
+		report(t, connect(t, s.URL("postgres")), "insert into thing values (1)")
 		if err := s.Restart(mode); err != nil {
 			t.Fatalf("restart %d: %v", i, err)
 		}
-		if n := ask[int](t, connect(t, s.URL("postgres")), "select count(*) from thing"); n != i+1 {
+		if n := request[int](t, connect(t, s.URL("postgres")), "select count(*) from thing"); n != i+1 {
 			t.Errorf("after end %d there are %d rows, want %d", i, n, i+1)
 		}
 	}
@@ -139,7 +139,7 @@ func TestFailover(t *testing.T) {
 	t.Cleanup(func() { standby.Close() })
 	const system = "select system_identifier::text from pg_control_system()"
 	const timeline = "select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
-	before := ask[string](t, connect(t, primary.URL("postgres")), timeline)
+	before := request[string](t, connect(t, primary.URL("postgres")), timeline)
 	if err := primary.Stop(pgtest.Kill); err != nil {
 		t.Fatal(err)
 	}
@@ -147,11 +147,11 @@ func TestFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := connect(t, standby.URL("postgres"))
-	tell(t, conn, "create table thing (i int)")
-	if after := ask[string](t, conn, timeline); after == before {
+	report(t, conn, "create table thing (i int)")
+	if after := request[string](t, conn, timeline); after == before {
 		t.Errorf("the timeline is still %s", after)
 	}
-	if ask[string](t, conn, system) == "" {
+	if request[string](t, conn, system) == "" {
 		t.Error("no system identifier")
 	}
 }
@@ -161,7 +161,7 @@ func TestStepClock(t *testing.T) {
 	t.Parallel()
 	s := start(t, pgtest.Config{FakeTime: true})
 	conn := connect(t, s.URL("postgres"))
-	ahead := func() time.Duration { return time.Until(ask[time.Time](t, conn, "select clock_timestamp()")) }
+	ahead := func() time.Duration { return time.Until(request[time.Time](t, conn, "select clock_timestamp()")) }
 	for _, want := range []time.Duration{0, time.Hour, -time.Hour, 0} {
 		if err := s.StepClock(want); err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestPooler(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
-	if n := ask[int](t, conn, "select 1"); n != 1 {
+	if n := request[int](t, conn, "select 1"); n != 1 {
 		t.Error(n)
 	}
 }
@@ -217,13 +217,13 @@ func TestProxy(t *testing.T) {
 	base := pgtest.Database(t)
 	p := pgtest.NewProxy(t, base)
 	direct, through := connect(t, base), connect(t, p.URL())
-	tell(t, through, "create table thing (i int)")
+	report(t, through, "create table thing (i int)")
 
 	p.LoseReplies(1)
 	if _, err := through.Exec(t.Context(), "insert into thing values (1)"); err == nil {
 		t.Error("the reply was not lost")
 	}
-	if n := ask[int](t, direct, "select count(*) from thing"); n != 1 {
+	if n := request[int](t, direct, "select count(*) from thing"); n != 1 {
 		t.Errorf("the statement whose reply was lost left %d rows, want 1", n)
 	}
 
@@ -236,7 +236,7 @@ func TestProxy(t *testing.T) {
 		answered <- err
 	}()
 	for range 20 {
-		if n := ask[int](t, direct, "select count(*) from thing"); n != 1 {
+		if n := request[int](t, direct, "select count(*) from thing"); n != 1 {
 			t.Fatalf("a stalled statement arrived")
 		}
 	}

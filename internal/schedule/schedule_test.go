@@ -160,7 +160,7 @@ func TestCronOverYears(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ line, zone, says string }{
+	for _, c := range []struct{ line, zone, message string }{
 		{"", "", "empty"},
 		{"0 3 * *", "", "expected exactly 5 fields"},
 		{"0 0 3 * * *", "", "expected exactly 5 fields"},
@@ -178,8 +178,8 @@ func TestRefusals(t *testing.T) {
 		{"0 3 * * *", "Europe/Berlyn", "is not known"},
 		{"0 3 * * *", "Local", "differs from node to node"},
 	} {
-		if _, err := Cron(c.line, c.zone); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%q in %q: %v, want %q in it", c.line, c.zone, err, c.says)
+		if _, err := Cron(c.line, c.zone); err == nil || !strings.Contains(err.Error(), c.message) {
+			t.Errorf("%q in %q: %v, want %q in it", c.line, c.zone, err, c.message)
 		}
 	}
 	for _, d := range []time.Duration{0, -time.Hour, time.Second - 1} {

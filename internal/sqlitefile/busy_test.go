@@ -11,7 +11,7 @@ import (
 
 // If a call waits for a lock until its time is up, the error says what it waited for, even if the
 // time ends in the middle of an attempt.
-func TestRetryBusySaysWhy(t *testing.T) {
+func TestRetryBusyReportsWhy(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(context.Background())
 	attempts := 0

@@ -13,7 +13,7 @@ import (
 // and delayed messages do not read them.
 func TestWhatWaitsIsNotRead(t *testing.T) {
 	t.Parallel()
-	const waiting, looks = 1000, 20
+	const waiting, queries = 1000, 20
 	w := newWorld(t, Config{})
 	ctx := context.Background()
 	messages := make([]outbox.Message, 0, 2*waiting)
@@ -42,7 +42,7 @@ func TestWhatWaitsIsNotRead(t *testing.T) {
 		return n
 	}
 	before := map[string]count{"outbox_lane_due": counted("outbox_lane_due"), "outbox_delayed_due": counted("outbox_delayed_due")}
-	for range looks {
+	for range queries {
 		page, err := c.Next(ctx, outbox.Limit{})
 		ok(t, err)
 		if page.Due || page.Delayed {
@@ -59,9 +59,9 @@ func TestWhatWaitsIsNotRead(t *testing.T) {
 	c.Close()
 	w.Close()
 	for index, old := range before {
-		eventually(t, "the statistics of "+index+" are told", func() bool { return counted(index).scans >= old.scans+2*looks })
+		eventually(t, "the statistics of "+index+" are told", func() bool { return counted(index).scans >= old.scans+2*queries })
 		if n := counted(index).read - old.read; n > waiting/10 {
-			t.Errorf("%d looks read %d entries of %s that are not due", 2*looks, n, index)
+			t.Errorf("%d looks read %d entries of %s that are not due", 2*queries, n, index)
 		}
 	}
 }

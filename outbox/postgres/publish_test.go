@@ -234,7 +234,7 @@ func TestIDsAreDrawnUnderTheLock(t *testing.T) {
 func TestOnPublished(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	var told []string
+	var reported []string
 	w := newWorld(t, Config{Logger: slog.New(slog.DiscardHandler), OnPublished: func(m []outbox.Message) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -242,8 +242,8 @@ func TestOnPublished(t *testing.T) {
 		for _, x := range m {
 			names += string(x.Payload)
 		}
-		told = append(told, names)
-		if len(told) == 1 {
+		reported = append(reported, names)
+		if len(reported) == 1 {
 			panic("hook")
 		}
 	}})
@@ -277,8 +277,8 @@ func TestOnPublished(t *testing.T) {
 		t.Errorf("a commit that fails: %v", err)
 	}
 	ok(t, w.pub.Close(ctx)) // reports the remaining commits
-	if want := []string{"ab", "cd", "e"}; !slices.Equal(told, want) {
-		t.Errorf("the hook was told of %v, want %v", told, want)
+	if want := []string{"ab", "cd", "e"}; !slices.Equal(reported, want) {
+		t.Errorf("the hook was told of %v, want %v", reported, want)
 	}
 	if got := drain(t, w.claim("s", 1)); !slices.Equal(got, []string{"a", "b", "c", "d", "e"}) {
 		t.Errorf("delivered: %v", got)
@@ -328,9 +328,9 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestForeignRows checks rows that other programs wrote into the log: what can be decoded is delivered,
+// TestRowsOfOthers checks rows that other programs wrote into the log: what can be decoded is delivered,
 // and they do not stop the rows behind them.
-func TestForeignRows(t *testing.T) {
+func TestRowsOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
 	for _, headers := range []string{`{"a": "b"}`, `{"a": 1, "b": null}`, `[1]`, `7`} {

@@ -332,8 +332,8 @@ func TestMaxRetained(t *testing.T) {
 	for _, policy := range []string{LagKeep, LagForget} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			var told bytes.Buffer
-			w := newWorld(t, Config{width: 10, Retention: time.Hour, MaxRetained: 1000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+			var reported bytes.Buffer
+			w := newWorld(t, Config{width: 10, Retention: time.Hour, MaxRetained: 1000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&reported, nil))})
 			slow, fast := w.claim("slow", 1), w.claim("fast", 1)
 			w.publish(text("dead", "dead"))
 			p, err := slow.Next(t.Context(), outbox.Limit{})
@@ -345,16 +345,16 @@ func TestMaxRetained(t *testing.T) {
 			w.sweepAll()
 			w.keep(fast)
 			w.sweepAll()
-			if told.Len() > 0 {
-				t.Errorf("within the retention: %s", told.String())
+			if reported.Len() > 0 {
+				t.Errorf("within the retention: %s", reported.String())
 			}
 			w.exec("update ~outbox_partition set passed_at = passed_at - interval '2 hours'")
 			removed := w.sweepAll()
 			if policy == LagForget {
 				w.goes(2-removed, fast)
 			}
-			if !strings.Contains(told.String(), "slow messages=19") || strings.Contains(told.String(), "fast") {
-				t.Errorf("told: %s", told.String())
+			if !strings.Contains(reported.String(), "slow messages=19") || strings.Contains(reported.String(), "fast") {
+				t.Errorf("told: %s", reported.String())
 			}
 			all, err := w.Stats(t.Context(), "slow")
 			ok(t, err)

@@ -51,8 +51,8 @@ func TestVisibilityStorm(t *testing.T) {
 
 	// An unrelated transaction draws a transaction ID, and must hold up nothing until everything else is
 	// delivered.
-	stranger := v.begin()
-	_, err := stranger.Exec(context.Background(), "select pg_current_xact_id()")
+	outsider := v.begin()
+	_, err := outsider.Exec(context.Background(), "select pg_current_xact_id()")
 	ok(t, err)
 	late := v.begin()
 	ok(t, v.pub.Publish(context.Background(), late, text("late", "late")))
@@ -66,7 +66,7 @@ func TestVisibilityStorm(t *testing.T) {
 	}
 	writing.Wait()
 	eventually(t, "all but what is open is delivered", v.settled)
-	ok(t, stranger.Rollback(context.Background()))
+	ok(t, outsider.Rollback(context.Background()))
 	v.loose["late"] = true
 	ok(t, late.Commit(context.Background()))
 	eventually(t, "the late one is delivered", v.settled)

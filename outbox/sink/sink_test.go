@@ -161,14 +161,14 @@ func TestAnyPlanAnyFaults(t *testing.T) {
 		targets := rapid.IntRange(1, 4).Draw(t, "targets")
 		p.Target = func(i int) string { return fmt.Sprint(i % targets) }
 		var mu sync.Mutex
-		asked := map[int]int{}
+		requested := map[int]int{}
 		last := map[string]int{}
 		errs := sink.Run(context.Background(), rows, p, func(_ context.Context, call []int) []error {
 			mu.Lock()
 			defer mu.Unlock()
 			bytes, keys, out := 0, map[string]bool{}, make([]error, len(call))
 			for m, i := range call {
-				asked[i]++
+				requested[i]++
 				bytes += p.Size(i)
 				if p.Target(i) != p.Target(call[0]) {
 					t.Fatalf("call %v has two targets", call)
@@ -191,8 +191,8 @@ func TestAnyPlanAnyFaults(t *testing.T) {
 		for i, err := range sinktest.Spread(errs, n) {
 			behind := rows[i].Key != "" && failed[rows[i].Key]
 			switch {
-			case behind != errors.Is(err, outbox.ErrSkipped), behind == (asked[i] == 1):
-				t.Fatalf("row %d: asked %d times, %v", i, asked[i], err)
+			case behind != errors.Is(err, outbox.ErrSkipped), behind == (requested[i] == 1):
+				t.Fatalf("row %d: asked %d times, %v", i, requested[i], err)
 			case !behind && bad[i] != (err != nil):
 				t.Fatalf("row %d: %v", i, err)
 			}

@@ -128,9 +128,9 @@ func TestMistakenRelay(t *testing.T) {
 	}
 }
 
-// TestForeignRows checks rows that other programs wrote into the log: what can be decoded is delivered,
+// TestRowsOfOthers checks rows that other programs wrote into the log: what can be decoded is delivered,
 // and they do not stop the rows behind them.
-func TestForeignRows(t *testing.T) {
+func TestRowsOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{})
 	for _, headers := range []string{``, `{"a": "b"}`, `{"a": 1, "b": null}`, `[1]`, `garbage`} {

@@ -144,9 +144,9 @@ func TestBadReceiver(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	causes := w.causes(t)
-	for topic, says := range bad {
-		if !strings.Contains(causes[topic], says) {
-			t.Errorf("%s died of %q, want %q", topic, causes[topic], says)
+	for topic, message := range bad {
+		if !strings.Contains(causes[topic], message) {
+			t.Errorf("%s died of %q, want %q", topic, causes[topic], message)
 		}
 	}
 }

@@ -94,8 +94,8 @@ func TestPublishInEveryTransaction(t *testing.T) {
 // TestSavepoint checks that an undone savepoint removes its messages from the log and from the hook.
 func TestSavepoint(t *testing.T) {
 	t.Parallel()
-	told := make(chan []outbox.Message, 1)
-	w := newWorld(t, Config{OnPublished: func(m []outbox.Message) { told <- m }})
+	reported := make(chan []outbox.Message, 1)
+	w := newWorld(t, Config{OnPublished: func(m []outbox.Message) { reported <- m }})
 	ctx, undo := context.Background(), errors.New("undo")
 	put := func(tx *Tx, s string) error { return w.pub.Publish(ctx, tx, text("k", s)) }
 	ok(t, w.pub.InTx(ctx, w.db, func(tx *Tx) error {
@@ -111,7 +111,7 @@ func TestSavepoint(t *testing.T) {
 		return tx.Savepoint(ctx, func() error { return put(tx, "2") })
 	}))
 	var got []string
-	for _, m := range <-told {
+	for _, m := range <-reported {
 		got = append(got, string(m.Payload))
 	}
 	if want := []string{"1", "2"}; !slices.Equal(got, want) || !slices.Equal(drain(t, w.claim(t, "s", 1)), want) {
@@ -124,15 +124,15 @@ func TestSavepoint(t *testing.T) {
 func TestOnPublished(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	var told []string
+	var reported []string
 	w := newWorld(t, Config{Logger: slog.New(slog.DiscardHandler), OnPublished: func(m []outbox.Message) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprint(len(m), string(m[0].Payload)))
+		reported = append(reported, fmt.Sprint(len(m), string(m[0].Payload)))
 		if m[0].ID.Version() == 0 {
 			t.Error("the hook is told of a message without ID")
 		}
-		if len(told) == 1 {
+		if len(reported) == 1 {
 			panic("hook")
 		}
 	}})
@@ -148,15 +148,15 @@ func TestOnPublished(t *testing.T) {
 	wrapped := w.pub.Wrap(plain)
 	ok(t, w.pub.Publish(ctx, wrapped, text("k", "c")))
 	mu.Lock()
-	before := len(told)
+	before := len(reported)
 	mu.Unlock()
 	ok(t, wrapped.Commit())
 	if err := wrapped.Commit(); !errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("a second commit: %v", err)
 	}
 	ok(t, w.pub.Close(ctx)) // reports the remaining commits
-	if want := []string{"2a", "1c"}; !slices.Equal(told, want) || before > 1 {
-		t.Errorf("the hook was told of %v, want %v (%d before the commit)", told, want, before)
+	if want := []string{"2a", "1c"}; !slices.Equal(reported, want) || before > 1 {
+		t.Errorf("the hook was told of %v, want %v (%d before the commit)", reported, want, before)
 	}
 }
 

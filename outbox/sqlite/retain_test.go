@@ -195,9 +195,9 @@ func TestMaxRetained(t *testing.T) {
 	for _, policy := range []string{LagKeep, LagForget} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			var told bytes.Buffer
+			var reported bytes.Buffer
 			c := newClock()
-			w := newWorld(t, Config{Now: c.read, Retention: time.Hour, MaxRetained: 10_000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+			w := newWorld(t, Config{Now: c.read, Retention: time.Hour, MaxRetained: 10_000, OnLag: policy, Logger: slog.New(slog.NewTextHandler(&reported, nil))})
 			slow, fast := w.claim(t, "slow", 1), w.claim(t, "fast", 1)
 			w.publish(t, text("dead", "dead"))
 			p, err := slow.Next(t.Context(), outbox.Limit{})
@@ -207,16 +207,16 @@ func TestMaxRetained(t *testing.T) {
 			w.many(t, 1000)
 			drain(t, fast)
 			w.sweepAll(t)
-			if told.Len() > 0 {
-				t.Errorf("within the retention: %s", told.String())
+			if reported.Len() > 0 {
+				t.Errorf("within the retention: %s", reported.String())
 			}
 			c.pass(2 * time.Hour)
 			w.sweepAll(t)
 			all, err := w.Stats(t.Context(), "slow")
 			ok(t, err)
 			s := all[0]
-			if !strings.Contains(told.String(), "slow messages=") || strings.Contains(told.String(), "fast") || !s.Paused || s.Dead != 1 {
-				t.Errorf("%+v, told: %s", s, told.String())
+			if !strings.Contains(reported.String(), "slow messages=") || strings.Contains(reported.String(), "fast") || !s.Paused || s.Dead != 1 {
+				t.Errorf("%+v, told: %s", s, reported.String())
 			}
 			if policy == LagKeep && (s.Pending != 1000 || w.left(t) != 1000) { // the dead one was removed
 				t.Errorf("%d messages left, %d pending", w.left(t), s.Pending)

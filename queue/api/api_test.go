@@ -230,7 +230,7 @@ var badCalls = []struct {
 	method, path, body string
 	status             int
 	tag                queue.Tag
-	says               string // in the message
+	contains           string // in the message
 }{
 	{"POST", "/v1/queues/q/jobs", "", 400, queue.BadRequest, "missing"},
 	{"POST", "/v1/queues/q/jobs", "  \n", 400, queue.BadRequest, "missing"},
@@ -366,8 +366,8 @@ func TestHole16BadInputIsA4xx(t *testing.T) {
 		if got := a.field(t, "_tag"); got != string(c.tag) {
 			t.Errorf("%s: tag %v, want %s", name, got, c.tag)
 		}
-		if m, _ := a.field(t, "message").(string); !strings.Contains(m, c.says) || m == "" || len(m) > 400 {
-			t.Errorf("%s: message %.200q does not say %q", name, m, c.says)
+		if m, _ := a.field(t, "message").(string); !strings.Contains(m, c.contains) || m == "" || len(m) > 400 {
+			t.Errorf("%s: message %.200q does not say %q", name, m, c.contains)
 		}
 		if hint, _ := a.field(t, "hint").(string); hint == "" {
 			t.Errorf("%s: no hint: %.300s", name, a.body)

@@ -45,8 +45,8 @@ func (b *brokers) Broker(_ context.Context, _ string, shard int) (string, int64,
 	return "", 0, nil
 }
 
-// tell makes the cluster's snapshot say that a node serves a shard; -1: none.
-func (b *brokers) tell(shard, node int) {
+// notify makes the cluster's snapshot say that a node serves a shard; -1: none.
+func (b *brokers) notify(shard, node int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.where[shard] = node; node < 0 {
@@ -120,7 +120,7 @@ func (b *brokers) serve(shard, n int) {
 	case err := <-ended:
 		b.t.Fatalf("shard %d: %v", shard, err)
 	}
-	b.tell(shard, n)
+	b.notify(shard, n)
 }
 
 // fill submits jobs and returns how many are on each shard.
@@ -246,8 +246,8 @@ func TestNoAnswerAboutAPart(t *testing.T) {
 	perShard := b.fill(120)
 	ctx := t.Context()
 	b.nodes[1].runs[3]()
-	for tell, name := range []string{"the cluster knows", "the cluster does not know yet"} {
-		b.tell(3, 2*tell-1) // no node, then the node that does not serve it any more
+	for notify, name := range []string{"the cluster knows", "the cluster does not know yet"} {
+		b.notify(3, 2*notify-1) // no node, then the node that does not serve it any more
 		if s, err := b.door.Stats(ctx, "q"); queue.TagOf(err) != queue.Unavailable {
 			t.Errorf("%s: stats %+v, %v", name, s, err)
 		}
@@ -258,7 +258,7 @@ func TestNoAnswerAboutAPart(t *testing.T) {
 			t.Errorf("%s: a purge: %v", name, err)
 		}
 	}
-	b.tell(3, 1)
+	b.notify(3, 1)
 	met, err := b.door.Do(ctx, "q", queue.Command{Act: queue.Cancel})
 	if queue.TagOf(err) != queue.UnknownOutcome || met != 120-perShard[1]-perShard[3]-perShard[5] {
 		t.Errorf("%d jobs, %v", met, err)

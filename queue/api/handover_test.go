@@ -83,7 +83,7 @@ func TestHandOverIsADelay(t *testing.T) {
 			}
 			before := where.times.Load()
 			until(t, func() bool { return where.times.Load() > before+20 && where.doubts.Load() > 2 })
-			b.tell(0, -1)
+			b.notify(0, -1)
 			until(t, func() bool { return where.times.Load() > before+40 })
 			b.serve(0, 1)
 			for range 2 {
@@ -110,7 +110,7 @@ func TestAssignedAndNotYetServing(t *testing.T) {
 	}
 	defer door.Close()
 	b.nodes[0].runs[0]()
-	b.tell(0, 1)
+	b.notify(0, 1)
 	answer := make(chan error, 1)
 	go func() {
 		_, err := door.Enqueue(context.Background(), "q", ids(1))
@@ -151,17 +151,17 @@ func TestUnavailableBrokerIsCalledOnce(t *testing.T) {
 	}
 }
 
-// TestPatienceEnds: without a next broker, a call is refused when its waiting time is over. A call
+// TestWaitTimesOut: without a next broker, a call is refused when its waiting time is over. A call
 // that was forwarded already, or meets a cluster store that does not answer, is refused at once.
-func TestPatienceEnds(t *testing.T) {
+func TestWaitTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		moved := broken{err: queue.Refuse(queue.QueueNotOwner, "deposed")}
 		for _, c := range []struct {
-			where    *nodes
-			patience time.Duration
-			header   string
-			want     time.Duration
+			where     *nodes
+			waitBound time.Duration
+			header    string
+			want      time.Duration
 		}{
 			{&nodes{}, 0, "", time.Second},
 			{&nodes{}, 3 * time.Second, "", 3 * time.Second},
@@ -171,7 +171,7 @@ func TestPatienceEnds(t *testing.T) {
 			{&nodes{}, 0, "7", 0},
 			{&nodes{err: errors.New("the cluster store is away")}, 0, "", 0},
 		} {
-			f, err := api.NewForwarder(api.ForwarderConfig{Locator: c.where, Self: "me:1", Local: moved, HandoverWait: c.patience})
+			f, err := api.NewForwarder(api.ForwarderConfig{Locator: c.where, Self: "me:1", Local: moved, HandoverWait: c.waitBound})
 			if err != nil {
 				t.Fatal(err)
 			}

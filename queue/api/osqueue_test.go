@@ -51,9 +51,9 @@ func TestOsqueueGoldenBodies(t *testing.T) {
 	}
 }
 
-// TestHole08StaleWorkerIsTold: a worker whose claim has ended gets 409 on heartbeat and complete,
+// TestHole08StaleWorkerIsRefused: a worker whose claim has ended gets 409 on heartbeat and complete,
 // and cannot complete the attempt of another worker.
-func TestHole08StaleWorkerIsTold(t *testing.T) {
+func TestHole08StaleWorkerIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, q := newAPI(t, api.Options{})
@@ -77,9 +77,9 @@ func TestHole08StaleWorkerIsTold(t *testing.T) {
 	})
 }
 
-// TestHole08TokensTellAttemptsApart: the token of a worker's first attempt cannot complete its
+// TestHole08TokensDistinguishAttempts: the token of a worker's first attempt cannot complete its
 // second one.
-func TestHole08TokensTellAttemptsApart(t *testing.T) {
+func TestHole08TokensDistinguishAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h, _ := newAPI(t, api.Options{})
@@ -159,9 +159,9 @@ func TestHole13AnswersAreBounded(t *testing.T) {
 	}
 }
 
-// TestPayloadsLeftOutAreTold: a payload that is an object of its own is not in osqueue's lists, and
+// TestPayloadsLeftOutAreReported: a payload that is an object of its own is not in osqueue's lists, and
 // they say "truncated".
-func TestPayloadsLeftOutAreTold(t *testing.T) {
+func TestPayloadsLeftOutAreReported(t *testing.T) {
 	t.Parallel()
 	h, err := api.New(startBroker(t, mem.Config{}), api.Options{Logger: quiet})
 	if err != nil {
@@ -177,14 +177,14 @@ func TestPayloadsLeftOutAreTold(t *testing.T) {
 		if a := send(h, "POST", "/v1/jobs", `{"payload":"`+strings.Repeat("x", size)+`"}`); a.status != 200 {
 			t.Fatal(a.body)
 		}
-		whole := map[string]string{"WebSocket": ask(t, c, `{"id":1,"method":"listJobs"}`)}
+		whole := map[string]string{"WebSocket": roundTrip(t, c, `{"id":1,"method":"listJobs"}`)}
 		for _, path := range []string{"/v1/jobs", "/state"} {
 			whole[path] = send(h, "GET", path, "").body
 		}
 		for from, list := range whole {
-			told, left := strings.Contains(list, `"truncated":true`), strings.Contains(list, `"payload":null`)
-			if told != (n == 1) || left != told {
-				t.Errorf("%s, a payload of %d bytes: truncated %v, left out %v", from, size+2, told, left)
+			reported, left := strings.Contains(list, `"truncated":true`), strings.Contains(list, `"payload":null`)
+			if reported != (n == 1) || left != reported {
+				t.Errorf("%s, a payload of %d bytes: truncated %v, left out %v", from, size+2, reported, left)
 			}
 		}
 	}
@@ -230,8 +230,8 @@ func TestHole03KeysStopDuplicates(t *testing.T) {
 	want(t, send(h, "POST", "/v1/jobs", `{"payload":1}`, "Idempotency-Key", strings.Repeat("k", 65)), 400, queue.BadRequest)
 }
 
-// TestOsqueueSeesForeignPayloads: bytes that are not JSON reach osqueue's clients as text.
-func TestOsqueueSeesForeignPayloads(t *testing.T) {
+// TestOsqueueSeesOtherPayloads: bytes that are not JSON reach osqueue's clients as text.
+func TestOsqueueSeesOtherPayloads(t *testing.T) {
 	t.Parallel()
 	h, _ := newAPI(t, api.Options{})
 	send(h, "POST", "/v1/queues/default/jobs", `{"id":"b","payload_base64":"/w=="}`)

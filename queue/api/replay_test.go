@@ -101,10 +101,10 @@ func TestOsqueueReplay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			say := transportOf(t, name, listen(t, h).URL)
+			report := transportOf(t, name, listen(t, h).URL)
 			job := "ID"
 			for i, x := range exchanges {
-				status, body := say(strings.ReplaceAll(x.to, "ID", job), strings.ReplaceAll(x.sent, `"ID"`, `"`+job+`"`))
+				status, body := report(strings.ReplaceAll(x.to, "ID", job), strings.ReplaceAll(x.sent, `"ID"`, `"`+job+`"`))
 				if m := jobIDs.FindStringSubmatch(body); m != nil {
 					job = m[1]
 				}
@@ -157,7 +157,7 @@ func transportOf(t *testing.T, name, url string) func(to, body string) (int, str
 			OK            bool
 			Result, Error json.RawMessage
 		}
-		text := ask(t, c, `{"id":"7","method":"`+to+`","params":`+body+`}`)
+		text := roundTrip(t, c, `{"id":"7","method":"`+to+`","params":`+body+`}`)
 		var e struct{ Status int }
 		if err := json.Unmarshal([]byte(text), &got); err != nil || got.ID != "7" {
 			t.Fatalf("%s: %v", text, err)

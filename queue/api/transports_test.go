@@ -185,7 +185,7 @@ func TestConnectBadBodies(t *testing.T) {
 	t.Parallel()
 	h := limited(t, api.Limits{MaxBody: 1000})
 	const path = "/osqueue.v1.QueueService/SubmitJob"
-	for _, c := range []struct{ kind, body, says string }{
+	for _, c := range []struct{ kind, body, contains string }{
 		{"application/json", ``, "unexpected token"},
 		{"application/json", `{`, "unexpected EOF"},
 		{"application/json", `{"payload":`, "unexpected EOF"},
@@ -202,12 +202,12 @@ func TestConnectBadBodies(t *testing.T) {
 		if a.status < 400 || a.status > 499 {
 			t.Errorf("%s %.40q: %d %s", c.kind, c.body, a.status, a.body)
 		}
-		if c.says == "" {
+		if c.contains == "" {
 			continue // refused by the protocol
 		}
 		e := detail(t, a.body)
 		if a.status != 400 || a.header.Get("Emitd-Tag") != "BadRequest" || e.GetTag() != "BadRequest" || e.GetHint() == "" ||
-			!strings.Contains(a.body, c.says) || len(e.GetMessage()) > 400 {
+			!strings.Contains(a.body, c.contains) || len(e.GetMessage()) > 400 {
 			t.Errorf("%s %.40q: %d %v %s: %v", c.kind, c.body, a.status, a.header, a.body, e)
 		}
 	}
@@ -260,8 +260,8 @@ func socket(t testing.TB, url string, h http.Header) (*websocket.Conn, error) {
 	return c, nil
 }
 
-// ask sends a text and returns the answer.
-func ask(t *testing.T, c *websocket.Conn, text string) string {
+// roundTrip sends a text and returns the answer.
+func roundTrip(t *testing.T, c *websocket.Conn, text string) string {
 	t.Helper()
 	if err := c.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
 		t.Fatal(err)
@@ -291,7 +291,7 @@ func TestWebSocketOsqueue(t *testing.T) {
 		{`{"id":"6","method":"completeJob","params":{"jobId":"job-1","workerId":"w"}}`, `{"id":"6","ok":true,"result":{}}`},
 		{`{"id":"7","method":"listJobs"}`, `{"id":"7","ok":true,"result":{"total":0,"unclaimed":0,"inProgress":0,"completedTotal":1,"brokerAddress":"127.0.0.1:7070","jobs":[],"truncated":false}}`},
 	} {
-		if got := ask(t, c, s.send); got != s.answer {
+		if got := roundTrip(t, c, s.send); got != s.answer {
 			t.Errorf("%s:\n got %s\nwant %s", s.send, got, s.answer)
 		}
 	}
@@ -321,7 +321,7 @@ func TestWebSocketOsqueue(t *testing.T) {
 				Status  int       `json:"status"`
 			} `json:"error"`
 		}
-		text := ask(t, c, s.send)
+		text := roundTrip(t, c, s.send)
 		if err := json.Unmarshal([]byte(text), &got); err != nil || got.OK || string(got.ID) != s.id ||
 			got.Error.Tag != s.tag || got.Error.Status != s.status || got.Error.Message == "" {
 			t.Errorf("%.80s: %s %v", s.send, text, err)
@@ -353,7 +353,7 @@ func TestWebSocketEndsWithTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask(t, c, `{"id":1,"method":"getStats"}`)
+	roundTrip(t, c, `{"id":1,"method":"getStats"}`)
 	go func() { // the client's side of the closing handshake
 		for {
 			if _, _, err := c.Read(context.Background()); err != nil {
@@ -424,7 +424,7 @@ func TestForwarding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := ask(t, c, `{"id":1,"method":"claimJob","params":{"workerId":"w"}}`); !strings.Contains(got, `"job-1"`) {
+	if got := roundTrip(t, c, `{"id":1,"method":"claimJob","params":{"workerId":"w"}}`); !strings.Contains(got, `"job-1"`) {
 		t.Error(got)
 	}
 	rpc := osqueuev1connect.NewQueueServiceClient(h2c(t), other.URL, connect.WithGRPC())

@@ -66,15 +66,15 @@ func TestPayloadsOfTheDeadAreSwept(t *testing.T) {
 			}
 			return key
 		}
-		orphan, later, foreign := put(1), put(2), s.payloads.prefix+"README"
-		if _, err := bucket.Create(a.w.ctx, foreign, large); err != nil {
+		orphan, later, unrelated := put(1), put(2), s.payloads.prefix+"README"
+		if _, err := bucket.Create(a.w.ctx, unrelated, large); err != nil {
 			t.Fatal(err)
 		}
 		r.kill()
 		b.serve(queue.DefaultQueue, 0)
 		time.Sleep(time.Minute)
 		left := strings.Join(bucket.Keys(), " ")
-		if strings.Contains(left, orphan) || !strings.Contains(left, later) || !strings.Contains(left, foreign) {
+		if strings.Contains(left, orphan) || !strings.Contains(left, later) || !strings.Contains(left, unrelated) {
 			t.Errorf("left: %s", left)
 		}
 		for _, id := range []string{"lives", "waits"} {

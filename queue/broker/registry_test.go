@@ -82,9 +82,9 @@ func TestRemovedQueueComesBackEmpty(t *testing.T) {
 	}
 }
 
-// TestRemovedQueuesAreBuried: a queue that was removed elsewhere is no longer served, and its
+// TestRemovedQueuesLeaveTombstones: a queue that was removed elsewhere is no longer served, and its
 // objects are deleted by the broker of another queue. A queue that was declared in its place stays.
-func TestRemovedQueuesAreBuried(t *testing.T) {
+func TestRemovedQueuesLeaveTombstones(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, bucket, a, b := slow(t, queue.Settings{Shards: 2})
 		w.declare(queue.Settings{Name: "other"})
@@ -134,9 +134,9 @@ func TestRemovedQueuesAreBuried(t *testing.T) {
 	})
 }
 
-// TestAGraveIsStillForAWhile: a removed queue is struck off the list only after nothing was found
+// TestATombstoneStaysForAWhile: a removed queue is struck off the list only after nothing was found
 // of it for long enough.
-func TestAGraveIsStillForAWhile(t *testing.T) {
+func TestATombstoneStaysForAWhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, g := NewRegistry(mem.New(mem.Config{}), ""), removedQueue{"a", 1, 1}
 		for n, round := range []struct {

@@ -514,16 +514,16 @@ func TestRepairOfOneShard(t *testing.T) {
 	if !isDamage(refused.err) {
 		t.Fatalf("shard 1: %v", refused.err)
 	}
-	asked := map[int]int64{}
+	requested := map[int]int64{}
 	how := RepairOptions{Shard: -1, Served: func(_ context.Context, shard int, generation int64) (bool, error) {
-		asked[shard] = generation
+		requested[shard] = generation
 		return generation == 101, nil // of the run that serves shard 0
 	}}
 	done, err := w.node("repair").Repair(w.ctx, "two", how)
 	if err != nil || len(done) != 2 || !done[0].Served || done[0].Evidence != "" || done[1].Served || len(done[1].Lost) != 1 {
-		t.Fatalf("lost %q, asked for %v: %+v, %v", lost, asked, done, err)
+		t.Fatalf("lost %q, asked for %v: %+v, %v", lost, requested, done, err)
 	}
-	if _, whether := asked[1]; whether {
+	if _, whether := requested[1]; whether {
 		t.Error("shard 1 has no owner, and it was asked whether that one is alive")
 	}
 	if st, err := n.Stats(queue.OnShards(w.ctx, []int{0}), "two"); err != nil || st.Waiting == 0 {

@@ -128,7 +128,7 @@ func (s *payloadStorm) client(n int) {
 		b := s.nodes[s.roll(len(s.nodes))]
 		s.claimSome(b, fmt.Sprint(n))
 		if s.roll(5) == 0 {
-			s.lookAtAll(b)
+			s.inspectAll(b)
 		}
 	}
 }
@@ -198,8 +198,8 @@ func (s *payloadStorm) claimSome(b *node, worker string) {
 	}
 }
 
-// lookAtAll reads a page of jobs with their payloads. A payload may be missing if its job has ended since.
-func (s *payloadStorm) lookAtAll(b *node) {
+// inspectAll reads a page of jobs with their payloads. A payload may be missing if its job has ended since.
+func (s *payloadStorm) inspectAll(b *node) {
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
 	page, err := b.List(ctx, queue.DefaultQueue, queue.Query{Payload: true})
@@ -293,11 +293,11 @@ func (n *node) checkpointed() {
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
 		passed := false
-		look := newCall(func(s *shard, _ *call) progress {
+		inspect := newCall(func(s *shard, _ *call) progress {
 			passed = s.cleaning.passed != before && s.cleaning.passed != nil && !s.cleaning.busy.Load()
 			return decided
 		})
-		if err := s.do(n.w.ctx, look); err != nil || time.Now().After(deadline) {
+		if err := s.do(n.w.ctx, inspect); err != nil || time.Now().After(deadline) {
 			n.w.t.Fatal("no checkpoint", err)
 		}
 		if passed {

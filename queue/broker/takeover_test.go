@@ -257,17 +257,17 @@ func TestAdoptLeavesOurs(t *testing.T) {
 	for shard := range 2 {
 		old.serve(queue.DefaultQueue, shard).drain(t)
 	}
-	ours, hand := w.node("ours"), w.node("hand")
-	ours.cfg.StoreID, hand.cfg.StoreID = "another", "another"
+	ours, guardOfTest := w.node("ours"), w.node("hand")
+	ours.cfg.StoreID, guardOfTest.cfg.StoreID = "another", "another"
 	down.Store(true)
-	if taken, err := hand.Adopt(w.ctx, queue.DefaultQueue); taken != 1 || !errors.Is(err, blob.ErrDenied) {
+	if taken, err := guardOfTest.Adopt(w.ctx, queue.DefaultQueue); taken != 1 || !errors.Is(err, blob.ErrDenied) {
 		t.Fatal(taken, err)
 	}
 	down.Store(false)
 	r := ours.serve(queue.DefaultQueue, 0)
 	for n, want := range []int{1, 0} {
-		hand.cfg.Owner = fmt.Sprint("hand", n)
-		if taken, err := hand.Adopt(w.ctx, queue.DefaultQueue); taken != want || err != nil {
+		guardOfTest.cfg.Owner = fmt.Sprint("hand", n)
+		if taken, err := guardOfTest.Adopt(w.ctx, queue.DefaultQueue); taken != want || err != nil {
 			t.Fatal(taken, err)
 		}
 	}
@@ -277,7 +277,7 @@ func TestAdoptLeavesOurs(t *testing.T) {
 		t.Fatalf("%+v", st)
 	}
 	r.drain(t)
-	_, err := hand.Adopt(w.ctx, "nowhere")
+	_, err := guardOfTest.Adopt(w.ctx, "nowhere")
 	wantRefusal(t, err, queue.QueueNotFound)
 }
 

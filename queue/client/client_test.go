@@ -422,8 +422,8 @@ func TestTokenAndRefusals(t *testing.T) {
 	}
 	url := serve(t, queuetest.New(), guard).URL
 	enqueue(t, dial(t, client.Config{Addresses: []string{url}, Token: "s3cret"}), "a")
-	stranger := dial(t, client.Config{Addresses: []string{url}, Token: "wrong-token"})
-	_, err := stranger.Enqueue(t.Context(), "q", []queue.Job{{}})
+	outsider := dial(t, client.Config{Addresses: []string{url}, Token: "wrong-token"})
+	_, err := outsider.Enqueue(t.Context(), "q", []queue.Job{{}})
 	if queue.TagOf(err) != queue.Unauthorized || strings.Contains(fmt.Sprint(err), "wrong-token") {
 		t.Errorf("%v", err)
 	}
@@ -452,8 +452,8 @@ func TestTLS(t *testing.T) {
 	roots.AddCert(s.Certificate())
 	addr := s.Listener.Addr().String()
 	enqueue(t, dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}), "a")
-	stranger := dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, NoRetry: true})
-	if _, err := stranger.Enqueue(t.Context(), "q", []queue.Job{{}}); queue.TagOf(err) != queue.Unavailable || !strings.Contains(err.Error(), "certificate") {
+	outsider := dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, NoRetry: true})
+	if _, err := outsider.Enqueue(t.Context(), "q", []queue.Job{{}}); queue.TagOf(err) != queue.Unavailable || !strings.Contains(err.Error(), "certificate") {
 		t.Error(err)
 	}
 }

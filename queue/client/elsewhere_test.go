@@ -14,15 +14,15 @@ import (
 
 // moving is a locator that names the first address once, and then the second.
 type moving struct {
-	addrs         [2]string
-	asked, doubts atomic.Int32
+	addrs             [2]string
+	requested, doubts atomic.Int32
 }
 
 // Invalidate implements client.Invalidator.
 func (m *moving) Invalidate() { m.doubts.Add(1) }
 
 func (m *moving) Broker(context.Context, string, int) (string, int64, error) {
-	n := min(m.asked.Add(1), 2)
+	n := min(m.requested.Add(1), 2)
 	return m.addrs[n-1], int64(n), nil
 }
 
@@ -77,10 +77,10 @@ func TestPausesAreMade(t *testing.T) {
 }
 
 // nowhere is a locator that knows no broker.
-type nowhere struct{ asked int }
+type nowhere struct{ requested int }
 
 func (n *nowhere) Broker(context.Context, string, int) (string, int64, error) {
-	n.asked++
+	n.requested++
 	return "", 0, nil
 }
 
@@ -100,8 +100,8 @@ func TestOwnPauses(t *testing.T) {
 		if _, err := c.Enqueue(ctx, "q", []queue.Job{{ID: "x"}}); queue.TagOf(err) != queue.Unavailable {
 			t.Errorf("%v, want %s", err, queue.Unavailable)
 		}
-		if where.asked < 3 {
-			t.Errorf("the locator was asked %d times in 400 ms", where.asked)
+		if where.requested < 3 {
+			t.Errorf("the locator was asked %d times in 400 ms", where.requested)
 		}
 	})
 }

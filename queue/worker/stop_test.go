@@ -157,8 +157,8 @@ func (d *down) Claim(ctx context.Context, name string, r queue.ClaimRequest) ([]
 // be stored.
 func TestResultsThatCannotBeKept(t *testing.T) {
 	bubble(t, func(b *bench) {
-		var told []string
-		b.cfg.Hooks = worker.Tee(b.cfg.Hooks, worker.Hooks{OnError: func(err error) { b.mu.Lock(); told = append(told, err.Error()); b.mu.Unlock() }})
+		var reported []string
+		b.cfg.Hooks = worker.Tee(b.cfg.Hooks, worker.Hooks{OnError: func(err error) { b.mu.Lock(); reported = append(reported, err.Error()); b.mu.Unlock() }})
 		w := b.worker()
 		worker.HandleResult(w, "big", func(context.Context, worker.Job[struct{}]) (string, error) {
 			return strings.Repeat("x", queue.MaxResult+1), nil
@@ -176,8 +176,8 @@ func TestResultsThatCannotBeKept(t *testing.T) {
 				b.Errorf("%s: %.20q", id, i.Result)
 			}
 		}
-		if i := b.state("job-3", queue.Completed); string(i.Result) != `{"a":1}` || len(told) != 2 {
-			b.Errorf("%q, %q", i.Result, told)
+		if i := b.state("job-3", queue.Completed); string(i.Result) != `{"a":1}` || len(reported) != 2 {
+			b.Errorf("%q, %q", i.Result, reported)
 		}
 		b.stop()
 	})

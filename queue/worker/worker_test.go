@@ -264,11 +264,11 @@ func TestVerdicts(t *testing.T) {
 		}
 		b.enqueue("decodes", `{"to":5}`, `not json`, "")
 		b.run(w)
-		cause := func(id string, state queue.State, says string) *queue.Info {
+		cause := func(id string, state queue.State, message string) *queue.Info {
 			b.Helper()
 			i := b.state(id, state)
-			if !strings.Contains(i.Cause, says) {
-				b.Errorf("%s: cause %.100q does not say %q", id, i.Cause, says)
+			if !strings.Contains(i.Cause, message) {
+				b.Errorf("%s: cause %.100q does not say %q", id, i.Cause, message)
 			}
 			return i
 		}

@@ -38,7 +38,7 @@ func TestNotApplied(t *testing.T) {
 	}
 }
 
-func TestErrorSaysEverything(t *testing.T) {
+func TestErrorReportsEverything(t *testing.T) {
 	t.Parallel()
 	err := fmt.Errorf("commit: %w", &blob.Error{
 		Op: "replace", Key: "q/HEAD", Kind: blob.ErrThrottled, Unknown: true,

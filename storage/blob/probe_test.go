@@ -22,9 +22,9 @@ func TestProbeFindsStoresThatDoNotKeepTheContract(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		name   string
-		faults func(mem.Call) mem.Fault
-		says   string
+		name    string
+		faults  func(mem.Call) mem.Fault
+		message string
 	}{
 		{"create overwrites", ignore(mem.Create, "create"), "If-None-Match"},
 		{"replace overwrites", ignore(mem.Replace, "create"), "If-Match"},
@@ -46,8 +46,8 @@ func TestProbeFindsStoresThatDoNotKeepTheContract(t *testing.T) {
 			t.Parallel()
 			b := mem.New(mem.Config{Faults: c.faults})
 			err := blob.Probe(t.Context(), b)
-			if !errors.Is(err, blob.ErrUnfit) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "use a store with") {
-				t.Errorf("got %v, want ErrContractViolated with %q and what to do", err, c.says)
+			if !errors.Is(err, blob.ErrUnfit) || !strings.Contains(err.Error(), c.message) || !strings.Contains(err.Error(), "use a store with") {
+				t.Errorf("got %v, want ErrContractViolated with %q and what to do", err, c.message)
 			}
 			if keys := b.Keys(); len(keys) != 0 {
 				t.Errorf("left behind: %q", keys)
@@ -56,7 +56,7 @@ func TestProbeFindsStoresThatDoNotKeepTheContract(t *testing.T) {
 	}
 }
 
-func TestProbeTellsTroubleFromUnfitness(t *testing.T) {
+func TestProbeDistinguishesFailureFromUnfitness(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[mem.FaultKind]error{
 		mem.Denied: blob.ErrDenied, mem.Unavailable: blob.ErrUnavailable, mem.Throttled: blob.ErrThrottled,

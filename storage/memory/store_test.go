@@ -173,11 +173,11 @@ func TestAdvertsAreCopied(t *testing.T) {
 // The history is bounded, the observer gets all of it, and the numbers go on.
 func TestKeepEvents(t *testing.T) {
 	t.Parallel()
-	var told []int64
+	var reported []int64
 	var stamps []daemon.Fence
 	s := memory.Open(memory.Config{
 		KeepEvents: 3,
-		OnEvent:    func(e daemon.Event) { told = append(told, e.Seq) },
+		OnEvent:    func(e daemon.Event) { reported = append(reported, e.Seq) },
 		OnStamp:    func(f daemon.Fence) { stamps = append(stamps, f) },
 	})
 	p := join(t, s, 0)
@@ -200,13 +200,13 @@ func TestKeepEvents(t *testing.T) {
 	if r := p.beat(t, func(h *storage.Heartbeat) { h.EventsAfter = 1 }); !r.EventsMissing {
 		t.Error("the reader is not told that it fell behind")
 	}
-	for i, seq := range told {
+	for i, seq := range reported {
 		if seq != int64(i+1) {
-			t.Fatalf("the observer was told of %v", told)
+			t.Fatalf("the observer was told of %v", reported)
 		}
 	}
-	if len(told) != 22 {
-		t.Errorf("the observer was told of %d events, want 22", len(told))
+	if len(reported) != 22 {
+		t.Errorf("the observer was told of %d events, want 22", len(reported))
 	}
 	for _, generation := range []int64{3, 3, 5, 4} {
 		_ = s.StampFence(t.Context(), daemon.Fence{Unit: unit, Generation: generation}) // refused or not: the observer shows it
@@ -218,8 +218,8 @@ func TestKeepEvents(t *testing.T) {
 	image := s.Clone()
 	s.Restore(image)
 	join(t, s, 1)
-	if len(told) != 23 || told[22] != 23 {
-		t.Errorf("after a restoration the observer was told of %v", told[22:])
+	if len(reported) != 23 || reported[22] != 23 {
+		t.Errorf("after a restoration the observer was told of %v", reported[22:])
 	}
 }
 

@@ -184,10 +184,10 @@ func TestBucketThatBecomesSlow(t *testing.T) {
 		var latency atomic.Int64
 		latency.Store(int64(40 * time.Millisecond))
 		bucket := mem.New(mem.Config{Latency: func(mem.Call) time.Duration { return time.Duration(latency.Load()) }})
-		reader, said := metric.NewManualReader(), &bytes.Buffer{}
+		reader, printed := metric.NewManualReader(), &bytes.Buffer{}
 		all := []*guest{enter(t, bucket, "node-0", func(cfg *coordinator.Config) {
 			cfg.MeterProvider = metric.NewMeterProvider(metric.WithReader(reader))
-			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+			cfg.Logger = slog.New(slog.NewTextHandler(printed, nil))
 		})}
 		for i := range 2 {
 			all = append(all, enter(t, bucket, fmt.Sprint("other-", i)))
@@ -217,8 +217,8 @@ func TestBucketThatBecomesSlow(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n := strings.Count(said.String(), "too slow for the timings"); n != 1 || !strings.Contains(said.String(), "3 nodes need query_timeout 450ms") {
-			t.Errorf("told %d times:\n%s", n, said)
+		if n := strings.Count(printed.String(), "too slow for the timings"); n != 1 || !strings.Contains(printed.String(), "3 nodes need query_timeout 450ms") {
+			t.Errorf("told %d times:\n%s", n, printed)
 		}
 	})
 }

@@ -53,11 +53,11 @@ func TestAmbiguousWrites(t *testing.T) {
 			return err
 		},
 	}
-	// news is what another process does before the writer reads the object back.
+	// update is what another process does before the writer reads the object back.
 	for _, f := range []struct {
-		story string
-		fault mem.Fault
-		news  bool
+		story  string
+		fault  mem.Fault
+		update bool
 	}{
 		{"the reply is lost", mem.Fault{Kind: mem.LostReply}, false},
 		{"the reply is lost and others have gone on", mem.Fault{Kind: mem.LostReply}, true},
@@ -71,7 +71,7 @@ func TestAmbiguousWrites(t *testing.T) {
 		for name, call := range calls {
 			t.Run(name+": "+f.story, func(t *testing.T) {
 				t.Parallel()
-				x := &trouble{}
+				x := &failures{}
 				store := mem.New(mem.Config{Faults: x.meet})
 				bucket := &tap{Bucket: store}
 				leader, p, other := start(t, store, 0).lead(), start(t, bucket, 1), start(t, store, 2)
@@ -92,7 +92,7 @@ func TestAmbiguousWrites(t *testing.T) {
 					key = "in/n/" + string(p.id.Incarnation)
 				}
 				x.set(key, f.fault, 1)
-				if f.news {
+				if f.update {
 					bucket.on(nil, once(mem.Replace, key, func() {
 						for i := range 5 {
 							if _, err := other.s.Submit(context.Background(), storage.Command{ID: fmt.Sprint("news-", i), Kind: "other"}); err != nil {
@@ -110,7 +110,7 @@ func TestAmbiguousWrites(t *testing.T) {
 				store.DeliverLate() // too late to have an effect
 				after := other.snapshot()
 				want := map[string]int64{"report": 1, "commit": 1, "leave": 1}[name]
-				if f.news {
+				if f.update {
 					want += 5
 				}
 				if got := after.Head - before.Head; got != want {
@@ -133,7 +133,7 @@ func TestAmbiguousWrites(t *testing.T) {
 // answer to this process, or never.
 func TestLateWrite(t *testing.T) {
 	t.Parallel()
-	x := &trouble{}
+	x := &failures{}
 	store := mem.New(mem.Config{Faults: x.meet})
 	leader, p := start(t, store, 0).lead(), start(t, store, 1)
 	r := leader.give(unit, p)
@@ -145,13 +145,13 @@ func TestLateWrite(t *testing.T) {
 		t.Fatalf("got %v, want an unknown outcome", err)
 	}
 	x.set("", mem.Fault{}, 0)
-	told := p.beat().Units[0].State
+	reported := p.beat().Units[0].State
 	store.DeliverLate()
-	if got := leader.snapshot().Units[0].State; got != told {
-		t.Errorf("the unit is %s, after its holder was told that it is %s", got, told)
+	if got := leader.snapshot().Units[0].State; got != reported {
+		t.Errorf("the unit is %s, after its holder was told that it is %s", got, reported)
 	}
-	if told != daemon.Assigning {
-		t.Errorf("told %s", told)
+	if reported != daemon.Assigning {
+		t.Errorf("told %s", reported)
 	}
 }
 

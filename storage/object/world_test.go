@@ -168,7 +168,7 @@ func (b *tap) on(before, after func(op mem.Op, key string)) {
 	b.before, b.after = before, after
 }
 
-func (b *tap) tell(op mem.Op, key string) (done func()) {
+func (b *tap) notify(op mem.Op, key string) (done func()) {
 	b.mu.Lock()
 	before, after := b.before, b.after
 	b.mu.Unlock()
@@ -183,47 +183,47 @@ func (b *tap) tell(op mem.Op, key string) (done func()) {
 }
 
 func (b *tap) Read(ctx context.Context, key string) (*blob.Object, error) {
-	defer b.tell(mem.Read, key)()
+	defer b.notify(mem.Read, key)()
 	return b.Bucket.Read(ctx, key)
 }
 
 func (b *tap) ReadNewer(ctx context.Context, key string, known blob.Version) (*blob.Object, error) {
-	defer b.tell(mem.ReadNewer, key)()
+	defer b.notify(mem.ReadNewer, key)()
 	return b.Bucket.ReadNewer(ctx, key, known)
 }
 
 func (b *tap) Create(ctx context.Context, key string, data []byte) (blob.Version, error) {
-	defer b.tell(mem.Create, key)()
+	defer b.notify(mem.Create, key)()
 	return b.Bucket.Create(ctx, key, data)
 }
 
 func (b *tap) Replace(ctx context.Context, key string, data []byte, old blob.Version) (blob.Version, error) {
-	defer b.tell(mem.Replace, key)()
+	defer b.notify(mem.Replace, key)()
 	return b.Bucket.Replace(ctx, key, data, old)
 }
 
-// trouble makes the next writes of a key fail.
-type trouble struct {
+// failures makes the next writes of a key fail.
+type failures struct {
 	mu    sync.Mutex
 	key   string
 	fault mem.Fault
 	times int
 }
 
-func (x *trouble) set(key string, fault mem.Fault, times int) {
+func (x *failures) set(key string, fault mem.Fault, times int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.key, x.fault, x.times = key, fault, times
 }
 
-func (x *trouble) left() int {
+func (x *failures) left() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.times
 }
 
 // meet is a mem.Config.Faults.
-func (x *trouble) meet(call mem.Call) mem.Fault {
+func (x *failures) meet(call mem.Call) mem.Fault {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.times == 0 || call.Op != mem.Replace || call.Key != x.key {

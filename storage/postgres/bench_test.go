@@ -112,17 +112,17 @@ func BenchmarkHeartbeat(b *testing.B) {
 // compare alternates two forms, a few ticks each, so that other load on the machine slows both. It
 // reports how many ticks of the first take as long as one of the second.
 func compare(b *testing.B, nodes int, first, second func(i int) error) {
-	const turn = 25 // ticks of each node
+	const round = 25 // ticks of each node
 	forms := []func(i int) error{first, second}
 	var spent [2]time.Duration
 	for _, tick := range forms {
 		run(b, nodes, 20*nodes, tick)
 	}
 	b.ResetTimer()
-	for done := 0; done < b.N; done += turn * nodes {
+	for done := 0; done < b.N; done += round * nodes {
 		for i, tick := range forms {
 			began := time.Now()
-			run(b, nodes, min(turn*nodes, b.N-done), tick)
+			run(b, nodes, min(round*nodes, b.N-done), tick)
 			spent[i] += time.Since(began)
 		}
 	}

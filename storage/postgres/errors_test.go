@@ -15,7 +15,7 @@ import (
 )
 
 // Errors say in words what is wrong with a store and what to do, without the password.
-func TestWhatOpenSays(t *testing.T) {
+func TestErrorsOfOpen(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	good := s.schema(t)
@@ -26,13 +26,13 @@ func TestWhatOpenSays(t *testing.T) {
 		edit(&cfg)
 		return cfg
 	}
-	stranger, name := pgtest.Role(t, s.url), "/"+value[string](t, s, "select current_database()")
+	outsider, name := pgtest.Role(t, s.url), "/"+value[string](t, s, "select current_database()")
 	crowd := pgtest.Role(t, s.url)
 	s.exec(t, "alter role "+crowd+" connection limit 0")
 	for what, tt := range map[string]struct {
-		cfg  postgres.Config
-		kind error // nil: no error of the contract
-		says string
+		cfg      postgres.Config
+		kind     error // nil: no error of the contract
+		contains string
 	}{
 		"nobody listens": {
 			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@127.0.0.1:1/db" }),
@@ -48,7 +48,7 @@ func TestWhatOpenSays(t *testing.T) {
 		},
 		"no role":   {with("nobody_at_all", func(*postgres.Config) {}), nil, "refuses the user or password"},
 		"no schema": {with("postgres", func(c *postgres.Config) { c.Schema = "elsewhere" }), storage.ErrSchema, "emitd migrate up"},
-		"no rights": {with(stranger, func(*postgres.Config) {}), nil, "lacks privileges in schema " + good.Schema},
+		"no rights": {with(outsider, func(*postgres.Config) {}), nil, "lacks privileges in schema " + good.Schema},
 		"no URL":    {with("postgres", func(c *postgres.Config) { c.URL = "" }), nil, "store.url is empty"},
 		"no text of a URL": {
 			with("postgres", func(c *postgres.Config) { c.URL = "postgres://u:" + secret + "@host:port:/db" }), nil, "not a valid connection string",
@@ -71,8 +71,8 @@ func TestWhatOpenSays(t *testing.T) {
 			if tt.kind == nil && errors.Is(err, storage.ErrUnavailable) {
 				t.Errorf("error %v passes by itself", err)
 			}
-			if !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("error %q, want one that says %q", err, tt.says)
+			if !strings.Contains(err.Error(), tt.contains) {
+				t.Errorf("error %q, want one that says %q", err, tt.contains)
 			}
 			if strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %q has the password or more than a line", err)

@@ -35,7 +35,7 @@ func (s *stage) counted(t testing.TB, schema string) {
 // Without the function, or the right to execute it, no heartbeat is written, and the error says what to do.
 func TestFunctionIsNeeded(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ spoil, says string }{
+	for name, tt := range map[string]struct{ spoil, contains string }{
 		"forbidden": {"revoke execute on function SCHEMA.heartbeat_4 from public, ROLE", "emitd migrate get"},
 		"missing":   {"drop function SCHEMA.heartbeat_4", "emitd migrate up"},
 	} {
@@ -45,8 +45,8 @@ func TestFunctionIsNeeded(t *testing.T) {
 			cfg := s.schema(t)
 			a := join(t, open(t, cfg), "a")
 			s.exec(t, strings.NewReplacer("SCHEMA", cfg.Schema, "ROLE", s.role).Replace(tt.spoil))
-			if _, err := a.try(); err == nil || errors.Is(err, storage.ErrUnavailable) || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("error %v, want %q", err, tt.says)
+			if _, err := a.try(); err == nil || errors.Is(err, storage.ErrUnavailable) || !strings.Contains(err.Error(), tt.contains) {
+				t.Errorf("error %v, want %q", err, tt.contains)
 			}
 			if seq := value[uint64](t, s, "select seq from "+cfg.Schema+".node"); seq >= a.seq {
 				t.Errorf("heartbeat %d was written", seq)
@@ -306,7 +306,7 @@ func TestFunctionDoesNotOutwaitItsCaller(t *testing.T) {
 
 // A command that is submitted while another is marked done is counted, whichever commits first.
 // Heartbeats would never ask for a command that is not counted.
-func TestCommandsAreCountedInTurn(t *testing.T) {
+func TestCommandsAreCountedInOrder(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	ctx := context.Background()

@@ -212,17 +212,17 @@ func TestAdvertsAreShared(t *testing.T) {
 }
 
 // The store's statements mean the same, whatever the settings of database, role or session are.
-func TestForeignSettings(t *testing.T) {
+func TestSettingsOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"read committed", "serializable"} {
 		t.Run(isolation, func(t *testing.T) {
 			t.Parallel()
-			foreignSettings(t, isolation)
+			settingsOfOthers(t, isolation)
 		})
 	}
 }
 
-func foreignSettings(t *testing.T, isolation string) {
+func settingsOfOthers(t *testing.T, isolation string) {
 	s := newStage(t)
 	cfg := s.schema(t)
 	database := value[string](t, s, "select current_database()::text")

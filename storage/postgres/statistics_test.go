@@ -151,7 +151,7 @@ func (h *household) month(i int) {
 	h.ok(err)
 	h.a.seq++
 	h.ok(h.store.Leave(ctx, storage.Leave{Node: h.a.id, Seq: h.a.seq, Resign: term.Number, Command: fmt.Sprint("command-", i), Actor: fmt.Sprint(i)}))
-	h.looks(i)
+	h.reads(i)
 	h.locks(i)
 	h.sweeps(i)
 }
@@ -166,7 +166,7 @@ func (h *household) elect() node.Term {
 	return r.Term
 }
 
-func (h *household) looks(i int) {
+func (h *household) reads(i int) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout-time.Duration(i)*time.Second/4) // the server gets this timeout
 	defer cancel()

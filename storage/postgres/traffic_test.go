@@ -190,16 +190,16 @@ func TestStampsTravelTogether(t *testing.T) {
 	const many = 100
 	middle, reports := c.blockReports(t, 3)
 	stamped := []<-chan result[struct{}]{}
-	ask := func(ctx context.Context, f daemon.Fence) {
+	call := func(ctx context.Context, f daemon.Fence) {
 		stamped = append(stamped, later(func() (struct{}, error) { return struct{}{}, c.store.StampFence(ctx, f) }))
 	}
-	ask(context.Background(), daemon.Fence{Unit: unit(0), Generation: 7})
+	call(context.Background(), daemon.Fence{Unit: unit(0), Generation: 7})
 	eventually(t, "the first is on its way", func() bool { return c.store.StampsWaiting() == 0 && c.store.StampsTravel() })
 	for i := range many {
-		ask(context.Background(), daemon.Fence{Unit: unit(i + 1), Generation: 7})
+		call(context.Background(), daemon.Fence{Unit: unit(i + 1), Generation: 7})
 	}
 	gone, cancel := context.WithCancel(context.Background())
-	ask(gone, daemon.Fence{Unit: unit(many + 1), Generation: 7})
+	call(gone, daemon.Fence{Unit: unit(many + 1), Generation: 7})
 	eventually(t, "the others wait", func() bool { return c.store.StampsWaiting() == many+1 })
 	cancel()
 	if r := await(t, "who gives up", stamped[many+1]); !errors.Is(r.err, context.Canceled) {
@@ -222,7 +222,7 @@ func TestStampsTravelTogether(t *testing.T) {
 
 // Of several stamps of one unit in a batch, the highest generation gets the fence. A stamp whose
 // fence a transaction holds does not stop the others.
-func TestStampsThatTravelAreJudgedApart(t *testing.T) {
+func TestStampsInOneBatchAreCheckedApart(t *testing.T) {
 	t.Parallel()
 	s, store := effects(t)
 	ctx := context.Background()

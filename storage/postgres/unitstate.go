@@ -49,16 +49,16 @@ func (s *Store) SaveUnitState(ctx context.Context, f daemon.Fence, state daemon.
 	if err := rules.CheckStateSize(state); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	news := make([]stateEvent, len(events))
+	rows := make([]stateEvent, len(events))
 	for i, e := range events {
-		news[i] = stateEvent{i, e.Kind, cleanText(e.Reason), e.Detail}
+		rows[i] = stateEvent{i, e.Kind, cleanText(e.Reason), e.Detail}
 	}
 	var held, saved int64
 	var now []daemon.UnitState
 	err := s.call(ctx, "save unit state", writing, func(m *message) {
 		d, i := unitOf(f)
 		m.query(number64(&held), "hold_fence", d, i)
-		m.query(number64(&saved), "save_state", d, i, f.Generation, state.Revision, string(state.Data), encode(news))
+		m.query(number64(&saved), "save_state", d, i, f.Generation, state.Revision, string(state.Data), encode(rows))
 		m.query(list(&now, (*composite).unitState), "unit_state", d, i)
 	})
 	if err == nil && !owns(f, held) {

@@ -178,7 +178,7 @@ func TestInTxEndsWithTrust(t *testing.T) {
 }
 
 // A stamp that had to wait for long leaves an event.
-func TestStampTellsOfALongWait(t *testing.T) {
+func TestStampReportsALongWait(t *testing.T) {
 	t.Parallel()
 	s, f := fenced(t)
 	db := ledger(t, s, "?_txlock=immediate")

@@ -21,8 +21,8 @@ func TestOpenErrors(t *testing.T) {
 	damaged := filepath.Join(dir, "damaged.db")
 	damage(t, damaged)
 	for name, c := range map[string]struct {
-		cfg  Config
-		says []string
+		cfg     Config
+		message []string
 	}{
 		"no path":           {Config{}, []string{"path", "empty"}},
 		"no directory":      {Config{Path: filepath.Join(dir, "no/such/store.db")}, []string{"directory does not exist", "mkdir -p " + filepath.Join(dir, "no/such")}},
@@ -43,7 +43,7 @@ func TestOpenErrors(t *testing.T) {
 				s.Close()
 				t.Fatal("opened")
 			}
-			for _, want := range c.says {
+			for _, want := range c.message {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q does not say %q", err, want)
 				}
@@ -92,7 +92,7 @@ func TestOpenAtOnce(t *testing.T) {
 	}
 }
 
-func TestMigrationsByHand(t *testing.T) {
+func TestManualMigrations(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "store.db")

@@ -64,7 +64,7 @@ func TestProcessesShareOneFile(t *testing.T) {
 
 // A process is killed repeatedly while it writes. Every acknowledged command is there, the history
 // has no gap, and the next process writes at once.
-func TestKilledProcessLosesNothingItWasTold(t *testing.T) {
+func TestKilledProcessLosesNothingAcknowledged(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := mustOpen(t, Config{Path: path})

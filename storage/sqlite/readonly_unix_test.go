@@ -19,7 +19,7 @@ func TestReadOnlyFile(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, dir os.FileMode
 		exists    bool
-		says      string
+		message   string
 	}{
 		"file":               {0o444, 0o755, true, "cannot be written"},
 		"file and directory": {0o444, 0o555, true, "cannot be written"},
@@ -41,9 +41,9 @@ func TestReadOnlyFile(t *testing.T) {
 				ok(t, os.Chmod(path, c.file))
 			}
 			ok(t, os.Chmod(dir, c.dir))
-			said := asNobody(t, path)
-			if !strings.Contains(said, c.says) || !strings.Contains(said, "writable for this user") {
-				t.Errorf("%q does not say %q and what to do", said, c.says)
+			printed := asNobody(t, path)
+			if !strings.Contains(printed, c.message) || !strings.Contains(printed, "writable for this user") {
+				t.Errorf("%q does not say %q and what to do", printed, c.message)
 			}
 		})
 	}

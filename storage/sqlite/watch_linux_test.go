@@ -8,7 +8,7 @@ import (
 )
 
 // A change is reported when it happens, not at the next check.
-func TestWatchIsToldAtOnce(t *testing.T) {
+func TestWatchIsNotifiedAtOnce(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: time.Hour}
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)
@@ -27,7 +27,7 @@ func TestWatchIsToldAtOnce(t *testing.T) {
 }
 
 // If the file was replaced, the kernel reports nothing, and the checks find the change.
-func TestWatchLooksAtAReplacedFile(t *testing.T) {
+func TestWatchReadsAReplacedFile(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Path: filepath.Join(t.TempDir(), "store.db"), WatchInterval: 2 * time.Millisecond}
 	s, other := mustOpen(t, cfg), mustOpen(t, cfg)

@@ -20,7 +20,7 @@ var guardStories = []story{
 	{"a node removed and its units freed are one commit", 0, removesInOneCommit},
 	{"decisions that change no row are told under the term", 0, emitsDecisions},
 	{"judgements are told once, and heartbeats do not touch them", 0, marksNodes},
-	{"a judgement is of the stamp it was made of", Clock, guardsJudgements},
+	{"a judgement is of the stamp it was made of", Clock, guardsDecisions},
 }
 
 func guardsTerm(w *world) {
@@ -272,9 +272,9 @@ func marksNodes(w *world) {
 	w.equal("judged after a heartbeat", w.row(p).LeaderState, node.Deaf)
 }
 
-// guardsJudgements: a commit that arrives late or twice must not call a node late that has sent a
+// guardsDecisions: a commit that arrives late or twice must not call a node late that has sent a
 // heartbeat since its leader looked, nor call a node deaf that has received a reply since.
-func guardsJudgements(w *world) {
+func guardsDecisions(w *world) {
 	l, peers := w.cluster(1)
 	p := peers[0]
 	stamp := map[node.State]func(node.Member) time.Time{

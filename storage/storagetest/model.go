@@ -122,7 +122,7 @@ func (m *model) begin(rt *rapid.T) {
 // do makes one call on both sides and compares the results.
 func (m *model) do(rt *rapid.T, words string, call func(s *side) string) {
 	m.words = append(m.words, words)
-	var said [2]string
+	var results [2]string
 	for i, s := range []*side{m.real, m.ref} {
 		if s.snap == nil {
 			s.snap = &daemon.Snapshot{}
@@ -132,10 +132,10 @@ func (m *model) do(rt *rapid.T, words string, call func(s *side) string) {
 		if err != nil {
 			rt.Fatalf("%s\nreading the store after the last: %v", m.story(), err)
 		}
-		said[i] = "answer: " + answer + "\n" + after
+		results[i] = "answer: " + answer + "\n" + after
 	}
-	if said[0] != said[1] {
-		rt.Fatalf("%s\nafter the last, the backend and the model differ:\n%s", m.story(), diff(said[0], said[1]))
+	if results[0] != results[1] {
+		rt.Fatalf("%s\nafter the last, the backend and the model differ:\n%s", m.story(), diff(results[0], results[1]))
 	}
 }
 

@@ -225,15 +225,15 @@ func keepsReason(w *world) {
 	l.change(storage.Change{Unit: unit0})
 	r := l.change(storage.Change{Unit: unit0, State: daemon.Unassigned, Step: daemon.Assign, To: peers[0].id, Reason: "least loaded"})
 	for _, step := range []daemon.Step{daemon.Acknowledge, daemon.Resume, daemon.Resume} {
-		for _, said := range []string{"", "former run had ended"} {
+		for _, reason := range []string{"", "former run had ended"} {
 			head := w.snapshot().Head
-			out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step, Reason: said})[0]
+			out := peers[0].report(storage.UnitReport{Unit: unit0, Generation: r.Generation, Step: step, Reason: reason})[0]
 			w.equal("applied", out.Applied, true)
 			r = out.Record
 			w.equal("reason after "+string(step), r.Reason, "least loaded")
 			w.equal("reason as read", w.unit(unit0).Reason, "least loaded")
 			if e := w.history(head); len(e) > 0 { // a second acknowledgement is none
-				w.equal("reason of the event", e[0].Reason, said)
+				w.equal("reason of the event", e[0].Reason, reason)
 			}
 		}
 	}

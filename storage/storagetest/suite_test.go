@@ -71,13 +71,13 @@ func TestWriterShowsDifferences(t *testing.T) {
 func TestWriterCountsPlaces(t *testing.T) {
 	t.Parallel()
 	a, b := newWriter(false), newWriter(false)
-	var said [2][]string
+	var printed [2][]string
 	for _, n := range []int64{10, 20, 10, 30} {
-		said[0] = append(said[0], a.number("term", n))
-		said[1] = append(said[1], b.number("term", n*1000))
+		printed[0] = append(printed[0], a.number("term", n))
+		printed[1] = append(printed[1], b.number("term", n*1000))
 	}
-	if !slices.Equal(said[0], said[1]) {
-		t.Errorf("%v and %v", said[0], said[1])
+	if !slices.Equal(printed[0], printed[1]) {
+		t.Errorf("%v and %v", printed[0], printed[1])
 	}
 	if got := a.number("term", 15); !strings.Contains(got, "too late") {
 		t.Errorf("a number below the highest is written as %s", got)

@@ -348,7 +348,7 @@ func TestReigns(t *testing.T) {
 // it.
 func TestNobodyServesQueues(t *testing.T) {
 	t.Parallel()
-	told := func(s *daemon.Snapshot, r Reader) bool {
+	reported := func(s *daemon.Snapshot, r Reader) bool {
 		return slices.ContainsFunc(Of(s, r).Attention, func(n Notice) bool {
 			return n.Subject == "queues" && n.Severity == failing && n.Action == "emitd doctor"
 		})
@@ -358,11 +358,11 @@ func TestNobodyServesQueues(t *testing.T) {
 	serving := healthy()
 	serving.Adverts["a"].Kinds = append(serving.Adverts["a"].Kinds, queue.Kind)
 	switch {
-	case !told(healthy(), wants):
+	case !reported(healthy(), wants):
 		t.Error("nothing is said of the queues")
-	case told(healthy(), reader):
+	case reported(healthy(), reader):
 		t.Error("queues are missed where none are configured")
-	case told(serving, wants):
+	case reported(serving, wants):
 		t.Error("queues are missed though they are served")
 	}
 }
@@ -399,7 +399,7 @@ func FuzzLine(f *testing.F) {
 }
 
 // If more than half of the nodes look dead at once, the status says that the leader waits, and for how long.
-func TestManyNodesLookDead(t *testing.T) {
+func TestManyNodesSeemDead(t *testing.T) {
 	t.Parallel()
 	for dead, want := range map[int]bool{2: false, 3: true} {
 		s := healthy()

@@ -7,7 +7,7 @@ import (
 
 // The store's clock advanced 100 s further than the local one between two replies. Whatever the reason, anything
 // observed before may be that much older. A step back, or no step, has no such effect.
-func TestClockTellsByHowMuchItIsBehind(t *testing.T) {
+func TestClockReportsByHowMuchItIsBehind(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		passed      float64 // by the store's clock, over 10 s by the local one

@@ -67,7 +67,7 @@ func TestClockSeesManySmallSteps(t *testing.T) {
 	t.Error("forty steps of 0.1 s each went unseen")
 }
 
-func TestClockDoesNotJudgeBySlowReplies(t *testing.T) {
+func TestClockDoesNotDecideBySlowReplies(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	c.Observe(at(0), at(0.01), storeAt(0))
@@ -111,9 +111,9 @@ func TestClockUnwatchedForTooLong(t *testing.T) {
 	}
 }
 
-// TestClockNeverSaysPassedTooEarly varies the store's clock and the latency at random. What Passed
+// TestClockNeverReportsPassedTooEarly varies the store's clock and the latency at random. What Passed
 // reports about a stamp that fits must be true in real time, except for the margin's share.
-func TestClockNeverSaysPassedTooEarly(t *testing.T) {
+func TestClockNeverReportsPassedTooEarly(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		c := newClock()

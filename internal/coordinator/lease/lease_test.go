@@ -48,9 +48,9 @@ func TestValidateNamesFieldsAndValues(t *testing.T) {
 	}
 }
 
-// TestHolderIsDoneBeforeTheJudgeFrees computes the proof sketch of the package comment for the
+// TestHolderIsDoneBeforeItsLeaseIsFreed computes the proof sketch of the package comment for the
 // worst clock rates and the largest undetected step.
-func TestHolderIsDoneBeforeTheJudgeFrees(t *testing.T) {
+func TestHolderIsDoneBeforeItsLeaseIsFreed(t *testing.T) {
 	t.Parallel()
 	for _, timing := range []Timing{Default(), Fast()} {
 		for _, d := range []time.Duration{timing.LeaseDuration, timing.NodeRegistrationTTL, timing.AcknowledgeTimeout, timing.DrainTimeout} {

@@ -20,7 +20,7 @@ func abandoned(t *testing.T) (*cluster, *peer) {
 	c.until(10*time.Second, "it runs", func() bool { return active(c) == 1 })
 	p.stuck[onlyUnit] = true
 	p.cut = true
-	c.until(20*time.Second, "it is abandoned", func() bool { return p.said("unit abandoned") })
+	c.until(20*time.Second, "it is abandoned", func() bool { return p.logged("unit abandoned") })
 	p.cut = false
 	c.until(20*time.Second, "the store knows", func() bool { return len(c.snapshot().Units[0].Embargoes) == 1 })
 	return c, p
@@ -46,20 +46,20 @@ func TestEmbargoEndsWhenTheRunReturns(t *testing.T) {
 	p.returns()
 	c.until(lease.Fast().HeartbeatInterval, "it runs again", func() bool { return active(c) == 1 })
 	c.run(time.Minute)
-	told := 0
+	notified := 0
 	for _, call := range p.calls[from:] {
 		if call.Heartbeat != nil && len(call.Heartbeat.ReturnedRuns) > 0 {
-			told++
+			notified++
 		}
 	}
-	if told != 1 {
-		t.Errorf("%d heartbeats told of the return, want 1", told)
+	if notified != 1 {
+		t.Errorf("%d heartbeats told of the return, want 1", notified)
 	}
 }
 
 // The report of a return is repeated if its reply was lost. While the store is away it does not make the node
 // send sooner.
-func TestReturnIsToldUntilAnswered(t *testing.T) {
+func TestReturnIsReportedUntilAnswered(t *testing.T) {
 	t.Parallel()
 	c, p := abandoned(t)
 	lost := 0
@@ -100,7 +100,7 @@ func TestGivenUpGenerationIsNotStarted(t *testing.T) {
 	}
 	p.returns()
 	c.until(time.Minute, "it runs again", func() bool { return active(c) == 1 })
-	if p.said(fmt.Sprintf(" start %v", given)) {
+	if p.logged(fmt.Sprintf(" start %v", given)) {
 		t.Errorf("%v was started after it had been given up\n%s", given, c.dump())
 	}
 }

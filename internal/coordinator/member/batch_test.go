@@ -27,10 +27,10 @@ func TestCommitsShrinkForASlowStoreAndGrowBack(t *testing.T) {
 		return time.Duration(changesOf(call)) * 2 * time.Millisecond
 	}
 	c.until(time.Minute, "all units are active", func() bool { return active(c) == units })
-	if !p.said("pass failed") {
+	if !p.logged("pass failed") {
 		t.Fatal("no commit was too long: the test shows nothing")
 	}
-	if p.said("passes_failed") {
+	if p.logged("passes_failed") {
 		t.Error("the leader lost its term over a store that was only slow")
 	}
 

@@ -31,7 +31,7 @@ func TestReleaseIsAnsweredAgain(t *testing.T) {
 	for _, p := range c.nodes {
 		p.dead = p != leads
 	}
-	c.until(2*lease.Fast().NodeRegistrationTTL, "the brake holds", func() bool { return leads.said("brake held") })
+	c.until(2*lease.Fast().NodeRegistrationTTL, "the brake holds", func() bool { return leads.logged("brake held") })
 	lost := 0
 	leads.takes = func(call member.Call) time.Duration {
 		if call.Commit != nil && len(call.Commit.Commands) > 0 && lost == 0 {

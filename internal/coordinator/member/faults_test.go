@@ -33,13 +33,13 @@ func (c *cluster) snapshot() *daemon.Snapshot {
 	return s
 }
 
-func (p *peer) said(text string) bool {
+func (p *peer) logged(text string) bool {
 	return slices.ContainsFunc(p.log, func(l string) bool { return strings.Contains(l, text) })
 }
 
-func (p *peer) mustSay(text string) {
+func (p *peer) mustLog(text string) {
 	p.c.t.Helper()
-	if !p.said(text) {
+	if !p.logged(text) {
 		p.c.t.Errorf("%s never said %q\n%s", p.id.Name, text, p.c.dump())
 	}
 }
@@ -98,8 +98,8 @@ func TestTrustThatIsOverIsNotRenewed(t *testing.T) {
 			t.Errorf("it renewed the term %d\n%s", first.Ordinal, c.dump())
 		}
 	}
-	l.mustSay("lost 1: trust_lost")
-	l.mustSay("elected 2")
+	l.mustLog("lost 1: trust_lost")
+	l.mustLog("elected 2")
 	if now := c.snapshot().Term; now.Ordinal != 2 || now.Number <= first.Number || !l.leading {
 		t.Errorf("the term is %+v after %+v, leading %v", now, first, l.leading)
 	}
@@ -116,9 +116,9 @@ func TestNewerTermOfItsOwn(t *testing.T) {
 		r.Term.Number, l.forge = r.Term.Number+1000, nil
 	}
 	calls := len(l.calls)
-	c.until(2*time.Second, "it loses the older term", func() bool { return l.said("lost 1: replaced") })
+	c.until(2*time.Second, "it loses the older term", func() bool { return l.logged("lost 1: replaced") })
 	c.run(20 * time.Second)
-	l.mustSay("elected 2")
+	l.mustLog("elected 2")
 	for _, call := range l.calls[calls:] {
 		if call.Leave != nil {
 			t.Errorf("it gave up a term: %+v", call.Leave)
@@ -253,9 +253,9 @@ func TestDrainDeadlineCancelsThenAbandons(t *testing.T) {
 	}
 	p.stop()
 	c.until(30*time.Second, "it stops whatever its agents do", func() bool { return p.stopped })
-	p.mustSay("cancel")
-	p.mustSay("drain deadline")
-	p.mustSay("abandon")
+	p.mustLog("cancel")
+	p.mustLog("drain deadline")
+	p.mustLog("abandon")
 	clear(p.running) // its process ends
 	c.until(10*time.Second, "its units run elsewhere", func() bool { return c.total() == 6 })
 }
@@ -287,7 +287,7 @@ func TestAgentThatFailsOnOneNode(t *testing.T) {
 	if len(c.nodes[1].running) != 0 {
 		t.Error("it runs where it fails")
 	}
-	c.nodes[1].mustSay("boom")
+	c.nodes[1].mustLog("boom")
 }
 
 func TestAgentThatFailsEverywhereIsHeldBack(t *testing.T) {
@@ -308,7 +308,7 @@ func TestAgentThatFailsEverywhereIsHeldBack(t *testing.T) {
 	if starts == 0 || starts > 6*2*8 {
 		t.Errorf("%d starts of 6 units in a minute, want few: each embargo doubles", starts)
 	}
-	c.leader().mustSay("unplaced")
+	c.leader().mustLog("unplaced")
 }
 
 func TestRowOfALiveNodeRemoved(t *testing.T) {
@@ -387,7 +387,7 @@ func TestStoreRollback(t *testing.T) {
 		t.Errorf("term number %d repeats or goes back", n)
 	}
 	for _, p := range c.nodes[1:] {
-		if !p.dead && !p.said("store changed") {
+		if !p.dead && !p.logged("store changed") {
 			t.Errorf("%s did not notice the other store", p.id.Name)
 		}
 	}
@@ -450,7 +450,7 @@ func TestFailedPassesResign(t *testing.T) {
 	l := c.leader()
 	l.loseOne = func(call member.Call) bool { return call.Snapshot }
 	c.until(10*time.Second, "another leader", func() bool { return c.leader() != nil && c.leader() != l })
-	l.mustSay("passes_failed")
+	l.mustLog("passes_failed")
 }
 
 func TestTwoProcessesWithOneID(t *testing.T) {
@@ -458,7 +458,7 @@ func TestTwoProcessesWithOneID(t *testing.T) {
 	c := settled(t, 2)
 	twin := c.join("n0", advert("acme:work", 6))
 	c.until(5*time.Second, "the twin ends", func() bool { return twin.stopped })
-	twin.mustSay("id in use")
+	twin.mustLog("id in use")
 	if !errors.Is(twin.ended, storage.ErrIDInUse) {
 		t.Errorf("the twin ends with %v, want that its id is in use", twin.ended)
 	}
@@ -479,7 +479,7 @@ func TestRestartWithOneID(t *testing.T) {
 	last := storage.Heartbeat{Node: old.id, Seq: 1 << 40}
 	old.kill()
 	again := c.join("n0", advert("acme:work", 6))
-	c.until(2*time.Second, "it is refused", func() bool { return again.said("id in use") })
+	c.until(2*time.Second, "it is refused", func() bool { return again.logged("id in use") })
 	if _, err := c.store.Heartbeat(context.Background(), last); err != nil {
 		t.Fatal(err)
 	}
@@ -570,13 +570,13 @@ func TestPausedNodeStopsItselfBeforeOthersTakeOver(t *testing.T) {
 	}
 }
 
-func TestSingleNodeSaysWhyNothingCanRun(t *testing.T) {
+func TestSingleNodeReportsWhyNothingCanRun(t *testing.T) {
 	t.Parallel()
 	a := advert("acme:gpu", 1)
 	a.Specs[0].Requires = map[string]string{"gpu": "yes"}
 	c := newCluster(t, 1, a)
 	c.run(10 * time.Second)
-	c.nodes[0].mustSay("unplaced acme:gpu/0")
+	c.nodes[0].mustLog("unplaced acme:gpu/0")
 }
 
 func TestWithoutWakeUps(t *testing.T) {

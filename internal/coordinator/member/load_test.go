@@ -37,7 +37,7 @@ func TestStoreThatBecomesSlow(t *testing.T) {
 			if v := p.m.View(); (v.TooSlow != nil) != now || v.ChangeTime != change || v.ChangeTimeLimit != lease.Fast().AcknowledgeTimeout/24 {
 				t.Errorf("%s: %s shows %v, %v of %v", when, p.id.Name, v.TooSlow, v.ChangeTime, v.ChangeTimeLimit)
 			}
-			if p.stopped || p.said("lost") || p.said("cancel") {
+			if p.stopped || p.logged("lost") || p.logged("cancel") {
 				t.Errorf("%s: %s was disturbed\n%s", when, p.id.Name, c.dump())
 			}
 		}
@@ -63,12 +63,12 @@ func TestStoreThatBecomesSlow(t *testing.T) {
 
 // solo is a member whose calls the test answers itself.
 type solo struct {
-	t     *testing.T
-	m     *member.Member
-	now   lease.Instant
-	calls []member.Call
-	told  []member.Notice
-	ended *member.Stopped
+	t        *testing.T
+	m        *member.Member
+	now      lease.Instant
+	calls    []member.Call
+	notified []member.Notice
+	ended    *member.Stopped
 }
 
 // answer answers each heartbeat for d, and collects the member's effects.
@@ -83,7 +83,7 @@ func (s *solo) answer(d time.Duration, with func(member.Call) member.Result) {
 					r.ID = e.ID
 					in = append(in, r)
 				case member.Notice:
-					s.told = append(s.told, e)
+					s.notified = append(s.notified, e)
 				case member.Stopped:
 					s.ended = &e
 				}
@@ -112,8 +112,8 @@ func TestNodeWaitsForRoom(t *testing.T) {
 	if len(s.calls) < 9 || len(s.calls) > 12 || s.calls[9].Heartbeat == nil || s.calls[9].Heartbeat.MaxTotalChangeTime != member.ChangeTimeBudget(tm) || s.calls[9].Heartbeat.Advert == nil {
 		t.Errorf("%d calls in 10 intervals, the last %+v", len(s.calls), s.calls[len(s.calls)-1].Heartbeat)
 	}
-	if len(s.told) != 1 || s.told[0].Kind != member.NoRoom || s.m.View().NoRoom == nil || s.m.View().Registered {
-		t.Errorf("told %+v, shows %+v", s.told, s.m.View())
+	if len(s.notified) != 1 || s.notified[0].Kind != member.NoRoom || s.m.View().NoRoom == nil || s.m.View().Registered {
+		t.Errorf("told %+v, shows %+v", s.notified, s.m.View())
 	}
 	s.answer(time.Minute, refuse)
 	var slow *member.SlowStoreError
@@ -148,7 +148,7 @@ func TestOtherStoresCarryAnyNumber(t *testing.T) {
 	}
 	c.run(time.Minute)
 	for _, p := range c.nodes {
-		if p.stopped || p.said(string(member.StoreSlow)) {
+		if p.stopped || p.logged(string(member.StoreSlow)) {
 			t.Errorf("%s warned, or ended with %v", p.id.Name, p.ended)
 		}
 	}

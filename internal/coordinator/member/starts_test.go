@@ -115,7 +115,7 @@ func TestNothingBeginsWhileHeartbeatsFail(t *testing.T) {
 	p.oneByOne = 50 * time.Millisecond
 	c.until(10*time.Second, "some run", func() bool { return len(p.running) > 10 })
 	p.loseOne = func(call member.Call) bool { return call.Heartbeat != nil }
-	c.until(3*time.Second, "a heartbeat fails", func() bool { return p.said("heartbeat failed") })
+	c.until(3*time.Second, "a heartbeat fails", func() bool { return p.logged("heartbeat failed") })
 	starts := p.count(" start ")
 	c.run(time.Second)
 	if n := p.count(" start "); n != starts {
@@ -134,7 +134,7 @@ func TestAbandonedUnitReturnsToItsOnlyProcess(t *testing.T) {
 	c.until(10*time.Second, "it runs", func() bool { return active(c) == 1 })
 	p.stuck[u] = true
 	p.cut = true
-	c.until(20*time.Second, "it is abandoned", func() bool { return p.said("unit abandoned") })
+	c.until(20*time.Second, "it is abandoned", func() bool { return p.logged("unit abandoned") })
 	p.cut = false
 	c.until(20*time.Second, "the store knows", func() bool { return len(c.snapshot().Units[0].Embargoes) == 1 })
 	if e := c.snapshot().Units[0].Embargoes[0]; e.Length <= 0 || e.Length > time.Minute {

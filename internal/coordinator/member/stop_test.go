@@ -136,17 +136,17 @@ func TestStopWaitsForALongDrain(t *testing.T) {
 			if took < 50*time.Second {
 				t.Errorf("stopped after %v, with a minute to drain\n%s", took, c.dump())
 			}
-			if len(p.running) > 0 || !p.said("cancel") {
+			if len(p.running) > 0 || !p.logged("cancel") {
 				t.Errorf("deregistered while runs were never cancelled\n%s", c.dump())
 			}
 			events, err := c.store.Events(t.Context(), 0, 1000)
 			if err != nil {
 				t.Fatal(err)
 			}
-			told := slices.ContainsFunc(events.Events, func(e daemon.Event) bool {
+			notified := slices.ContainsFunc(events.Events, func(e daemon.Event) bool {
 				return e.Kind == daemon.AssignmentDeleted && e.Reason == "cancelled: drain deadline"
 			})
-			if !told {
+			if !notified {
 				t.Error("no event says that the drain was cut off")
 			}
 		})
@@ -186,13 +186,13 @@ func TestElectedWhileStopping(t *testing.T) {
 	})
 	p.stop()
 	c.run(2 * time.Second)
-	if p.said("elected") {
+	if p.logged("elected") {
 		t.Errorf("elected while stopping; term vacant %v stopped %v\n%s", c.snapshot().Term.Vacant, p.stopped, c.dump())
 	}
 }
 
 // A follower reports exit evidence once, and in an outage keeps only the newest.
-func TestWitnessTellsOnce(t *testing.T) {
+func TestEvidenceIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	c.until(10*time.Second, "run", func() bool { return c.total() == 6 })
@@ -224,10 +224,10 @@ func TestWitnessTellsOnce(t *testing.T) {
 	if lists == 0 {
 		t.Error("it never asked for the member list, which ends its witness")
 	}
-	told := slices.ContainsFunc(mustEvents(c, 0), func(e daemon.Event) bool {
+	notified := slices.ContainsFunc(mustEvents(c, 0), func(e daemon.Event) bool {
 		return e.Kind == daemon.NodeRemoved && e.Incarnation == victim.id.Incarnation && strings.Contains(e.Reason, "witnessed")
 	})
-	if !told {
+	if !notified {
 		t.Error("the history does not say that a peer witnessed the death")
 	}
 	p.cut = true
@@ -287,7 +287,7 @@ func TestFollowersLearnTheHostsOfThoseWhoJoin(t *testing.T) {
 }
 
 // In a large cluster the member list is not read again for every node that joins.
-func TestHostsOfALargeClusterAreLearntInTurn(t *testing.T) {
+func TestHostsOfALargeClusterAreLearntInRounds(t *testing.T) {
 	t.Parallel()
 	none := daemon.Advert{Traits: node.Traits{Host: node.Host{BootID: "b"}}}
 	c := newCluster(t, 1, none)
@@ -428,7 +428,7 @@ func TestPausedStopEndsItsRuns(t *testing.T) {
 	c.run(x.LeaderStopTimeout + x.DrainTimeout + x.StopTimeout + x.QueryTimeout)
 	p.paused = false
 	took := c.until(x.StopTimeout+2*x.QueryTimeout+time.Second, "it has stopped", func() bool { return p.stopped })
-	if took < x.StopTimeout || !p.said("abandon") {
+	if took < x.StopTimeout || !p.logged("abandon") {
 		t.Errorf("it stopped after %v, before its runs had %v to end\n%s", took, x.StopTimeout, c.dump())
 	}
 }
@@ -446,12 +446,12 @@ func TestPausedDrainEndsItsRuns(t *testing.T) {
 	}
 	x := lease.Fast()
 	p.step(member.Stop{})
-	c.until(x.QueryTimeout, "its runs drain", func() bool { return p.said("drain") })
+	c.until(x.QueryTimeout, "its runs drain", func() bool { return p.logged("drain") })
 	p.paused = true
 	c.run(x.DrainTimeout + x.StopTimeout + x.QueryTimeout)
 	p.paused = false
 	took := c.until(x.StopTimeout+2*x.QueryTimeout+time.Second, "it has stopped", func() bool { return p.stopped })
-	if took < x.StopTimeout || !p.said("abandon") {
+	if took < x.StopTimeout || !p.logged("abandon") {
 		t.Errorf("it stopped after %v, before its runs had %v to end\n%s", took, x.StopTimeout, c.dump())
 	}
 }

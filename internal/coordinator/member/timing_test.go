@@ -88,7 +88,7 @@ func TestFastLeaderAssignsToSlowNode(t *testing.T) {
 		delete(fast.running, u)
 	}
 	c.until(time.Minute, "the slow node runs all", func() bool { return len(slow.running) == 6 })
-	if slow.said("deadline") {
+	if slow.logged("deadline") {
 		t.Errorf("a start was too late\n%s", c.dump())
 	}
 }

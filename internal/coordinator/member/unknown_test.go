@@ -32,17 +32,17 @@ func TestUnitInAnUnknownState(t *testing.T) {
 	if len(p.running) != before || c.total() != 6 {
 		t.Errorf("%v run, want 2 each\n%s", c.spread(), c.dump())
 	}
-	told := 0
+	notified := 0
 	for _, line := range p.log[log:] {
 		switch {
 		case strings.Contains(line, "unit unknown") && strings.Contains(line, "hibernating"):
-			told++
+			notified++
 		case strings.Contains(line, odd.String()):
 			t.Errorf("the unit was touched: %s", line)
 		}
 	}
-	if told != 1 {
-		t.Errorf("the state was told %d times, want once", told)
+	if notified != 1 {
+		t.Errorf("the state was told %d times, want once", notified)
 	}
 	for _, call := range p.calls[calls:] {
 		if call.Report != nil {

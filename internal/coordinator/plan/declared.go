@@ -53,17 +53,17 @@ func declared(nodes []Node, wins advertisedSpec, id daemon.ID) Declared {
 		if at < 0 {
 			continue
 		}
-		said := n.Advert.Specs[at].WithDefaults()
-		what := unusable(&said)
+		advertised := n.Advert.Specs[at].WithDefaults()
+		what := unusable(&advertised)
 		if what == "" && wins.spec != nil {
-			what = difference(&spec, &said)
-			equal = equal || what != "" && said.Revision == spec.Revision
+			what = difference(&spec, &advertised)
+			equal = equal || what != "" && advertised.Revision == spec.Revision
 		}
 		if what == "" {
 			out.Same++
 			continue
 		}
-		out.Others = append(out.Others, OtherDeclared{n.Member.Identity, said.Revision, firstRegistered(n), what})
+		out.Others = append(out.Others, OtherDeclared{n.Member.Identity, advertised.Revision, firstRegistered(n), what})
 	}
 	slices.SortFunc(out.Others, func(a, b OtherDeclared) int {
 		return cmp.Or(cmp.Compare(a.Node.Name, b.Node.Name), cmp.Compare(a.Node.Incarnation, b.Node.Incarnation))

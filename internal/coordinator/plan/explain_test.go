@@ -85,7 +85,7 @@ func TestExplainAUnitThatRuns(t *testing.T) {
 	)
 }
 
-func TestExplainAUnitThatIsAskedBack(t *testing.T) {
+func TestExplainAUnitThatIsRevoked(t *testing.T) {
 	t.Parallel()
 	in := mailer(t)
 	in.Nodes = in.Nodes[:3]

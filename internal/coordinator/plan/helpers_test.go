@@ -36,7 +36,7 @@ func live(name string, a *daemon.Advert) Node {
 	}
 }
 
-// livesOf returns n1 … nN with one shared advert.
+// livesOf returns n nodes, n1 the first, with one shared advert.
 func livesOf(n int, a *daemon.Advert) []Node {
 	out := make([]Node, n)
 	for i := range out {
@@ -144,7 +144,7 @@ func spread(units []daemon.Record) string {
 }
 
 // told writes a plan in lines, one for each decision or other entry.
-func told(p Plan) []string {
+func reported(p Plan) []string {
 	out := []string{}
 	for _, d := range p.Decisions {
 		what := string(d.Step)
@@ -170,9 +170,9 @@ func told(p Plan) []string {
 	return out
 }
 
-func wantTold(t *testing.T, p Plan, want ...string) {
+func wantReported(t *testing.T, p Plan, want ...string) {
 	t.Helper()
-	if got := told(p); !slices.Equal(got, want) {
+	if got := reported(p); !slices.Equal(got, want) {
 		t.Errorf("plan says\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 }

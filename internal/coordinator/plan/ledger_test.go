@@ -47,7 +47,7 @@ func TestQuarantine(t *testing.T) {
 			placed[d.Unit.String()] = d.Step == daemon.Assign
 		}
 		if placed["a/1"] != (c.waits == 0) || !placed["b/0"] {
-			t.Errorf("%s: %v", c.name, told(p))
+			t.Errorf("%s: %v", c.name, reported(p))
 		}
 		if (len(p.Verdicts) == 1) != (c.waits > 0) {
 			t.Errorf("%s: verdicts %v", c.name, p.Verdicts)
@@ -65,15 +65,15 @@ func TestQuarantineIsHalfOpen(t *testing.T) {
 	in.Units = []daemon.Record{failedOn(t, "a/0", 2*time.Minute, "n1", "n2", "n3"), freed(t, "a/1", time.Second), freed(t, "a/2", time.Second)}
 	p := Make(in)
 	if len(p.Decisions) != 1 || p.Decisions[0].Unit != unit(t, "a/0") || len(p.Unplaced) != 2 {
-		t.Fatalf("at first: %v", told(p))
+		t.Fatalf("at first: %v", reported(p))
 	}
 	in.Units[0].State, in.Units[0].Holder = daemon.Active, in.Nodes[5].Member.Identity
 	if p := Make(in); len(p.Decisions) != 0 || !strings.Contains(p.Unplaced[0].Why.String(), "another unit is being tried") {
-		t.Errorf("while it is tried: %v", told(p))
+		t.Errorf("while it is tried: %v", reported(p))
 	}
 	in.Units[0].Failures = 0
 	if p := Make(in); len(p.Decisions) != 2 || len(p.Verdicts) != 0 {
-		t.Errorf("once it has recovered: %v, %v", told(p), p.Verdicts)
+		t.Errorf("once it has recovered: %v, %v", reported(p), p.Verdicts)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestSickNodeComesLast(t *testing.T) {
 		in := sickCluster(t, n)
 		p := Make(in)
 		if len(p.Decisions) != 1 || p.Decisions[0].To.Name != want {
-			t.Errorf("%d daemons failed on n1: %v", n, told(p))
+			t.Errorf("%d daemons failed on n1: %v", n, reported(p))
 		}
 	}
 	in := sickCluster(t, 3)
@@ -117,7 +117,7 @@ func TestSickNodeComesLast(t *testing.T) {
 	}
 	in.MaxMoves = 100
 	if p := Make(in); len(p.Decisions) != 1 || p.Decisions[0].To.Name != "n1" {
-		t.Errorf("without another node: %v", told(p))
+		t.Errorf("without another node: %v", reported(p))
 	}
 }
 
@@ -167,7 +167,7 @@ func TestQuarantinedUnitsAreNotMoved(t *testing.T) {
 	in.Units = append(in.Units, heldBy(t, "b", map[string]int{"n1": 4})...)
 	p := Make(in)
 	if len(p.Verdicts) != 1 || len(p.Decisions) == 0 {
-		t.Fatalf("verdicts %v, decisions %v", p.Verdicts, told(p))
+		t.Fatalf("verdicts %v, decisions %v", p.Verdicts, reported(p))
 	}
 	for _, d := range p.Decisions {
 		if d.Unit.Daemon != "b" {
@@ -217,7 +217,7 @@ func TestFlappingNode(t *testing.T) {
 			want = "n2"
 		}
 		if len(p.Decisions) != 1 || p.Decisions[0].To.Name != want {
-			t.Errorf("%s: %v", c.name, told(p))
+			t.Errorf("%s: %v", c.name, reported(p))
 		}
 		switch {
 		case c.until == 0 && len(p.Verdicts) > 0:

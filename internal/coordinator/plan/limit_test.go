@@ -24,7 +24,7 @@ func TestLimit(t *testing.T) {
 	}
 	p := Make(done)
 	if len(p.Unplaced) != 2 || p.Unplaced[0].Obstacle() != Full {
-		t.Fatalf("unplaced %v", told(p))
+		t.Fatalf("unplaced %v", reported(p))
 	}
 	if got, want := p.Unplaced[0].String(), "no eligible node; 2 full: n1, n2"; got != want {
 		t.Errorf("reason %q, want %q", got, want)
@@ -66,7 +66,7 @@ func TestLimitAfterLoss(t *testing.T) {
 	in.Units = carryOut(in.Units, p.Decisions)
 	in.Nodes[1] = back
 	if p := Make(in); len(p.Decisions) != 8 || p.Decisions[0].To.Name != "n2" {
-		t.Errorf("a node that returns is given %v", told(p)[:1])
+		t.Errorf("a node that returns is given %v", reported(p)[:1])
 	}
 }
 
@@ -91,7 +91,7 @@ func TestLimitKeepsRunningUnits(t *testing.T) {
 	in := uneven(t, daemon.Spec{ID: "a", Instances: 6}, 2, map[string]int{"n1": 3, "n2": 3})
 	in.Nodes[0] = in.Nodes[0].limited(2)
 	if p := Make(in); len(p.Decisions) > 0 || !p.Balanced {
-		t.Errorf("decisions %v, balanced %v", told(p), p.Balanced)
+		t.Errorf("decisions %v, balanced %v", reported(p), p.Balanced)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestLimitRefusesCommands(t *testing.T) {
 	} {
 		in := operated(t, order(t, "c", c.kind, c.unit+" to n2", c.edit...))
 		in.Nodes[1] = in.Nodes[1].limited(1)
-		got, _, _ := strings.Cut(said(Make(in)), "; assign")
+		got, _, _ := strings.Cut(printed(Make(in)), "; assign")
 		if strings.HasPrefix(got, "assign") {
 			got = ""
 		}
@@ -139,6 +139,6 @@ func TestLimitRefusesCommands(t *testing.T) {
 	in.Units[0].State = daemon.Deleted
 	p := Make(in)
 	if i := slices.IndexFunc(p.Decisions, func(d Decision) bool { return d.Unit == in.Units[0].Unit }); i < 0 || p.Decisions[i].To.Name == "n2" {
-		t.Errorf("a free unit that is pinned to a full node: %v", told(p))
+		t.Errorf("a free unit that is pinned to a full node: %v", reported(p))
 	}
 }

@@ -63,7 +63,7 @@ func operated(t testing.TB, commands ...daemon.Command) Input {
 }
 
 // said writes a plan in words: its answers, and its decisions about units with a row.
-func said(p Plan) string {
+func printed(p Plan) string {
 	var out []string
 	for _, a := range p.Answers {
 		text := a.ID + " " + a.Result
@@ -220,7 +220,7 @@ func TestOrders(t *testing.T) {
 			if c.edit != nil {
 				c.edit(&in)
 			}
-			if got := said(Make(in)); got != c.want {
+			if got := printed(Make(in)); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
@@ -262,20 +262,20 @@ func TestOrderedRebalance(t *testing.T) {
 	}
 	in.Commands = []daemon.Command{rebalance}
 	p := Make(in)
-	if got := said(p); !strings.HasPrefix(got, "r in force …; revoke a/") || len(p.Decisions) != 2 {
+	if got := printed(p); !strings.HasPrefix(got, "r in force …; revoke a/") || len(p.Decisions) != 2 {
 		t.Errorf("at first: %s", got)
 	}
 	in.Commands[0].Result = daemon.ResultInForce
-	if got := said(Make(settle(t, in))); got != "r done: the loads are even" {
+	if got := printed(Make(settle(t, in))); got != "r done: the loads are even" {
 		t.Errorf("in the end: %s", got)
 	}
 	unsettled := in
 	unsettled.Nodes = append(livesOf(1, in.Nodes[0].Advert), in.Nodes[1].being(node.Late))
-	if got := said(Make(unsettled)); got != "" {
+	if got := printed(Make(unsettled)); got != "" {
 		t.Errorf("while a node is late: %s", got)
 	}
 	in.NoRounds, in.MaxMoves = true, 0
-	if got := said(Make(in)); !strings.HasPrefix(got, "r refused: the leader moves nothing") {
+	if got := printed(Make(in)); !strings.HasPrefix(got, "r refused: the leader moves nothing") {
 		t.Errorf("without rounds: %s", got)
 	}
 }

@@ -44,7 +44,7 @@ func TestSixInstancesOverThreeNodesAreTwoEach(t *testing.T) {
 	// The node comes back as another process. No running unit is moved.
 	in.Nodes = append(in.Nodes, live("n2b", a))
 	if p := Make(in); len(p.Decisions) != 0 {
-		t.Errorf("a node joined and something moves: %v", told(p))
+		t.Errorf("a node joined and something moves: %v", reported(p))
 	}
 }
 
@@ -130,7 +130,7 @@ func TestLifeOfAUnit(t *testing.T) {
 	} {
 		t.Run(tt.story, func(t *testing.T) {
 			t.Parallel()
-			wantTold(t, Make(Input{Now: epoch, RetireAfter: tt.retire, Nodes: tt.nodes, Units: []daemon.Record{tt.row}}), tt.want...)
+			wantReported(t, Make(Input{Now: epoch, RetireAfter: tt.retire, Nodes: tt.nodes, Units: []daemon.Record{tt.row}}), tt.want...)
 		})
 	}
 }
@@ -140,22 +140,22 @@ func TestRetiredUnits(t *testing.T) {
 	retired := row(t, "a/0", daemon.Deleted, "")
 	retired.Retired = true
 	in := Input{Now: epoch, RetireAfter: time.Second, Nodes: []Node{live("n1", advert())}, Units: []daemon.Record{retired}}
-	wantTold(t, Make(in)) // permanently, and it is not reported
+	wantReported(t, Make(in)) // permanently, and it is not reported
 
 	in.Nodes[0].Advert = advert(daemon.Spec{ID: "a"})
 	p := Make(in)
-	wantTold(t, p, "a/0: declare (declared again)") // first the row; the unit is placed once the row is there
+	wantReported(t, p, "a/0: declare (declared again)") // first the row; the unit is placed once the row is there
 	if d := p.Decisions[0]; d.Generation != 7 || d.State != daemon.Deleted {
 		t.Errorf("guard (%d, %q) is not that of the row", d.Generation, d.State)
 	}
 	in.Units = carryOut(in.Units, p.Decisions)
-	wantTold(t, Make(in), "a/0: assign to n1 (only candidate)")
+	wantReported(t, Make(in), "a/0: assign to n1 (only candidate)")
 }
 
 func TestDeclaredUnitsHaveNoRowToGuard(t *testing.T) {
 	t.Parallel()
 	p := Make(Input{Now: epoch, Nodes: []Node{live("n1", advert(daemon.Spec{ID: "a", Instances: 3}))}, Units: []daemon.Record{row(t, "a/1", daemon.Active, "n1")}})
-	wantTold(t, p, "a/0: declare (declared)", "a/2: declare (declared)")
+	wantReported(t, p, "a/0: declare (declared)", "a/2: declare (declared)")
 	for _, d := range p.Decisions {
 		if d.Generation != 0 || d.State != "" || d.Retired || d.Spec.Instances != 3 {
 			t.Errorf("%+v", d)
@@ -184,9 +184,9 @@ func TestCandidates(t *testing.T) {
 			live("n0", gpu).being(node.Removed),
 		},
 	}
-	wantTold(t, Make(in), "a/0: unplaced (no eligible node; 1 deaf: n4; 1 draining: n2; 1 hibernating: n3; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
+	wantReported(t, Make(in), "a/0: unplaced (no eligible node; 1 deaf: n4; 1 draining: n2; 1 hibernating: n3; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
 	in.Nodes = append(in.Nodes, live("n9", gpu).labelled("gpu", "a100"))
-	wantTold(t, Make(in), "a/0: assign to n9 (only candidate; 1 deaf: n4; 1 draining: n2; 1 hibernating: n3; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
+	wantReported(t, Make(in), "a/0: assign to n9 (only candidate; 1 deaf: n4; 1 draining: n2; 1 hibernating: n3; 1 kind: n6; lacks gpu=a100: n7, n8; 1 late: n1; 1 no daemons: n5)")
 }
 
 // TestARequiredLabelMustBeThere: an empty value is a value, a missing label is not.
@@ -197,7 +197,7 @@ func TestARequiredLabelMustBeThere(t *testing.T) {
 		Now: epoch, Nodes: []Node{live("n1", a), live("n2", a).labelled("spot", "yes"), live("n3", a).labelled("spot", "")},
 		Units: []daemon.Record{row(t, "a/0", daemon.Unassigned, "")},
 	}
-	wantTold(t, Make(in), "a/0: assign to n3 (only candidate; lacks spot=: n1, n2)")
+	wantReported(t, Make(in), "a/0: assign to n3 (only candidate; lacks spot=: n1, n2)")
 }
 
 // TestAKindCoversManyDaemons: a node runs a daemon although it advertises only the kind. The spec
@@ -210,7 +210,7 @@ func TestAKindCoversManyDaemons(t *testing.T) {
 		Now: epoch, Nodes: []Node{live("n1", broker), live("n2", declares)},
 		Units: []daemon.Record{row(t, "emit:queue/mail/0", daemon.Unassigned, "")},
 	}
-	wantTold(t, Make(in), "emit:queue/mail/0: assign to n1 (only candidate; 1 kind: n2)")
+	wantReported(t, Make(in), "emit:queue/mail/0: assign to n1 (only candidate; 1 kind: n2)")
 }
 
 // TestWhatAUnitLeft: the reason of a placement also says why the unit moved.
@@ -235,7 +235,7 @@ func TestWhatAUnitLeft(t *testing.T) {
 			t.Parallel()
 			r := row(t, "a/0", tt.state, tt.holder)
 			r.Reason = tt.reason
-			wantTold(t, Make(Input{Now: epoch, Nodes: livesOf(1, a), Units: []daemon.Record{r}}), tt.want)
+			wantReported(t, Make(Input{Now: epoch, Nodes: livesOf(1, a), Units: []daemon.Record{r}}), tt.want)
 		})
 	}
 	held := row(t, "a/0", daemon.Active, "n1")
@@ -266,7 +266,7 @@ func TestEmbargoes(t *testing.T) {
 				{Incarnation: "i-n1", Until: tt.until, Length: time.Minute}, {Incarnation: "i-gone", Until: tt.until, Length: time.Minute},
 			}
 			busy := row(t, "b/0", daemon.Active, "n2") // without the embargo, n1 would be better
-			wantTold(t, Make(Input{Now: epoch, Nodes: livesOf(2, a), Units: []daemon.Record{r, busy}}), tt.want)
+			wantReported(t, Make(Input{Now: epoch, Nodes: livesOf(2, a), Units: []daemon.Record{r, busy}}), tt.want)
 		})
 	}
 	t.Run("an embargo is for one unit and a new process has none", func(t *testing.T) {
@@ -277,9 +277,9 @@ func TestEmbargoes(t *testing.T) {
 		again := live("n1", a)
 		again.Member.Incarnation = "i-n1-again"
 		p := Make(Input{Now: epoch, Nodes: []Node{live("n1", two)}, Units: []daemon.Record{r, row(t, "a/1", daemon.Deleted, "")}})
-		wantTold(t, p, "a/1: assign to n1 (only candidate)", "a/0: unplaced (no eligible node; 1 embargoed: n1)")
+		wantReported(t, p, "a/1: assign to n1 (only candidate)", "a/0: unplaced (no eligible node; 1 embargoed: n1)")
 		p = Make(Input{Now: epoch, Nodes: []Node{again}, Units: []daemon.Record{r}})
-		wantTold(t, p, "a/0: assign to n1 (only candidate)")
+		wantReported(t, p, "a/0: assign to n1 (only candidate)")
 	})
 }
 
@@ -347,7 +347,7 @@ func TestWhatDecides(t *testing.T) {
 					}
 				}
 			}
-			wantTold(t, Make(Input{Now: epoch, Nodes: tt.nodes, Units: tt.rows}), tt.want)
+			wantReported(t, Make(Input{Now: epoch, Nodes: tt.nodes, Units: tt.rows}), tt.want)
 		})
 	}
 }
@@ -435,10 +435,10 @@ func TestManyFilteredNodesAreCountedAndEightNamed(t *testing.T) {
 	for i := range 20 {
 		in.Nodes = append(in.Nodes, live(fmt.Sprintf("n%02d", 19-i), a).being(node.Late))
 	}
-	wantTold(t, Make(in), "a/0: unplaced (no eligible node; 20 late: n00, n01, n02, n03, n04, n05, n06, n07, …)")
+	wantReported(t, Make(in), "a/0: unplaced (no eligible node; 20 late: n00, n01, n02, n03, n04, n05, n06, n07, …)")
 }
 
-func TestUnplacedTellsSinceWhen(t *testing.T) {
+func TestUnplacedReportsSinceWhen(t *testing.T) {
 	t.Parallel()
 	in := Input{Now: epoch, Nodes: []Node{live("n1", advert())}, Units: []daemon.Record{row(t, "a/0", daemon.Deleted, "")}}
 	if got := Make(in).Unplaced[0].Since; !got.Equal(epoch.Add(-time.Minute)) {
@@ -446,7 +446,7 @@ func TestUnplacedTellsSinceWhen(t *testing.T) {
 	}
 }
 
-func TestUnplacedTellsUntilWhenAndWhatIsInTheWay(t *testing.T) {
+func TestUnplacedReportsUntilWhenAndWhy(t *testing.T) {
 	t.Parallel()
 	gpu := daemon.Spec{ID: "a", Requires: map[string]string{"gpu": "yes"}}
 	has := func(name string, a *daemon.Advert) Node { return live(name, a).labelled("gpu", "yes") }
@@ -487,7 +487,7 @@ func TestUnplacedTellsUntilWhenAndWhatIsInTheWay(t *testing.T) {
 			if u.Obstacle() != tt.obstacle || !u.EmbargoedUntil.Equal(want) {
 				t.Errorf("%s until %v, want %s until %v", u.Obstacle(), u.EmbargoedUntil, tt.obstacle, want)
 			}
-			if says := strings.Contains(u.String(), "embargoed until "+want.Format(time.RFC3339)); says != (tt.until > 0) {
+			if message := strings.Contains(u.String(), "embargoed until "+want.Format(time.RFC3339)); message != (tt.until > 0) {
 				t.Errorf("it says %q", u)
 			}
 		})
@@ -496,8 +496,8 @@ func TestUnplacedTellsUntilWhenAndWhatIsInTheWay(t *testing.T) {
 
 func TestNothingComesOfNothing(t *testing.T) {
 	t.Parallel()
-	wantTold(t, Make(Input{}))
-	wantTold(t, Make(Input{Nodes: []Node{{}}, Units: []daemon.Record{{}}}), "/0: unknown state ")
+	wantReported(t, Make(Input{}))
+	wantReported(t, Make(Input{Nodes: []Node{{}}, Units: []daemon.Record{{}}}), "/0: unknown state ")
 }
 
 // TestASettledClusterIsCheap: if there is nothing to place, nothing is built for placement.

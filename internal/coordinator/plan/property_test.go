@@ -138,7 +138,7 @@ func equalPlans(t *rapid.T, got, want Plan) {
 	if _, ok := got.Specs.Of("nobody's"); ok {
 		t.Fatal("a daemon that nobody advertises has a spec")
 	}
-	g, w := told(got), told(want)
+	g, w := reported(got), reported(want)
 	for i := range min(len(g), len(w)) {
 		if g[i] != w[i] {
 			t.Fatalf("line %d of the plan says\n%s\nwant\n%s", i, g[i], w[i])
@@ -213,7 +213,7 @@ func TestMakeDoesNotDependOnOrder(t *testing.T) {
 		r.Shuffle(len(in.Nodes), func(i, j int) { in.Nodes[i], in.Nodes[j] = in.Nodes[j], in.Nodes[i] })
 		r.Shuffle(len(in.Units), func(i, j int) { in.Units[i], in.Units[j] = in.Units[j], in.Units[i] })
 		if got := Make(in); !reflect.DeepEqual(got, want) {
-			t.Fatalf("shuffled input\n%q\nelse\n%q", told(got), told(want))
+			t.Fatalf("shuffled input\n%q\nelse\n%q", reported(got), reported(want))
 		}
 	})
 }
@@ -310,18 +310,18 @@ func TestFreeUnitsAreAccountedFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := cluster(t)
 		p := Make(in)
-		said := map[daemon.Unit]int{}
+		listed := map[daemon.Unit]int{}
 		for _, d := range p.Decisions {
-			said[d.Unit]++
+			listed[d.Unit]++
 		}
 		for _, u := range p.Unplaced {
-			said[u.Unit]++
+			listed[u.Unit]++
 		}
 		for _, u := range p.Unknown {
-			said[u.Unit]++
+			listed[u.Unit]++
 		}
 		for _, r := range in.Units {
-			if n := said[r.Unit]; n > 1 || n == 0 && (r.State.IsFree() && !r.Retired || !r.State.Known()) {
+			if n := listed[r.Unit]; n > 1 || n == 0 && (r.State.IsFree() && !r.Retired || !r.State.Known()) {
 				t.Fatalf("%v (%s) is mentioned %d times", r.Unit, r.State, n)
 			}
 		}
@@ -339,7 +339,7 @@ func TestPlansComeToAnEnd(t *testing.T) {
 			}
 			in.Units = carryOut(in.Units, p.Decisions)
 		}
-		t.Fatalf("still deciding: %q", told(Make(in)))
+		t.Fatalf("still deciding: %q", reported(Make(in)))
 	})
 }
 

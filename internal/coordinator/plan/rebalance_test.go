@@ -49,7 +49,7 @@ func TestRebalanceHeal(t *testing.T) {
 		}
 	}
 	if p := Make(done); !p.Balanced || len(p.Decisions) > 0 {
-		t.Errorf("even: %v, decisions %v", p.Balanced, told(p))
+		t.Errorf("even: %v, decisions %v", p.Balanced, reported(p))
 	}
 }
 
@@ -74,11 +74,11 @@ func TestRebalanceRounds(t *testing.T) {
 	}
 	in.Units[0].State = daemon.Revoking
 	if p := Make(in); len(p.Decisions) != 0 || p.Balanced {
-		t.Errorf("while a unit drains: even %v, %v", p.Balanced, told(p))
+		t.Errorf("while a unit drains: even %v, %v", p.Balanced, reported(p))
 	}
 	in.MaxMoves, in.Units[0].State = 0, daemon.Active
 	if p := Make(in); len(p.Decisions) != 0 || p.Balanced {
-		t.Errorf("without moves: even %v, %v", p.Balanced, told(p))
+		t.Errorf("without moves: even %v, %v", p.Balanced, reported(p))
 	}
 }
 
@@ -102,7 +102,7 @@ func TestRebalanceWaitsForSettledMembership(t *testing.T) {
 		in.Nodes = append(in.Nodes, c.node)
 		p := Make(in)
 		if len(p.Decisions) > 0 || p.Balanced {
-			t.Errorf("%s: even %v, %v", c.name, p.Balanced, told(p))
+			t.Errorf("%s: even %v, %v", c.name, p.Balanced, reported(p))
 		}
 		want := time.Time{}
 		if c.again > 0 {
@@ -116,11 +116,11 @@ func TestRebalanceWaitsForSettledMembership(t *testing.T) {
 	in.Nodes[0] = in.Nodes[0].born(10 * time.Second)
 	in.Nodes[1].Member.Version = "v2"
 	if p := Make(in); len(p.Decisions) > 0 || !p.DueAt.Equal(epoch.Add(mixedWindows*window-10*time.Second)) {
-		t.Errorf("mixed versions: look again at %v, %v", p.DueAt, told(p))
+		t.Errorf("mixed versions: look again at %v, %v", p.DueAt, reported(p))
 	}
 	in.Nodes[0] = in.Nodes[0].born(mixedWindows * window)
 	if p := Make(in); len(p.Decisions) != 2 {
-		t.Errorf("mixed versions for long: %v", told(p))
+		t.Errorf("mixed versions for long: %v", reported(p))
 	}
 }
 
@@ -130,12 +130,12 @@ func TestRebalanceBesideADeafNode(t *testing.T) {
 	spec := daemon.Spec{ID: "a", Instances: 5}
 	in := uneven(t, spec, 2, map[string]int{"n1": 4, "n9": 1})
 	in.Nodes = append(in.Nodes, live("n9", advert(spec)).being(node.Deaf))
-	wantTold(t, Make(in), "a/4: revoke (node deaf n9)")
+	wantReported(t, Make(in), "a/4: revoke (node deaf n9)")
 	in.Units[4].State = daemon.Revoking
-	wantTold(t, Make(in))
+	wantReported(t, Make(in))
 	in.Units = in.Units[:4]
 	in.Units = append(in.Units, row(t, "a/4", daemon.Active, "n2"))
-	wantTold(t, Make(in), "a/3: revoke (rebalancing from n1 (load 4.0) to n2 (2.0 with it))")
+	wantReported(t, Make(in), "a/3: revoke (rebalancing from n1 (load 4.0) to n2 (2.0 with it))")
 }
 
 // What stays: units of daemons that do not want to move, that fail, that are not active, or that failed on the only
@@ -146,7 +146,7 @@ func TestRebalanceLeavesAlone(t *testing.T) {
 	still := spec
 	still.NoRebalance = true
 	if p := Make(uneven(t, still, 2, map[string]int{"n1": 4})); len(p.Decisions) > 0 || !p.Balanced {
-		t.Errorf("NoRebalance: even %v, %v", p.Balanced, told(p))
+		t.Errorf("NoRebalance: even %v, %v", p.Balanced, reported(p))
 	}
 	for name, change := range map[string]func(*daemon.Record){
 		"failing":   func(r *daemon.Record) { r.Failures = 1 },
@@ -160,12 +160,12 @@ func TestRebalanceLeavesAlone(t *testing.T) {
 			change(&in.Units[i])
 		}
 		if p := Make(in); len(p.Decisions) > 0 {
-			t.Errorf("%s: %v", name, told(p))
+			t.Errorf("%s: %v", name, reported(p))
 		}
 	}
 	in := uneven(t, daemon.Spec{ID: "a", Instances: 4, Requires: map[string]string{"zone": "b"}}, 2, map[string]int{"n1": 4})
 	if p := Make(in); len(p.Decisions) > 0 {
-		t.Errorf("without the label: %v", told(p))
+		t.Errorf("without the label: %v", reported(p))
 	}
 }
 
@@ -259,7 +259,7 @@ func TestRebalanceComesToAnEnd(t *testing.T) {
 				break
 			}
 			if len(p.Decisions) > in.MaxMoves && p.Decisions[0].Step == daemon.Revoke || rounds > 500 {
-				rt.Fatalf("round %d: %v", rounds, told(p))
+				rt.Fatalf("round %d: %v", rounds, reported(p))
 			}
 			in.Units = carryOut(in.Units, p.Decisions)
 		}

@@ -122,8 +122,8 @@ func TestTryRefuses(t *testing.T) {
 	t.Parallel()
 	in := six(t)
 	for name, c := range map[string]struct {
-		s    Scenario
-		says string
+		s       Scenario
+		message string
 	}{
 		"drain of nobody": {Scenario{Drain: []string{"n9"}}, `there is no node "n9"`},
 		"loss of nobody":  {Scenario{Lose: []string{"n1", "n9"}}, `there is no node "n9"`},
@@ -132,8 +132,8 @@ func TestTryRefuses(t *testing.T) {
 		"both":            {Scenario{Drain: []string{"n1"}, Lose: []string{"n1"}}, "named twice"},
 		"twice":           {Scenario{Lose: []string{"n1", "n1"}}, "named twice"},
 	} {
-		if _, err := Try(in, c.s); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %q", name, err, c.says)
+		if _, err := Try(in, c.s); err == nil || !strings.Contains(err.Error(), c.message) {
+			t.Errorf("%s: %v, want %q", name, err, c.message)
 		}
 	}
 	var unknown *UnknownNodeError

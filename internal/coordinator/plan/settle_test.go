@@ -60,10 +60,10 @@ func TestBurst(t *testing.T) {
 				placed = placed || d.Unit == unit(t, "a/0") && d.Step == daemon.Assign
 			}
 			if placed == c.waits {
-				t.Errorf("placed: %v, decisions %v", placed, told(p))
+				t.Errorf("placed: %v, decisions %v", placed, reported(p))
 			}
 			if c.waits && len(p.Unplaced) > 0 {
-				t.Errorf("a unit that waits for nodes counts as unplaced: %v", told(p))
+				t.Errorf("a unit that waits for nodes counts as unplaced: %v", reported(p))
 			}
 			if c.waits == p.DueAt.IsZero() {
 				t.Errorf("look again at %v", p.DueAt)

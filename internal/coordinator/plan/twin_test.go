@@ -153,7 +153,7 @@ func slowPlace(in Input, specs map[daemon.ID]daemon.Spec, rows map[daemon.Unit]d
 			out.Unplaced = append(out.Unplaced, Unplaced{Unit: u, Since: r.Since, EmbargoedUntil: slowUntil(in, spec, specs, holder, r), Why: why})
 			continue
 		}
-		slowTurns(in, u, spec, can)
+		slowRounds(in, u, spec, can)
 		slices.SortFunc(can, slowCandidate.compare)
 		best := can[0]
 		why.Chosen = best.node.Member.Name
@@ -188,13 +188,13 @@ type slowCandidate struct {
 	node        Node
 	load        float64
 	units, zone int
-	zoneTurn    int // the distance of its zone, and of the node in it, from the unit's position
-	turn        int
+	zoneOrder   int // the distance of its zone, and of the node in it, from the unit's position
+	round       int
 }
 
 func (a slowCandidate) compare(b slowCandidate) int {
 	return cmp.Or(cmp.Compare(a.load, b.load), cmp.Compare(a.units, b.units), cmp.Compare(a.zone, b.zone),
-		cmp.Compare(a.zoneTurn, b.zoneTurn), cmp.Compare(a.turn, b.turn))
+		cmp.Compare(a.zoneOrder, b.zoneOrder), cmp.Compare(a.round, b.round))
 }
 
 // slowMeasure counts what every node holds, again for each unit and node.
@@ -223,10 +223,10 @@ func slowMeasure(in Input, n Node, u daemon.Unit, specs map[daemon.ID]daemon.Spe
 	return c
 }
 
-// slowTurns arranges the zones in a circle in order of their hash, and the nodes of each zone in a
+// slowRounds arranges the zones in a circle in order of their hash, and the nodes of each zone in a
 // circle of their own. The unit's hash gives the position to begin at. Nodes with an embargo are in
 // the circle too; the unit just may not go there.
-func slowTurns(in Input, u daemon.Unit, spec daemon.Spec, can []slowCandidate) {
+func slowRounds(in Input, u daemon.Unit, spec daemon.Spec, can []slowCandidate) {
 	h := hash(u.String())
 	labels := map[string][]string{}
 	for _, n := range in.Nodes {
@@ -236,15 +236,15 @@ func slowTurns(in Input, u daemon.Unit, spec daemon.Spec, can []slowCandidate) {
 		}
 	}
 	byHash := func(a, b string) int { return cmp.Or(cmp.Compare(hash(a), hash(b)), cmp.Compare(a, b)) }
-	turn := func(seated []string, who string, first int) int {
+	round := func(seated []string, who string, first int) int {
 		return (slices.Index(seated, who) - first + len(seated)) % len(seated)
 	}
 	zones := slices.SortedFunc(maps.Keys(labels), byHash)
 	for i := range can {
 		label := can[i].node.Member.Labels[spec.Spread]
 		nodes := slices.SortedFunc(slices.Values(labels[label]), byHash)
-		can[i].zoneTurn = turn(zones, label, int(float64(h)/(1<<64)*float64(len(zones))))
-		can[i].turn = turn(nodes, string(can[i].node.Member.Incarnation), int(h%uint64(len(nodes))))
+		can[i].zoneOrder = round(zones, label, int(float64(h)/(1<<64)*float64(len(zones))))
+		can[i].round = round(nodes, string(can[i].node.Member.Incarnation), int(h%uint64(len(nodes))))
 	}
 }
 

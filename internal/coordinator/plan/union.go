@@ -73,11 +73,11 @@ func newUnion(nodes []Node) *union {
 	var behind []advertisedSpec
 	for _, n := range offers {
 		for i := range n.Advert.Specs {
-			said := &n.Advert.Specs[i]
-			if said.Revision < highest[said.ID] {
-				behind = append(behind, advertisedSpec{said, n})
+			advertised := &n.Advert.Specs[i]
+			if advertised.Revision < highest[advertised.ID] {
+				behind = append(behind, advertisedSpec{advertised, n})
 			} else {
-				u.add(n, said)
+				u.add(n, advertised)
 			}
 		}
 	}
@@ -116,10 +116,10 @@ func inOrder(specs []daemon.Spec) bool {
 }
 
 // add adds a spec to the union, or notes why it is not in force.
-func (u *union) add(n *Node, said *daemon.Spec) {
-	spec := said.WithDefaults()
+func (u *union) add(n *Node, advertised *daemon.Spec) {
+	spec := advertised.WithDefaults()
 	var what, why string
-	if at, ok := u.known[said.ID]; ok {
+	if at, ok := u.known[advertised.ID]; ok {
 		wins := u.inForce[at].spec.WithDefaults()
 		if what = difference(&wins, &spec); wins.Revision != spec.Revision {
 			why = "its revision is higher"
@@ -128,12 +128,12 @@ func (u *union) add(n *Node, said *daemon.Spec) {
 		}
 	} else if what = unusable(&spec); what == "" {
 		if u.known != nil {
-			u.known[said.ID] = len(u.inForce)
+			u.known[advertised.ID] = len(u.inForce)
 		}
-		u.inForce = append(u.inForce, advertisedSpec{spec: said, by: n})
+		u.inForce = append(u.inForce, advertisedSpec{spec: advertised, by: n})
 	}
 	if what != "" {
-		u.disagreements = append(u.disagreements, Disagreement{Daemon: said.ID, Loser: n.Member.Identity, What: what, Why: why})
+		u.disagreements = append(u.disagreements, Disagreement{Daemon: advertised.ID, Loser: n.Member.Identity, What: what, Why: why})
 	}
 }
 

@@ -74,7 +74,7 @@ func TestTheUnionOfWhatNodesAdvertise(t *testing.T) {
 				t.Errorf("%d instances, want %d", got.Instances, tt.instances)
 			}
 			p.Decisions, p.Unplaced = nil, nil
-			wantTold(t, p, tt.want...)
+			wantReported(t, p, tt.want...)
 		})
 	}
 }
@@ -95,7 +95,7 @@ func TestAnUnusableSpecDisturbsNobody(t *testing.T) {
 			t.Errorf("%+v: %+v", bad, p.Disagreements)
 		}
 		p.Disagreements = nil
-		wantTold(t, p, "a/0: assign to n1 (stable hash; runner-up n2)", "b/0: assign to n1 (only candidate; 1 kind: n2)")
+		wantReported(t, p, "a/0: assign to n1 (stable hash; runner-up n2)", "b/0: assign to n1 (only candidate; 1 kind: n2)")
 
 		in.Nodes = in.Nodes[:1]
 		p = Make(in)
@@ -103,7 +103,7 @@ func TestAnUnusableSpecDisturbsNobody(t *testing.T) {
 			t.Errorf("%+v: %+v", bad, p.Disagreements)
 		}
 		p.Disagreements = nil
-		wantTold(t, p, "b/0: assign to n1 (only candidate)", "a/0: unplaced (no node advertises it)")
+		wantReported(t, p, "b/0: assign to n1 (only candidate)", "a/0: unplaced (no node advertises it)")
 	}
 	if unusable(&daemon.Spec{Instances: 1, Weight: 1}) == "" {
 		t.Error("a spec without an id is usable")
@@ -148,6 +148,6 @@ func TestUnusableAdvertsAreNotRead(t *testing.T) {
 	// A tombstone is not a node: neither its advert nor its units count.
 	gone := live("n1", advert(daemon.Spec{ID: "a"}))
 	gone.Member.State = node.Removed
-	wantTold(t, Make(Input{Now: epoch, Nodes: []Node{gone, live("n2", nil)}, Units: []daemon.Record{row(t, "a/0", daemon.Deleted, "")}}),
+	wantReported(t, Make(Input{Now: epoch, Nodes: []Node{gone, live("n2", nil)}, Units: []daemon.Record{row(t, "a/0", daemon.Deleted, "")}}),
 		"a/0: unplaced (no node advertises it)")
 }

@@ -384,7 +384,7 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-func TestJudgements(t *testing.T) {
+func TestDecisions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, rule string
@@ -537,7 +537,7 @@ func TestSharpBounds(t *testing.T) {
 }
 
 // The text of a violation says how to replay it.
-func TestViolationTellsItsSeed(t *testing.T) {
+func TestViolationReportsItsSeed(t *testing.T) {
 	t.Parallel()
 	w, _, _ := scene(t)
 	w.violate("I9", "something %s", "broke")

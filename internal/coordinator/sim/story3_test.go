@@ -89,7 +89,7 @@ func resumes(r *storage.Report) bool {
 
 // A commit that declares a node late or deaf arrives a second time when the node has long been
 // well. It must not change the present state (checked by I5 and I6).
-func TestStoryJudgementComesTwice(t *testing.T) {
+func TestStoryDecisionComesTwice(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
 		s := onStage(t, Config{Nodes: 3, Timing: timing}).begin()
@@ -163,8 +163,8 @@ func TestStoryNewestTermIsForgotten(t *testing.T) {
 	profiles(t, func(t *testing.T, timing lease.Timing) {
 		for _, seen := range []bool{false, true} {
 			s := onStage(t, Config{Nodes: 2, Timing: timing}).begin()
-			witness := s.start(s.hosts[0]) // a second process there, which receives every term
-			witness.host.twin = nil
+			observer := s.start(s.hosts[0]) // a second process there, which receives every term
+			observer.host.twin = nil
 			s.pass(timing.HeartbeatInterval)
 			s.saveImage()
 			first := s.leader()
@@ -176,7 +176,7 @@ func TestStoryNewestTermIsForgotten(t *testing.T) {
 			}
 			s.leader().kill()
 			if !seen {
-				witness.kill()
+				observer.kill()
 			}
 			s.failover()
 			s.server.clock.stepped -= time.Hour

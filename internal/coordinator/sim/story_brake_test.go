@@ -11,8 +11,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// told counts the events of a kind.
-func (s *stage) told(kind daemon.EventKind) int {
+// recorded counts the events of a kind.
+func (s *stage) recorded(kind daemon.EventKind) int {
 	s.Helper()
 	page, err := s.server.store.Events(s.Context(), 0, 1<<20)
 	if err != nil {
@@ -59,12 +59,12 @@ func TestStoryNineOfTenKilled(t *testing.T) {
 					due = max(due, timing.LeaseDuration+250*time.Millisecond+timing.Grace())
 				}
 				s.pass(due + timing.NodeRegistrationTTL - timing.HeartbeatInterval*11/10 - timing.QueryTimeout)
-				if n := len(stays.runs); n != 3 || s.told(daemon.BrakeHeld) != 1 || !stays.member.View().Braked {
-					t.Errorf("before the brake is released: %d runs, told %d times", n, s.told(daemon.BrakeHeld))
+				if n := len(stays.runs); n != 3 || s.recorded(daemon.BrakeHeld) != 1 || !stays.member.View().Braked {
+					t.Errorf("before the brake is released: %d runs, told %d times", n, s.recorded(daemon.BrakeHeld))
 				}
 				s.within(timing.HeartbeatInterval*11/10+timing.QueryTimeout+300*time.Millisecond, "the survivor runs everything", func() bool { return len(stays.runs) == 30 })
-				if s.told(daemon.BrakeReleased) != 1 || stays.member.View().Braked {
-					t.Errorf("the release was told %d times", s.told(daemon.BrakeReleased))
+				if s.recorded(daemon.BrakeReleased) != 1 || stays.member.View().Braked {
+					t.Errorf("the release was told %d times", s.recorded(daemon.BrakeReleased))
 				}
 				s.pass(s.bound())
 			})
@@ -88,8 +88,8 @@ func TestStoryBrakeOutlastsAPartition(t *testing.T) {
 		}
 		s.restartBound("cut")
 		s.pass(2*timing.NodeRegistrationTTL - timing.HeartbeatInterval*2)
-		if s.told(daemon.BrakeHeld) != 1 {
-			t.Errorf("the brake was told %d times", s.told(daemon.BrakeHeld))
+		if s.recorded(daemon.BrakeHeld) != 1 {
+			t.Errorf("the brake was told %d times", s.recorded(daemon.BrakeHeld))
 		}
 		for _, h := range s.hosts {
 			h.cutOff = false
@@ -102,8 +102,8 @@ func TestStoryBrakeOutlastsAPartition(t *testing.T) {
 			}
 		}
 		s.pass(s.bound())
-		if s.told(daemon.BrakeReleased) != 1 || s.told(daemon.NodeRemoved) != 0 {
-			t.Errorf("%d releases, %d nodes removed", s.told(daemon.BrakeReleased), s.told(daemon.NodeRemoved))
+		if s.recorded(daemon.BrakeReleased) != 1 || s.recorded(daemon.NodeRemoved) != 0 {
+			t.Errorf("%d releases, %d nodes removed", s.recorded(daemon.BrakeReleased), s.recorded(daemon.NodeRemoved))
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestStoryNoBrake(t *testing.T) {
 				}
 			}
 			s.within(timing.NodeRegistrationTTL+200*time.Millisecond, "all units run", s.allRun)
-			if s.told(daemon.BrakeHeld) != 0 {
+			if s.recorded(daemon.BrakeHeld) != 0 {
 				t.Error("the brake held")
 			}
 		}
@@ -143,15 +143,15 @@ func TestStoryBrakeReleasedByAnOperator(t *testing.T) {
 			}
 		}
 		s.restartBound("killed")
-		s.within(timing.NodeRegistrationTTL+2*timing.HeartbeatInterval, "the brake holds", func() bool { return s.told(daemon.BrakeHeld) == 1 })
+		s.within(timing.NodeRegistrationTTL+2*timing.HeartbeatInterval, "the brake holds", func() bool { return s.recorded(daemon.BrakeHeld) == 1 })
 		s.wantAnswer(daemon.CommandRelease, 1, "conflict: expected term 1")
 		if n := len(stays.runs); n != 3 {
 			t.Errorf("the survivor runs %d units before the brake is released", n)
 		}
 		s.wantAnswer(daemon.CommandRelease, 0, "done")
 		s.within(timing.HeartbeatInterval*11/10+timing.QueryTimeout+300*time.Millisecond, "the survivor runs everything", func() bool { return len(stays.runs) == 30 })
-		if s.told(daemon.BrakeReleased) != 1 || stays.member.View().Braked {
-			t.Errorf("the release was told %d times", s.told(daemon.BrakeReleased))
+		if s.recorded(daemon.BrakeReleased) != 1 || stays.member.View().Braked {
+			t.Errorf("the release was told %d times", s.recorded(daemon.BrakeReleased))
 		}
 		s.pass(s.bound())
 	})

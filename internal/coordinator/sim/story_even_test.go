@@ -22,8 +22,8 @@ type journey struct {
 // watch begins to count.
 func (s *stage) watch() *journey {
 	j := &journey{moves: make([]int, len(s.units)), at: s.where(), since: make([]time.Duration, len(s.units))}
-	var look func()
-	look = func() {
+	var inspect func()
+	inspect = func() {
 		for i, p := range s.where() {
 			switch {
 			case p == nil && j.since[i] == 0:
@@ -37,9 +37,9 @@ func (s *stage) watch() *journey {
 				j.since[i] = 0
 			}
 		}
-		s.after(10*time.Millisecond, look)
+		s.after(10*time.Millisecond, inspect)
 	}
-	look()
+	inspect()
 	return j
 }
 
@@ -279,7 +279,7 @@ func TestStoryCrashMovesNoOther(t *testing.T) {
 
 // Operators' moves leave loads uneven, and no change of the membership follows. A rebalance makes them even and is
 // answered then.
-func TestStoryRebalanceIsAsked(t *testing.T) {
+func TestStoryRebalanceIsOrdered(t *testing.T) {
 	t.Parallel()
 	profiles(t, func(t *testing.T, timing lease.Timing) {
 		s := onStage(t, Config{Nodes: 3, Timing: timing, Work: []Work{plain("acme:a", 9)}}).begin()

@@ -50,7 +50,7 @@ func TestStoryFlappingNode(t *testing.T) {
 		if total > 2*60 || most > 4 {
 			t.Errorf("%d starts of 60 units, one unit %d times", total, most)
 		}
-		if s.told(daemon.LedgerSick) == 0 {
+		if s.recorded(daemon.LedgerSick) == 0 {
 			t.Error("the history does not say that the node flaps")
 		}
 		s.within(10*time.Minute+s.bound(), "the node has its share again", func() bool { return len(flaps.runs) == 12 })

@@ -38,7 +38,7 @@ func TestStorySickDaemonAndSickNode(t *testing.T) {
 			s.pass(100 * time.Millisecond)
 		}
 		if !s.sickAreKnown(sick) {
-			s.Fatalf("in time: %d quarantined, %d sick, all run: %v", s.told(daemon.LedgerQuarantined), s.told(daemon.LedgerSick), s.allRun())
+			s.Fatalf("in time: %d quarantined, %d sick, all run: %v", s.recorded(daemon.LedgerQuarantined), s.recorded(daemon.LedgerSick), s.allRun())
 		}
 		t.Logf("after %v, with %d starts", s.now-from, s.stats.Runs)
 		s.pass(time.Minute)
@@ -65,7 +65,7 @@ func (s *stage) sickAreKnown(sick int) bool {
 			n++
 		}
 	}
-	return n >= 99 && s.told(daemon.LedgerQuarantined) == 1 && s.told(daemon.LedgerSick) == 1
+	return n >= 99 && s.recorded(daemon.LedgerQuarantined) == 1 && s.recorded(daemon.LedgerSick) == 1
 }
 
 // What a lost node ran does not try the sick node first, though that is the least loaded.
@@ -112,7 +112,7 @@ func TestStoryQuarantineEnds(t *testing.T) {
 		s := onStage(t, Config{Nodes: 5, Timing: timing, Work: []Work{plain("acme:a", 10), sick}})
 		s.boot()
 		s.pass(3 * time.Minute)
-		if s.told(daemon.LedgerQuarantined) == 0 {
+		if s.recorded(daemon.LedgerQuarantined) == 0 {
 			t.Error("no quarantine within three minutes")
 		}
 		s.pass(5 * time.Minute)
@@ -124,7 +124,7 @@ func TestStoryQuarantineEnds(t *testing.T) {
 		}
 		s.within(15*time.Minute, "everything runs", s.allRun)
 		s.pass(20 * time.Minute)
-		if s.told(daemon.LedgerCleared) == 0 {
+		if s.recorded(daemon.LedgerCleared) == 0 {
 			t.Error("the quarantine never ended")
 		}
 	})

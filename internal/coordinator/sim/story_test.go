@@ -251,10 +251,10 @@ func TestStoryTwoProcessesWithOneID(t *testing.T) {
 	t.Parallel()
 	s := onStage(t, Config{Nodes: 3}).begin()
 	first := s.follower()
-	told := 0
+	recorded := 0
 	s.onNotice = func(p *process, n *member.Notice) {
 		if n.Kind == member.IDInUse {
-			told++
+			recorded++
 		}
 	}
 	again := func() *process {
@@ -263,7 +263,7 @@ func TestStoryTwoProcessesWithOneID(t *testing.T) {
 	twin := again()
 	s.within(4*s.t.HeartbeatInterval, "the second process ends", func() bool { return twin.state == dead })
 	s.pass(10 * time.Minute)
-	if told == 0 {
+	if recorded == 0 {
 		t.Error("the second process was never told that its ID is in use")
 	}
 	for _, m := range s.snapshot().Nodes {

@@ -67,7 +67,7 @@ func TestReturns(t *testing.T) {
 }
 
 // After Drain or Cancel nothing counts as a failure.
-func TestReturnsAfterTheEndWasAskedFor(t *testing.T) {
+func TestReturnsAfterTheEndWasRequested(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {

@@ -57,22 +57,22 @@ func newTheatre(t *testing.T, cfg Config, agent daemon.AgentFunc) *theatre {
 	if cfg.Agent == nil {
 		cfg.Agent = func(daemon.ID) (daemon.Agent, bool) {
 			return daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
-				th.say("enter")
+				th.record("enter")
 				return agent(ctx, a)
 			}), true
 		}
 	}
 	stamp := cfg.Stamp
 	cfg.Stamp = func(ctx context.Context, f daemon.Fence) error {
-		th.say("stamp")
+		th.record("stamp")
 		if stamp == nil {
 			return nil
 		}
 		return stamp(ctx, f)
 	}
 	cfg.OnReport = th.report
-	cfg.OnFenceHeld = func(g int64) { th.say("held %d", g) }
-	cfg.Exit = func(code int) { th.say("exit %d", code) }
+	cfg.OnFenceHeld = func(g int64) { th.record("held %d", g) }
+	cfg.Exit = func(code int) { th.record("exit %d", code) }
 	cfg.Logger = slog.New(slog.NewTextHandler(lockedWriter{th}, nil))
 	th.Supervisor = New(cfg)
 	return th
@@ -86,7 +86,7 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 	return w.th.log.Write(p)
 }
 
-func (th *theatre) say(format string, args ...any) {
+func (th *theatre) record(format string, args ...any) {
 	th.mu.Lock()
 	defer th.mu.Unlock()
 	th.lines = append(th.lines, fmt.Sprintf(format, args...))

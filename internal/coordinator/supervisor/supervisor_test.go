@@ -159,12 +159,12 @@ func TestUnknownAgent(t *testing.T) {
 // Rule A4: with WaitReady the acknowledgement waits for the agent's Ready, also across restarts.
 func TestStartedWaitsForReady(t *testing.T) {
 	t.Parallel()
-	say := make(map[int]chan struct{})
+	record := make(map[int]chan struct{})
 	n := 0
 	agent := func(ctx context.Context, a *daemon.Assignment) error {
 		n++
 		select {
-		case <-say[n]:
+		case <-record[n]:
 			a.Ready()
 		case <-time.After(time.Minute):
 			return errors.New("never got ready")
@@ -176,18 +176,18 @@ func TestStartedWaitsForReady(t *testing.T) {
 		return obedient(ctx, a)
 	}
 	act(t, Config{}, agent, func(th *theatre) {
-		say[2], say[3] = make(chan struct{}), make(chan struct{})
+		record[2], record[3] = make(chan struct{}), make(chan struct{})
 		th.Start(fence, 1, daemon.Spec{WaitReady: true})
 		th.expect("stamp", "enter")
 		pass(time.Minute)
 		th.expect("failed #1: never got ready")
 		pass(time.Second)
 		th.expect("enter")
-		close(say[2])
+		close(record[2])
 		th.expect("started")
 		pass(3 * time.Second)
 		th.expect("failed #2: crashed", "enter")
-		close(say[3])
+		close(record[3])
 		th.expect() // once per run
 		th.Drain(fence)
 		th.expect("ended returned")

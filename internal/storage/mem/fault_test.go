@@ -89,8 +89,8 @@ func TestTornRead(t *testing.T) {
 	}
 }
 
-// TestLateWriteIsJudgedWhenItArrives: the condition is checked when the write arrives.
-func TestLateWriteIsJudgedWhenItArrives(t *testing.T) {
+// TestLateWriteIsCheckedWhenItArrives: the condition is checked when the write arrives.
+func TestLateWriteIsCheckedWhenItArrives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := mem.New(mem.Config{})

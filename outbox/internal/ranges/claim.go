@@ -74,7 +74,7 @@ func Resized(c outbox.ClaimRequest, instances int, since int64) bool {
 // parts inside that stand at the same position become one row: join reports whether two do, and then
 // updates first to represent both; SplitRows sets the bounds.
 func SplitRows[R any, P row[R]](rows []R, r outbox.Range, epoch int64, join func(first *R, next R) bool) (rest, mine []R) {
-	var turn, rev int64
+	var read, rev int64
 	for _, whole := range rows {
 		p := *P(&whole).part()
 		if p.Lo < r.Lo {
@@ -84,7 +84,7 @@ func SplitRows[R any, P row[R]](rows []R, r outbox.Range, epoch int64, join func
 			rest = append(rest, left)
 		}
 		if Overlap(p.Range, r) {
-			turn, rev = max(turn, p.ReadRev), max(rev, p.Rev)
+			read, rev = max(read, p.ReadRev), max(rev, p.Rev)
 			mid := whole
 			cut := P(&mid).part()
 			cut.Lo, cut.Hi = max(p.Lo, r.Lo), min(p.Hi, r.Hi)
@@ -103,7 +103,7 @@ func SplitRows[R any, P row[R]](rows []R, r outbox.Range, epoch int64, join func
 	}
 	for i := range mine {
 		p := P(&mine[i]).part()
-		p.ClaimedRange, p.Epoch, p.ReadRev, p.Rev = r, epoch, turn+1, rev+1
+		p.ClaimedRange, p.Epoch, p.ReadRev, p.Rev = r, epoch, read+1, rev+1
 	}
 	return rest, mine
 }

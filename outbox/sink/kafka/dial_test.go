@@ -15,13 +15,13 @@ func TestDialer(t *testing.T) {
 	const silence = 5 * time.Second
 	for name, c := range map[string]struct {
 		dial    func(ctx context.Context, far chan<- net.Conn) (net.Conn, error)
-		says    bool          // sends something before it is silent
+		message bool          // sends something before it is silent
 		patient time.Duration // read timeout of the client
 		refused bool
 	}{
 		"nothing said":    {patient: silence, refused: true},
 		"given up early":  {patient: silence - 1},
-		"said something":  {says: true, patient: 2 * silence},
+		"said something":  {message: true, patient: 2 * silence},
 		"no connection":   {dial: func(ctx context.Context, _ chan<- net.Conn) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }, refused: true},
 		"nobody listens":  {dial: func(context.Context, chan<- net.Conn) (net.Conn, error) { return nil, errors.New("refused") }},
 		"not waited long": {dial: func(ctx context.Context, _ chan<- net.Conn) (net.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }, patient: time.Second},
@@ -52,7 +52,7 @@ func TestDialer(t *testing.T) {
 					defer conn.Close()
 					broker := <-far
 					defer broker.Close()
-					listen(t, conn, broker, c.says, c.patient)
+					listen(t, conn, broker, c.message, c.patient)
 				}
 				again := func() bool {
 					before := dials
@@ -76,10 +76,10 @@ func TestDialer(t *testing.T) {
 }
 
 // listen reads like a client with this timeout.
-func listen(t *testing.T, conn, broker net.Conn, says bool, patient time.Duration) {
+func listen(t *testing.T, conn, broker net.Conn, message bool, patient time.Duration) {
 	t.Helper()
 	b := make([]byte, 8)
-	if says {
+	if message {
 		go func() { _, _ = broker.Write([]byte("hello")) }()
 		if _, err := conn.Read(b); err != nil {
 			t.Fatal(err)

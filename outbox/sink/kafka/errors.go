@@ -71,8 +71,8 @@ func givenUp(err error) bool {
 
 // answered reports whether an error was sent by a broker.
 func answered(err error) bool {
-	_, said := errors.AsType[*kerr.Error](err)
-	return said
+	_, answered := errors.AsType[*kerr.Error](err)
+	return answered
 }
 
 // unreachable reports whether an error concerns the connection to a broker. The error of an ended context

@@ -106,9 +106,9 @@ func parsed(t *testing.T, text []byte) (v any) {
 	return v
 }
 
-// TestJudge checks that only a message that the answer confirms counts as taken, and that a message that
+// TestClassifyAnswers checks that only a message that the answer confirms counts as taken, and that a message that
 // was not sent keeps its error.
-func TestJudge(t *testing.T) {
+func TestClassifyAnswers(t *testing.T) {
 	t.Parallel()
 	errs := make([]error, 5)
 	errs[0] = sink.Permanent("too large")

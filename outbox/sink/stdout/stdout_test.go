@@ -109,7 +109,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhatIsWrong(t *testing.T) {
+func TestNewReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	if _, err := stdout.New(t.Context(), stdout.Config{File: t.TempDir()}); err == nil {
 		t.Error("a folder is no file")

@@ -53,10 +53,10 @@ func certificate(t *testing.T, until time.Time) (tls.Certificate, string) {
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name  string
-		until time.Duration
-		tls   func(ca string) sink.TLS
-		says  string // text of the error; "": delivered
+		name    string
+		until   time.Duration
+		tls     func(ca string) sink.TLS
+		message string // text of the error; "": delivered
 	}{
 		{"good", time.Hour, func(ca string) sink.TLS { return sink.TLS{CA: ca} }, ""},
 		{"expired", -time.Hour, func(ca string) sink.TLS { return sink.TLS{CA: ca} }, "expired"},
@@ -74,10 +74,10 @@ func TestCertificates(t *testing.T) {
 			defer server.Close()
 			err := deliver(t, open(t, Config{URL: server.URL, TLS: c.tls(ca)}), sinktest.Rows("t", 1, 1)[0])
 			switch {
-			case c.says == "" && err != nil:
+			case c.message == "" && err != nil:
 				t.Error(err)
-			case c.says != "" && (!errors.Is(err, outbox.ErrSinkDown) || !strings.Contains(err.Error(), c.says)):
-				t.Errorf("%v, want that the sink is down with %s", err, c.says)
+			case c.message != "" && (!errors.Is(err, outbox.ErrSinkDown) || !strings.Contains(err.Error(), c.message)):
+				t.Errorf("%v, want that the sink is down with %s", err, c.message)
 			}
 		})
 	}

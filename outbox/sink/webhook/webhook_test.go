@@ -442,7 +442,7 @@ func TestTimeoutNamesTheReceiver(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhatIsWrong(t *testing.T) {
+func TestNewReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]Config{
 		"must begin with http://":   {URL: "ftp://u:hunter2@x"},

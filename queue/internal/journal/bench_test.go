@@ -16,11 +16,11 @@ import (
 
 // desk is a minimal broker: one goroutine that owns the log and answers when a slot is durable.
 type desk struct {
-	log  *journal.Log
-	asks chan ask
+	log      *journal.Log
+	requests chan query
 }
 
-type ask struct {
+type query struct {
 	records [][]byte
 	done    chan error
 }
@@ -34,7 +34,7 @@ func (d *desk) run(stop <-chan struct{}) {
 	var waiters []waiter
 	for {
 		select {
-		case a := <-d.asks:
+		case a := <-d.requests:
 			slot, err := d.log.Append(time.Now(), a.records...)
 			if err != nil {
 				a.done <- err
@@ -78,7 +78,7 @@ func benchmarkAppend(b *testing.B, perCall int) {
 		b.Fatal(err)
 	}
 	defer func() { _ = log.Close(context.WithoutCancel(b.Context())) }()
-	d := &desk{log: log, asks: make(chan ask, 256)}
+	d := &desk{log: log, requests: make(chan query, 256)}
 	stop := make(chan struct{})
 	var broker, clients sync.WaitGroup
 	broker.Go(func() { d.run(stop) })
@@ -90,7 +90,7 @@ func benchmarkAppend(b *testing.B, perCall int) {
 		clients.Go(func() {
 			done, n := make(chan error, 1), 0
 			for time.Now().Before(until) {
-				d.asks <- ask{records, done}
+				d.requests <- query{records, done}
 				if err := <-done; err != nil {
 					b.Error(err)
 					return

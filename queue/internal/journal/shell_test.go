@@ -41,21 +41,21 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-func TestOpenSaysWhy(t *testing.T) {
+func TestOpenReportsWhy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		bucket := slowBucket()
 		cfg := as(config(bucket), "one", 5)
 		l, _ := open(t, cfg)
 		closeLog(t, l)
-		foreign := as(cfg, "two", 9)
-		foreign.StoreID = "another"
+		unrelated := as(cfg, "two", 9)
+		unrelated.StoreID = "another"
 		for name, c := range map[string]struct {
 			cfg  journal.Config
 			want error
 		}{
 			"a lower generation": {as(cfg, "two", 4), journal.ErrGeneration},
-			"another store":      {foreign, journal.ErrOtherStore},
+			"another store":      {unrelated, journal.ErrOtherStore},
 		} {
 			_, err := journal.Open(t.Context(), c.cfg, &book{})
 			if !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), "open journal root/v1/ab/orders/1/0: ") {
@@ -66,8 +66,8 @@ func TestOpenSaysWhy(t *testing.T) {
 				t.Errorf("%+v", g)
 			}
 		}
-		foreign.Adopt = true
-		l, _ = open(t, foreign)
+		unrelated.Adopt = true
+		l, _ = open(t, unrelated)
 		closeLog(t, l)
 		if _, err := journal.Open(t.Context(), cfg, &book{}); !errors.Is(err, journal.ErrOtherStore) {
 			t.Errorf("after it was adopted: %v", err)
@@ -182,8 +182,8 @@ func TestACheckpointIsStreamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := config(slowBucket())
 		cfg.PartSize = 10_000
-		var told []string
-		cfg.Hooks.OnCheckpoint = func(upTo uint64, bytes int64) { told = append(told, fmt.Sprint(upTo, bytes > 0)) }
+		var reported []string
+		cfg.Hooks.OnCheckpoint = func(upTo uint64, bytes int64) { reported = append(reported, fmt.Sprint(upTo, bytes > 0)) }
 		l, _ := open(t, cfg)
 		await(t, l, add(t, l, "a"))
 		c, upTo, err := l.Checkpoint()
@@ -213,8 +213,8 @@ func TestACheckpointIsStreamed(t *testing.T) {
 			t.Errorf("after the end: %v, %v, moved %d, backlog %d", err, c.Err(), moved, c.Backlog())
 		}
 		closeLog(t, l)
-		if !slices.Equal(told, []string{"1 true"}) {
-			t.Errorf("told %v", told)
+		if !slices.Equal(reported, []string{"1 true"}) {
+			t.Errorf("told %v", reported)
 		}
 		l, b := open(t, as(cfg, "two", 2))
 		if b.restored != 100 || b.records[100] != "after" {

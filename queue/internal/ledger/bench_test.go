@@ -24,12 +24,12 @@ func BenchmarkJob(b *testing.B) {
 			for range waiting {
 				c.enqueue(b, uuid.NewString(), "waiting")
 			}
-			const flight, size = 500, 100
+			const inFlight, size = 500, 100
 			call := make([]string, size)
 			used := testproc.ProcessTime()
 			for b.Loop() {
 				// flight calls submit, then claim, then complete
-				c.phase(b, flight, func() {
+				c.phase(b, inFlight, func() {
 					for i := range call {
 						call[i] = uuid.NewString()
 					}
@@ -37,10 +37,10 @@ func BenchmarkJob(b *testing.B) {
 						c.enqueue(b, id, "busy")
 					}
 				})
-				c.phase(b, flight, func() { c.claim(b, size) })
-				c.phase(b, flight, func() { c.complete(b, size) })
+				c.phase(b, inFlight, func() { c.claim(b, size) })
+				c.phase(b, inFlight, func() { c.complete(b, size) })
 			}
-			b.ReportMetric(float64(testproc.ProcessTime()-used)/float64(b.N)/flight/size, "cpu-ns/job")
+			b.ReportMetric(float64(testproc.ProcessTime()-used)/float64(b.N)/inFlight/size, "cpu-ns/job")
 			b.ReportMetric(0, "ns/op")
 		})
 	}

@@ -16,7 +16,7 @@ type story struct {
 	now int64
 }
 
-func tell(t *testing.T) *story {
+func report(t *testing.T) *story {
 	return &story{Ledger: New(Config{}), t: t, now: 1_000_000}
 }
 
@@ -68,7 +68,7 @@ func (s *story) job(number uint64) Job {
 // TestAClaimIsNoAttempt: an attempt is counted once, at the first proof that the delivery began.
 func TestAClaimIsNoAttempt(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	n := s.enqueue("a")
 	for delivery := 1; delivery <= 4; delivery++ {
 		s.claim()
@@ -98,7 +98,7 @@ func TestAClaimIsNoAttempt(t *testing.T) {
 // the end.
 func TestDeliveriesEnd(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	n := s.enqueue("a", func(r *Record) { r.Policy.Max = 2 })
 	for range 5 {
 		s.claim()
@@ -126,7 +126,7 @@ func TestDeliveriesEnd(t *testing.T) {
 // policy moves it to the end.
 func TestOrder(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	a := s.enqueue("a")
 	b := s.enqueue("b", func(r *Record) { r.Policy.Back = true })
 	c := s.enqueue("c")
@@ -148,7 +148,7 @@ func TestOrder(t *testing.T) {
 // TestDedupWindowEdges: an ID is remembered for exactly the window, and the limit of IDs is exact.
 func TestDedupWindowEdges(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	s.do(&Record{Kind: Configure, Config: Config{DedupWindow: 1000, DedupIDs: 3}})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		s.enqueue(id)
@@ -178,7 +178,7 @@ func TestDedupWindowEdges(t *testing.T) {
 // TestTimeToLive: only waiting jobs expire; a claim stops the clock.
 func TestTimeToLive(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	n := s.enqueue("a", func(r *Record) { r.Expires = s.now + 500 })
 	s.claim()
 	if late := s.ExpiredTTLs(s.now+10_000, 10); len(late) != 0 {
@@ -208,7 +208,7 @@ func TestTimeToLive(t *testing.T) {
 // holds.
 func TestRepeatedClaimCall(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	a, b := s.enqueue("a"), s.enqueue("b")
 	s.do(&Record{Kind: Claim, Numbers: []uint64{b, a}, Deliveries: []uint64{1, 1}, Request: "call", Worker: "w", Until: s.now + 9, Visibility: 9})
 	if got := s.JobsOfRequest("call"); !slices.Equal(got, []uint64{a, b}) {
@@ -238,7 +238,7 @@ func TestBackoff(t *testing.T) {
 // TestIDsComeBack: every ID is found by its exact text, and by no other.
 func TestIDsComeBack(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	ids := []string{
 		"a", "A", "a\x00", "0123456789abcdef", "0123456789abcdefg", "0190b5a0-0000-7000-8000-0123456789ab", "0190B5A0-0000-7000-8000-0123456789AB",
 		"0190b5a0-0000-7000-8000-0123456789a-", "0190b5a0_0000-7000-8000-0123456789ab", string(make([]byte, 64)), string(make([]byte, 33)), string(make([]byte, 32)),
@@ -257,7 +257,7 @@ func TestIDsComeBack(t *testing.T) {
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const n = 100_000
-	s := tell(t)
+	s := report(t)
 	for i := range n {
 		s.enqueue(fmt.Sprintf("0190b5a0-0000-7000-8000-%012x", i), func(r *Record) { r.Type, r.Payload = kinds[i%3], make([]byte, 100) })
 	}
@@ -282,7 +282,7 @@ func TestMemory(t *testing.T) {
 // gone.
 func TestManyTypesAndPolicies(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	const n = 70_000
 	for i := range n {
 		s.enqueue(fmt.Sprint(i), func(r *Record) { r.Type, r.Policy.Backoff = fmt.Sprint("t", i%100), int64(i+1) })
@@ -445,7 +445,7 @@ func TestIndexOfFullBuckets(t *testing.T) {
 // is restored from a checkpoint of that moment.
 func TestDueWhileHeld(t *testing.T) {
 	t.Parallel()
-	s := tell(t)
+	s := report(t)
 	n := s.enqueue("a", func(r *Record) { r.RunAt = s.now + 1 })
 	if err := s.Hold(n); err != nil {
 		t.Fatal(err)

@@ -64,10 +64,10 @@ func TestConformance(t *testing.T) {
 	}})
 }
 
-// TestTroubleOfOneWrite goes through the faults of a write's first attempt.
-func TestTroubleOfOneWrite(t *testing.T) {
+// TestFailuresOfOneWrite goes through the faults of a write's first attempt.
+func TestFailuresOfOneWrite(t *testing.T) {
 	t.Parallel()
-	for trouble, requests := range map[blobtest.Fault]string{
+	for failures, requests := range map[blobtest.Fault]string{
 		blobtest.LostRequest:     "POST GET POST",
 		blobtest.LostReply:       "POST GET",
 		blobtest.InternalApplied: "POST GET",
@@ -78,10 +78,10 @@ func TestTroubleOfOneWrite(t *testing.T) {
 		blobtest.Late:            "POST GET POST",
 		blobtest.Torn:            "POST GET",
 	} {
-		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
+		t.Run(fmt.Sprint(failures), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.net.Next(http.MethodPost, trouble)
+			w.net.Next(http.MethodPost, failures)
 			v, err := w.Create(t.Context(), "a", []byte("one"))
 			if err != nil {
 				t.Fatalf("create: %v", err)
@@ -90,7 +90,7 @@ func TestTroubleOfOneWrite(t *testing.T) {
 				t.Errorf("create sent %s, want %s", got, requests)
 			}
 			w.net.DeliverLate()
-			w.net.Next(http.MethodPost, trouble)
+			w.net.Next(http.MethodPost, failures)
 			if v, err = w.Replace(t.Context(), "a", []byte("two"), v); err != nil {
 				t.Fatalf("replace: %v", err)
 			}
@@ -155,11 +155,11 @@ func TestStorm(t *testing.T) {
 	w := newWorld(t)
 	calm := w.config
 	calm.Client = &http.Client{Transport: w.net.Base}
-	judge, err := gcs.Open(t.Context(), calm)
+	steady, err := gcs.Open(t.Context(), calm)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blobtest.StressWithFaults(t, w.net, judge, func() blob.Bucket { return w.open(t) })
+	blobtest.StressWithFaults(t, w.net, steady, func() blob.Bucket { return w.open(t) })
 }
 
 func TestRefusals(t *testing.T) {

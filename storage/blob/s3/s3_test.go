@@ -69,10 +69,10 @@ func TestConformance(t *testing.T) {
 	}})
 }
 
-// TestTroubleOfOneWrite goes through the faults of a write's first attempt.
-func TestTroubleOfOneWrite(t *testing.T) {
+// TestFailuresOfOneWrite goes through the faults of a write's first attempt.
+func TestFailuresOfOneWrite(t *testing.T) {
 	t.Parallel()
-	for trouble, requests := range map[blobtest.Fault]string{
+	for failures, requests := range map[blobtest.Fault]string{
 		blobtest.LostRequest:     "PUT HEAD PUT",
 		blobtest.LostReply:       "PUT HEAD HEAD",
 		blobtest.Internal:        "PUT HEAD PUT",
@@ -84,10 +84,10 @@ func TestTroubleOfOneWrite(t *testing.T) {
 		blobtest.SentTwice:       "PUT HEAD HEAD",
 		blobtest.Late:            "PUT HEAD PUT",
 	} {
-		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
+		t.Run(fmt.Sprint(failures), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.net.Next(http.MethodPut, trouble)
+			w.net.Next(http.MethodPut, failures)
 			v, err := w.Create(t.Context(), "a", []byte("one"))
 			if err != nil {
 				t.Fatalf("create: %v", err)
@@ -96,7 +96,7 @@ func TestTroubleOfOneWrite(t *testing.T) {
 				t.Errorf("create sent %s, want %s", got, requests)
 			}
 			w.net.DeliverLate()
-			w.net.Next(http.MethodPut, trouble)
+			w.net.Next(http.MethodPut, failures)
 			w.net.Requests()
 			if v, err = w.Replace(t.Context(), "a", []byte("two"), v); err != nil {
 				t.Fatalf("replace: %v", err)
@@ -133,10 +133,10 @@ func TestSomebodyElseWasFirst(t *testing.T) {
 	other := w.open(t)
 	var once sync.Once
 	w.net.Script(func(r *http.Request) blobtest.Fault {
-		trouble := blobtest.None
+		failures := blobtest.None
 		if r.Method == http.MethodPut {
-			once.Do(func() { trouble = blobtest.LostReply })
-			return trouble
+			once.Do(func() { failures = blobtest.LostReply })
+			return failures
 		}
 		// The object is replaced before the first read.
 		w.fake.mu.Lock()
@@ -160,11 +160,11 @@ func TestStorm(t *testing.T) {
 	w := newWorld(t)
 	calm := w.config
 	calm.Client = &http.Client{Transport: w.net.Base}
-	judge, err := s3.Open(t.Context(), calm)
+	steady, err := s3.Open(t.Context(), calm)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blobtest.StressWithFaults(t, w.net, judge, func() blob.Bucket { return w.open(t) })
+	blobtest.StressWithFaults(t, w.net, steady, func() blob.Bucket { return w.open(t) })
 }
 
 func TestRefusals(t *testing.T) {
@@ -272,7 +272,7 @@ func TestProbeRefusesIgnoredConditions(t *testing.T) {
 	}
 }
 
-func TestEncryptionIsAskedFor(t *testing.T) {
+func TestEncryptionIsRequested(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *s3.Config) { c.SSE, c.KMSKey = "aws:kms", "key-1" })
 	if _, err := w.Create(t.Context(), "a", []byte("one")); err != nil {
@@ -289,7 +289,7 @@ func TestEncryptionIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestListSkipsForeignKeys(t *testing.T) {
+func TestListSkipsKeysOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for i := range 5 {

@@ -60,7 +60,7 @@ func TestSubmit(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answers answers
 		code    fault.Code // "" means no fault
-		says    string
+		text    string
 		filed   int // at least this often
 	}{
 		"done at once":                      {answers{done}, "", "", 1},
@@ -86,8 +86,8 @@ func TestSubmit(t *testing.T) {
 				if tt.code == "" && (err != nil || out.String() != "c1\n") {
 					t.Errorf("error %v, it said %q", err, out.String())
 				}
-				if f := fault.Of(err); tt.code != "" && (err == nil || f[0].Code != tt.code || !strings.Contains(f[0].What, tt.says)) {
-					t.Errorf("error %v, want %s with %q", err, tt.code, tt.says)
+				if f := fault.Of(err); tt.code != "" && (err == nil || f[0].Code != tt.code || !strings.Contains(f[0].What, tt.text)) {
+					t.Errorf("error %v, want %s with %q", err, tt.code, tt.text)
 				}
 				if len(store.ids) != 1 || store.ids["c1"] < tt.filed {
 					t.Errorf("filed %v, want c1 alone and %d times", store.ids, tt.filed)

@@ -172,7 +172,7 @@ const (
 // not begun) is reported once and tried again. failed is the error of the calls before.
 func (r *outputReader) goOn(ctx context.Context, after runlog.Cursor, failed error) error {
 	r.a.endProgress()
-	said := ""
+	printed := ""
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()
 	for {
@@ -184,12 +184,12 @@ func (r *outputReader) goOn(ctx context.Context, after runlog.Cursor, failed err
 			if !passing(f.Code) {
 				return failed
 			}
-			if text := r.a.oneLine(f); text != said {
-				said = text
+			if text := r.a.oneLine(f); text != printed {
+				printed = text
 				r.a.message("%s; trying again", text)
 			}
-		case said != "":
-			said = ""
+		case printed != "":
+			printed = ""
 			r.a.message("reading works again")
 		}
 		select {

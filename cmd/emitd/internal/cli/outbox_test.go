@@ -85,9 +85,9 @@ func TestStatusDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestDoctorLooksAtTheOutbox checks that doctor finds the outbox as status does, even if the operator's
+// TestDoctorChecksTheOutbox checks that doctor finds the outbox as status does, even if the operator's
 // configuration names no subscription, and that a database without an outbox has none.
-func TestDoctorLooksAtTheOutbox(t *testing.T) {
+func TestDoctorChecksTheOutbox(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
 	run := func(args ...string) string {

@@ -185,9 +185,9 @@ func TestAdoptIsRepeated(t *testing.T) {
 	if taken, err := b.Adopt(t.Context(), "q"); taken != 1 || err != nil { // it belongs to the other cluster
 		t.Fatal(taken, err)
 	}
-	for _, says := range []string{"adopted q\n", "q already belongs to this cluster\n"} {
-		if out := run(0, "queue", "adopt", "q", "--yes", "--objects", objects); out != says {
-			t.Errorf("%q, want %q", out, says)
+	for _, line := range []string{"adopted q\n", "q already belongs to this cluster\n"} {
+		if out := run(0, "queue", "adopt", "q", "--yes", "--objects", objects); out != line {
+			t.Errorf("%q, want %q", out, line)
 		}
 	}
 	run(fault.ExitNotFound, "queue", "adopt", "none", "--yes", "--objects", objects)

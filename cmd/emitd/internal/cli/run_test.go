@@ -32,8 +32,8 @@ func TestStopSignals(t *testing.T) {
 	})
 }
 
-// TestWhoeverUsesGoRunIsToldSo checks that suggested commands name a program that exists.
-func TestWhoeverUsesGoRunIsToldSo(t *testing.T) {
+// TestGoRunIsReported checks that suggested commands name a program that exists.
+func TestGoRunIsReported(t *testing.T) {
 	t.Parallel()
 	for program, want := range map[string]bool{
 		"/tmp/go-build2718/b001/exe/emitd": true,

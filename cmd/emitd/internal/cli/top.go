@@ -52,7 +52,7 @@ func (a *app) top(ctx context.Context, every time.Duration, read func(context.Co
 	if a.dumb() {
 		return noTerminal(terminal.ErrNone)
 	}
-	out, stderr, said := a.Out, a.Err, new(talk)
+	out, stderr, printed := a.Out, a.Err, new(talk)
 	screen, err := terminal.TakeOver(a.In, out)
 	if err != nil {
 		return noTerminal(err)
@@ -60,7 +60,7 @@ func (a *app) top(ctx context.Context, every time.Duration, read func(context.Co
 	restore := sync.OnceValue(screen.Restore)
 	defer func() { err = errors.Join(err, restore()) }() // after a panic, too
 	kept := new(keptStore)
-	a.Err, a.kept = said, kept
+	a.Err, a.kept = printed, kept
 	resized, stop := terminal.Resizes()
 	defer stop()
 	done := make(chan struct{})
@@ -86,7 +86,7 @@ func (a *app) top(ctx context.Context, every time.Duration, read func(context.Co
 		kept.close()
 		a.Err, a.kept = stderr, nil
 	}
-	_, _ = io.WriteString(stderr, said.take())
+	_, _ = io.WriteString(stderr, printed.take())
 	return err
 }
 

@@ -25,9 +25,9 @@ type pty struct {
 	user *os.File // the test's side
 	tty  *os.File // the program's side
 
-	mu     sync.Mutex
-	said   bytes.Buffer
-	spoken chan struct{} // receives when there is more
+	mu      sync.Mutex
+	printed bytes.Buffer
+	spoken  chan struct{} // receives when there is more
 }
 
 func newPTY(t *testing.T, size unix.Winsize) *pty {
@@ -58,7 +58,7 @@ func newPTY(t *testing.T, size unix.Winsize) *pty {
 		for {
 			n, err := user.Read(b)
 			p.mu.Lock()
-			p.said.Write(b[:n])
+			p.printed.Write(b[:n])
 			p.mu.Unlock()
 			select {
 			case p.spoken <- struct{}{}:
@@ -79,11 +79,11 @@ func (p *pty) awaits(pattern string) {
 	bound := time.After(time.Minute)
 	for {
 		p.mu.Lock()
-		text := p.said.String()
+		text := p.printed.String()
 		at := re.FindStringIndex(text)
 		if at != nil {
-			p.said.Reset()
-			p.said.WriteString(text[at[1]:])
+			p.printed.Reset()
+			p.printed.WriteString(text[at[1]:])
 		}
 		p.mu.Unlock()
 		if at != nil {

@@ -168,8 +168,8 @@ func (w *watch) frame(now time.Time) []string {
 		}
 	}
 	out = append(append(out, ""), w.last...)
-	if said := w.talk.take(); said != "" {
-		for line := range strings.Lines(said) {
+	if printed := w.talk.take(); printed != "" {
+		for line := range strings.Lines(printed) {
 			out = append(out, view.Line(strings.TrimSuffix(line, "\n")))
 		}
 	}

@@ -296,8 +296,8 @@ func TestExecDaemonsFit(t *testing.T) {
 // secret is part of every fuzzed input, and must never appear in the output.
 const secret = "S3CRETS3CRET"
 
-// judgeLoad checks what must hold for any input.
-func judgeLoad(t *testing.T, in Input) {
+// checkLoad checks what must hold for any input.
+func checkLoad(t *testing.T, in Input) {
 	l, err := Load(in)
 	if err != nil {
 		var list fault.List
@@ -349,10 +349,10 @@ func FuzzFile(f *testing.F) {
 			"headers:\n  Authorization: Bearer " + secret + "\n: :\n",
 			"password: '" + secret + "\n",
 		} {
-			judgeLoad(t, withFile(text+"\n"+holder))
-			judgeLoad(t, withFile(holder+text))
+			checkLoad(t, withFile(text+"\n"+holder))
+			checkLoad(t, withFile(holder+text))
 		}
-		judgeLoad(t, withFile(text))
+		checkLoad(t, withFile(text))
 	})
 }
 
@@ -372,7 +372,7 @@ func TestSecretsOfBrokenFiles(t *testing.T) {
 		"outbox: {subscriptions: [{name: a, sink: {kind: webhook, url: \"https://u:9/" + secret + "@h\"}}]}\n",
 		"tokens:\n- " + secret + "\n- [\n",
 	} {
-		judgeLoad(t, withFile(text))
+		checkLoad(t, withFile(text))
 	}
 }
 
@@ -391,8 +391,8 @@ func FuzzEnv(f *testing.F) {
 			`EMITD_DAEMONS_EXEC=[{id: "a:b", command: [x], env: {K: ` + secret + "}}]",
 			"EMITD_" + name + "=" + value,
 		}}
-		judgeLoad(t, in)
+		checkLoad(t, in)
 		in.Environ[1] = "EMITD_DAEMONS_EXEC=[{idd: 1, env: {K: " + secret + "}}]"
-		judgeLoad(t, in)
+		checkLoad(t, in)
 	})
 }

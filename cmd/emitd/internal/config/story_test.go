@@ -44,7 +44,7 @@ func story(t *testing.T, file string) {
 	for _, f := range ar.Files {
 		parts[f.Name] = string(f.Data)
 	}
-	got := tell(Load(input(parts)))
+	got := report(Load(input(parts)))
 	if *update {
 		setPart(ar, "want", got)
 		if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
@@ -91,8 +91,8 @@ func input(parts map[string]string) Input {
 	return in
 }
 
-// tell returns the result of a load as emitd would show it.
-func tell(l *Loaded, err error) string {
+// report returns the result of a load as emitd would show it.
+func report(l *Loaded, err error) string {
 	var b strings.Builder
 	if err != nil {
 		fault.Write(&b, err)

@@ -199,8 +199,8 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// TestReadableTokensAreTold checks that a token file that everyone can read gives a warning.
-func TestReadableTokensAreTold(t *testing.T) {
+// TestReadableTokensAreReported checks that a token file that everyone can read gives a warning.
+func TestReadableTokensAreReported(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no modes")

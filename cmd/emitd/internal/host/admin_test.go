@@ -35,7 +35,7 @@ func TestAdmin(t *testing.T) {
 			{"/api/v1/nodes/nobody", auth, 404, fault.NoNode},
 			{"/api/v2/overview", auth, 404, fault.BadCall},
 		} {
-			got := say(ctx, t, "GET", r.URL+c.path, "", c.header...)
+			got := send(ctx, t, "GET", r.URL+c.path, "", c.header...)
 			var p fault.Problem
 			if err := json.Unmarshal([]byte(got.body), &p); err != nil || got.status != c.status || p.Code != c.code {
 				t.Errorf("%s: %d %s, want %d %s: %v", c.path, got.status, got.body, c.status, c.code, err)

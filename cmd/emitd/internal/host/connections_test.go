@@ -53,7 +53,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		_, err := c.Read(make([]byte, 1))
 		return err != nil
 	}
-	ask := func(c net.Conn, path string) {
+	request := func(c net.Conn, path string) {
 		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path); err != nil {
 			t.Error(err)
 		}
@@ -68,16 +68,16 @@ func TestConnectionsAreBounded(t *testing.T) {
 		return resp.StatusCode == http.StatusOK
 	}
 	silent, busy := dial(), dial()
-	ask(busy, "/busy")
+	request(busy, "/busy")
 	<-inside
 	third := dial() // replaces the idle one
-	ask(third, "/")
+	request(third, "/")
 	if !closed(silent) || !answered(third) {
 		t.Error("an idle connection kept its place")
 	}
 	<-idle           // a client can have its answer before the server has noted that the connection is idle
 	fourth := dial() // replaces the third
-	ask(fourth, "/busy")
+	request(fourth, "/busy")
 	<-inside
 	if !closed(third) {
 		t.Error("an idle connection kept its place")

@@ -210,7 +210,7 @@ func TestRun(t *testing.T) {
 			"/livez?verbose": "a loop: ok", "/readyz?verbose": "b store: ok", "/leaderz": "ok",
 			"/metrics": `emitd_coordinator_leader{`, "/": "cluster default",
 		} {
-			if body := ask(ctx, t, http.DefaultClient, r.URL+path); !strings.Contains(body, want) {
+			if body := request(ctx, t, http.DefaultClient, r.URL+path); !strings.Contains(body, want) {
 				t.Errorf("%s says %.300s, want %s", path, body, want)
 			}
 		}
@@ -221,7 +221,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func ask(ctx context.Context, t *testing.T, c *http.Client, url string) string {
+func request(ctx context.Context, t *testing.T, c *http.Client, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -291,7 +291,7 @@ func TestTLS(t *testing.T) {
 	err := started(t, o, func(ctx context.Context, r *Running) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
 		defer client.CloseIdleConnections()
-		if body := ask(ctx, t, client, r.URL+"/livez"); body != "ok\n" || !strings.HasPrefix(r.URL, "https://") {
+		if body := request(ctx, t, client, r.URL+"/livez"); body != "ok\n" || !strings.HasPrefix(r.URL, "https://") {
 			t.Errorf("%s says %q", r.URL, body)
 		}
 	})

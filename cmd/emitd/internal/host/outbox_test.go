@@ -100,8 +100,8 @@ func TestWhateverTheReceiverDoes(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			say := map[string]string{"talks nonsense": "SSH-2.0-x\r\n", "hangs up midway": "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nab"}
-			_, _ = io.WriteString(conn, say[text])
+			send := map[string]string{"talks nonsense": "SSH-2.0-x\r\n", "hangs up midway": "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nab"}
+			_, _ = io.WriteString(conn, send[text])
 			_ = conn.Close()
 		default:
 			got <- text

@@ -53,7 +53,7 @@ func TestWhereIs(t *testing.T) {
 		unit, node string
 		at         string // name of the node
 		code       fault.Code
-		says       string
+		message    string
 	}{
 		{"acme:one", "", "b", "", ""},
 		{"acme:one/0", "", "b", "", ""},
@@ -74,7 +74,7 @@ func TestWhereIs(t *testing.T) {
 		switch {
 		case tt.code == "" && (err != nil || m.Name != tt.at || !strings.HasPrefix(q.unit, tt.unit) || !strings.HasSuffix(q.unit, "/0")):
 			t.Errorf("%+v: %v, %v, %v", tt, m, q, err)
-		case tt.code != "" && (err == nil || fault.Of(err)[0].Code != tt.code || !strings.Contains(err.Error(), tt.says)):
+		case tt.code != "" && (err == nil || fault.Of(err)[0].Code != tt.code || !strings.Contains(err.Error(), tt.message)):
 			t.Errorf("%+v: %v", tt, err)
 		}
 	}
@@ -136,9 +136,9 @@ func TestOwnOutput(t *testing.T) {
 	t.Parallel()
 	h := outputHost(t, nil)
 	for _, tt := range []struct {
-		query  string
-		status int
-		says   string
+		query   string
+		status  int
+		message string
 	}{
 		{"unit=acme:one/0", 200, `"text":"hello"`},
 		{"unit=acme:one/0&after=7.1.0", 200, `"text":"hello"`},
@@ -149,7 +149,7 @@ func TestOwnOutput(t *testing.T) {
 		{"unit=nonsense", 404, string(fault.NoDaemon)},
 		{"unit=acme:one/0&tail=x", 400, "tail is"},
 	} {
-		if status, _, body := call(h, tt.query); status != tt.status || !strings.Contains(body, tt.says) {
+		if status, _, body := call(h, tt.query); status != tt.status || !strings.Contains(body, tt.message) {
 			t.Errorf("%s: %d %s", tt.query, status, body)
 		}
 	}
@@ -176,9 +176,9 @@ func TestStopEndsWaits(t *testing.T) {
 // refusals come back as they are, and that a node that is dead is named.
 func TestForwardOutput(t *testing.T) {
 	t.Parallel()
-	var asked []string
+	var requested []string
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = append(asked, r.URL.String()+" "+r.Header.Get("Authorization")+" "+r.Header.Get(nodeapi.Forwarded))
+		requested = append(requested, r.URL.String()+" "+r.Header.Get("Authorization")+" "+r.Header.Get(nodeapi.Forwarded))
 		switch {
 		case strings.Contains(r.URL.RawQuery, "previous"):
 			nodeapi.Refuse(w, fault.New(fault.NoOutput, "no more").Hint("look elsewhere"))
@@ -200,8 +200,8 @@ func TestForwardOutput(t *testing.T) {
 	if got, err := forward(outputQuery{}); err != nil || got != `{"x":1}` {
 		t.Errorf("%q, %v", got, err)
 	}
-	if want := []string{nodeapi.Output + "?unit=acme%3Aone%2F0 Bearer t 1"}; !slices.Equal(asked, want) {
-		t.Errorf("asked %q, want %q", asked, want)
+	if want := []string{nodeapi.Output + "?unit=acme%3Aone%2F0 Bearer t 1"}; !slices.Equal(requested, want) {
+		t.Errorf("asked %q, want %q", requested, want)
 	}
 	_, err := forward(outputQuery{Query: runlog.Query{Previous: true}})
 	if f := fault.Of(err); len(f) != 1 || f[0].Code != fault.NoOutput || f[0].What != "no more" || f[0].Do != "look elsewhere" {

@@ -49,7 +49,7 @@ func TestThrottle(t *testing.T) {
 			if ctx.Err() != nil {
 				t.Fatalf("%+v", s)
 			}
-			if err := json.Unmarshal([]byte(ask(ctx, t, http.DefaultClient, r.URL+"/v1/throttle-stats")), &s); err != nil {
+			if err := json.Unmarshal([]byte(request(ctx, t, http.DefaultClient, r.URL+"/v1/throttle-stats")), &s); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -71,8 +71,8 @@ func TestObjectStoresThatCannotBeUsed(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); _, _ = io.WriteString(w, body) }
 	}
 	for name, c := range map[string]struct {
-		store http.HandlerFunc
-		says  []string
+		store   http.HandlerFunc
+		message []string
 	}{
 		"no permission": {always(http.StatusForbidden, `{"error":{"message":"no"}}`), []string{"E3302", "permission denied"}},
 		"no bucket":     {always(http.StatusNotFound, `{"error":{"message":"The specified bucket does not exist."}}`), []string{"E3302", "no such bucket"}},
@@ -89,17 +89,17 @@ func TestObjectStoresThatCannotBeUsed(t *testing.T) {
 			err := started(t, o, func(ctx context.Context, r *Running) {
 				client := &http.Client{Transport: &http.Transport{}}
 				defer client.CloseIdleConnections()
-				for told := false; !told; {
+				for reported := false; !reported; {
 					p := submit(ctx, t, client, r.URL)
 					if p.Status != http.StatusServiceUnavailable || p.Tag != queue.Unavailable || p.Hint == "" {
 						t.Fatalf("%+v", p)
 					}
-					told = true
-					for _, text := range c.says {
-						told = told && strings.Contains(p.Message, text)
+					reported = true
+					for _, text := range c.message {
+						reported = reported && strings.Contains(p.Message, text)
 					}
 				}
-				for body := ""; !strings.HasPrefix(body, "ok"); body = ask(ctx, t, client, r.URL+"/readyz") { // until it is ready
+				for body := ""; !strings.HasPrefix(body, "ok"); body = request(ctx, t, client, r.URL+"/readyz") { // until it is ready
 				}
 			})
 			if err != nil {

@@ -32,7 +32,7 @@ var (
 type lines struct {
 	slog.Handler
 	mu      sync.Mutex
-	said    []string
+	answer  []string
 	address chan string // receives the first logged address; may be nil
 }
 
@@ -45,7 +45,7 @@ func (l *lines) WithGroup(string) slog.Handler { return l }
 func (l *lines) Handle(_ context.Context, r slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.said = append(l.said, r.Message)
+	l.answer = append(l.answer, r.Message)
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == "address" {
 			select {
@@ -89,8 +89,8 @@ func TestStoreIsWaitedFor(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
-		if len(log.said) != 1 || !strings.Contains(w.why().Error(), "E5101") {
-			t.Errorf("after the first attempt: %q, %v", log.said, w.why())
+		if len(log.answer) != 1 || !strings.Contains(w.why().Error(), "E5101") {
+			t.Errorf("after the first attempt: %q, %v", log.answer, w.why())
 		}
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -98,8 +98,8 @@ func TestStoreIsWaitedFor(t *testing.T) {
 		if took := time.Since(begun); took > 10*time.Minute+retries.Limit {
 			t.Errorf("the store was open after %v", took)
 		}
-		if n := len(log.said); n < 9 || n > 12 || !strings.Contains(log.said[n-1], "answers") {
-			t.Errorf("ten minutes made %d lines: %q", n, log.said)
+		if n := len(log.answer); n < 9 || n > 12 || !strings.Contains(log.answer[n-1], "answers") {
+			t.Errorf("ten minutes made %d lines: %q", n, log.answer)
 		}
 		if tries < 120 || tries > 260 {
 			t.Errorf("ten minutes made %d attempts", tries)
@@ -187,19 +187,19 @@ func TestListenerWhileTheStoreIsAway(t *testing.T) {
 		case err := <-done:
 			t.Fatal(err)
 		}
-		if s := say(ctx, t, "GET", url+"/readyz", ""); s.status != 503 || !strings.Contains(s.body, "E5101: ") || !strings.Contains(s.body, "connection refused") {
+		if s := send(ctx, t, "GET", url+"/readyz", ""); s.status != 503 || !strings.Contains(s.body, "E5101: ") || !strings.Contains(s.body, "connection refused") {
 			t.Errorf("/readyz: %d %s", s.status, s.body)
 		}
 		for path, want := range map[string]int{"/livez": 200, "/startupz": 503, "/leaderz": 503, "/healthz": 503, "/metrics": 401} {
-			if s := say(ctx, t, "GET", url+path, ""); s.status != want {
+			if s := send(ctx, t, "GET", url+path, ""); s.status != want {
 				t.Errorf("%s: %d %s, want %d", path, s.status, s.body, want)
 			}
 		}
-		if s := say(ctx, t, "GET", url+"/metrics", "", "Authorization", "Bearer "+token); s.status != 200 {
+		if s := send(ctx, t, "GET", url+"/metrics", "", "Authorization", "Bearer "+token); s.status != 200 {
 			t.Errorf("/metrics: %d %s", s.status, s.body)
 		}
-		say(ctx, t, "GET", url+"/v1/queues", "", "Authorization", "Bearer "+token).problem(t, 503, queue.Unavailable)
-		say(ctx, t, "GET", url+"/v1/queues", "").problem(t, 401, queue.Unauthorized)
+		send(ctx, t, "GET", url+"/v1/queues", "", "Authorization", "Bearer "+token).problem(t, 503, queue.Unavailable)
+		send(ctx, t, "GET", url+"/v1/queues", "").problem(t, 401, queue.Unauthorized)
 		if comes {
 			up.Unlock()
 			select {
@@ -207,7 +207,7 @@ func TestListenerWhileTheStoreIsAway(t *testing.T) {
 			case err := <-done:
 				t.Fatal(err)
 			}
-			eventually(ctx, t, "it is ready", func() bool { return say(ctx, t, "GET", url+"/readyz", "").status == 200 })
+			eventually(ctx, t, "it is ready", func() bool { return send(ctx, t, "GET", url+"/readyz", "").status == 200 })
 		}
 		http.DefaultClient.CloseIdleConnections()
 		cancel()

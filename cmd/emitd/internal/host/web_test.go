@@ -15,9 +15,9 @@ import (
 	"github.com/emitd/emitd/queue"
 )
 
-// TestForeignHosts checks that a loopback listener without tokens refuses requests that are meant for
+// TestUnknownHosts checks that a loopback listener without tokens refuses requests that are meant for
 // another host.
-func TestForeignHosts(t *testing.T) {
+func TestUnknownHosts(t *testing.T) {
 	t.Parallel()
 	near, far := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7070}, &net.TCPAddr{IP: net.IPv4zero, Port: 7070}
 	for _, c := range []struct {
@@ -68,15 +68,15 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
-// said is an answer of the listener.
-type said struct {
+// answer is an answer of the listener.
+type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// say makes a request to a listener; headers alternates names and values.
-func say(ctx context.Context, t *testing.T, method, url, body string, headers ...string) said {
+// send makes a request to a listener; headers alternates names and values.
+func send(ctx context.Context, t *testing.T, method, url, body string, headers ...string) answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -97,11 +97,11 @@ func say(ctx context.Context, t *testing.T, method, url, body string, headers ..
 	if err != nil {
 		t.Fatal(err)
 	}
-	return said{resp.StatusCode, resp.Header, string(b)}
+	return answer{resp.StatusCode, resp.Header, string(b)}
 }
 
 // problem fails unless the answer is a refusal with its tag, a message and a hint.
-func (s said) problem(t *testing.T, status int, tag queue.Tag) {
+func (s answer) problem(t *testing.T, status int, tag queue.Tag) {
 	t.Helper()
 	var p refusal.Problem
 	err := json.Unmarshal([]byte(s.body), &p)
@@ -117,12 +117,12 @@ func TestRefusedAtTheDoor(t *testing.T) {
 	const connectPath = "/osqueue.v1.QueueService/ListJobs"
 	err := started(t, rig(t, nil), func(ctx context.Context, r *Running) {
 		for _, path := range []string{"/v1/jobs", "/v1/ws", "/state", "/healthz", "/v1/queues"} {
-			say(ctx, t, "GET", r.URL+path, "", "Host", "evil.example.org").problem(t, 403, refusal.Forbidden)
+			send(ctx, t, "GET", r.URL+path, "", "Host", "evil.example.org").problem(t, 403, refusal.Forbidden)
 		}
-		if s := say(ctx, t, "GET", r.URL+"/metrics", "", "Host", "evil.example.org"); s.status != 403 || !strings.Contains(s.body, "loopback") {
+		if s := send(ctx, t, "GET", r.URL+"/metrics", "", "Host", "evil.example.org"); s.status != 403 || !strings.Contains(s.body, "loopback") {
 			t.Errorf("%d %s", s.status, s.body)
 		}
-		s := say(ctx, t, "POST", r.URL+connectPath, "{}", "Host", "evil.example.org", "Content-Type", "application/json")
+		s := send(ctx, t, "POST", r.URL+connectPath, "{}", "Host", "evil.example.org", "Content-Type", "application/json")
 		if s.status != 403 || s.header.Get("Emitd-Tag") != "Forbidden" || !strings.Contains(s.body, `"permission_denied"`) {
 			t.Errorf("%d %v %s", s.status, s.header, s.body)
 		}
@@ -142,34 +142,34 @@ func TestTokensAndOrigins(t *testing.T) {
 	o := rig(t, func(c *config.Config, _ *Options) { c.API.TokensFile, c.API.Origins = file, []string{origin} })
 	err := started(t, o, func(ctx context.Context, r *Running) {
 		for _, path := range []string{"/v1/jobs", "/v1/queues/mail/claim", connectPath} {
-			s := say(ctx, t, "OPTIONS", r.URL+path, "", "Origin", origin, "Access-Control-Request-Method", "POST")
+			s := send(ctx, t, "OPTIONS", r.URL+path, "", "Origin", origin, "Access-Control-Request-Method", "POST")
 			if s.status != 204 || s.header.Get("Access-Control-Allow-Origin") != origin || !strings.Contains(s.header.Get("Access-Control-Allow-Headers"), "Authorization") {
 				t.Errorf("preflight of %s: %d %v", path, s.status, s.header)
 			}
-			say(ctx, t, "OPTIONS", r.URL+path, "", "Origin", "https://evil.example.org", "Access-Control-Request-Method", "POST").problem(t, 403, refusal.Forbidden)
+			send(ctx, t, "OPTIONS", r.URL+path, "", "Origin", "https://evil.example.org", "Access-Control-Request-Method", "POST").problem(t, 403, refusal.Forbidden)
 		}
 		for _, auth := range []string{"", "Bearer none-of-the-tokens"} {
-			s := say(ctx, t, "GET", r.URL+"/v1/queues", "", "Origin", origin, "Authorization", auth)
+			s := send(ctx, t, "GET", r.URL+"/v1/queues", "", "Origin", origin, "Authorization", auth)
 			s.problem(t, 401, queue.Unauthorized)
 			if s.header.Get("Access-Control-Allow-Origin") != origin || s.header.Get("WWW-Authenticate") == "" {
 				t.Errorf("%v", s.header)
 			}
-			s = say(ctx, t, "POST", r.URL+connectPath, "{}", "Origin", origin, "Authorization", auth, "Content-Type", "application/json")
+			s = send(ctx, t, "POST", r.URL+connectPath, "{}", "Origin", origin, "Authorization", auth, "Content-Type", "application/json")
 			if s.status != 401 || s.header.Get("Emitd-Tag") != "Unauthorized" || s.header.Get("Access-Control-Allow-Origin") != origin ||
 				!strings.Contains(s.body, `"unauthenticated"`) || !strings.Contains(s.body, `"emitd.queue.v1.Refusal"`) {
 				t.Errorf("%d %v %s", s.status, s.header, s.body)
 			}
 		}
-		s := say(ctx, t, "GET", r.URL+"/v1/queues", "", "Origin", "https://evil.example.org")
+		s := send(ctx, t, "GET", r.URL+"/v1/queues", "", "Origin", "https://evil.example.org")
 		if s.problem(t, 401, queue.Unauthorized); s.header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%v", s.header)
 		}
 		for _, path := range []string{"/metrics", "/"} { // not part of the API: no preflight
-			if s := say(ctx, t, "OPTIONS", r.URL+path, "", "Origin", origin, "Access-Control-Request-Method", "GET"); s.status != 401 {
+			if s := send(ctx, t, "OPTIONS", r.URL+path, "", "Origin", origin, "Access-Control-Request-Method", "GET"); s.status != 401 {
 				t.Errorf("%s: %d %s", path, s.status, s.body)
 			}
 		}
-		s = say(ctx, t, "GET", r.URL+"/v1/ws", "", "Origin", origin, "Authorization", "Bearer "+token)
+		s = send(ctx, t, "GET", r.URL+"/v1/ws", "", "Origin", origin, "Authorization", "Bearer "+token)
 		s.problem(t, 400, queue.BadRequest) // it passed the guard
 		http.DefaultClient.CloseIdleConnections()
 	})

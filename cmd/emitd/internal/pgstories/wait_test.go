@@ -36,7 +36,7 @@ func TestServeWaitsForPostgres(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 
-	if n := serve(ctx, store, "--store.wait=false"); <-n.code != fault.ExitUnreachable || !n.says("error E5101: .*connection refused") {
+	if n := serve(ctx, store, "--store.wait=false"); <-n.code != fault.ExitUnreachable || !n.logged("error E5101: .*connection refused") {
 		t.Errorf("without waiting: %s", n)
 	}
 	stopped, stop := context.WithCancel(ctx)
@@ -67,10 +67,10 @@ func TestServeWaitsForPostgres(t *testing.T) {
 		}
 	}
 	stop()
-	if code := <-n.code; code != fault.ExitOK || !n.says("the cluster store answers") || n.says("hunter2") {
+	if code := <-n.code; code != fault.ExitOK || !n.logged("the cluster store answers") || n.logged("hunter2") {
 		t.Errorf("exit %d: %s", code, n)
 	}
-	if n := serve(ctx, pgtest.WithUser(store, "nobody_at_all", "hunter2hunter2")); <-n.code != fault.ExitFailed || !n.says("error E5106") || n.says("this node waits for it") {
+	if n := serve(ctx, pgtest.WithUser(store, "nobody_at_all", "hunter2hunter2")); <-n.code != fault.ExitFailed || !n.logged("error E5106") || n.logged("this node waits for it") {
 		t.Errorf("a role that does not exist: %s", n)
 	}
 	http.DefaultClient.CloseIdleConnections()
@@ -104,7 +104,9 @@ func (n *node) String() string {
 	return n.text.String()
 }
 
-func (n *node) says(pattern string) bool { return regexp.MustCompile(pattern).MatchString(n.String()) }
+func (n *node) logged(pattern string) bool {
+	return regexp.MustCompile(pattern).MatchString(n.String())
+}
 
 // until waits until the output matches, and returns the last group of the pattern.
 func (n *node) until(ctx context.Context, t *testing.T, pattern string) string {

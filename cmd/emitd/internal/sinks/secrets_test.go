@@ -42,8 +42,8 @@ func FuzzConstructors(f *testing.F) {
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		check := func(what string, err error) {
-			if told := fmt.Sprint(err) + log.String(); strings.Contains(told, planted) {
-				t.Errorf("%s of %q tells the password: %s", what, text, told)
+			if reported := fmt.Sprint(err) + log.String(); strings.Contains(reported, planted) {
+				t.Errorf("%s of %q tells the password: %s", what, text, reported)
 			}
 		}
 		if strings.Contains(rest, "@") { // otherwise it is part of the host, not a password

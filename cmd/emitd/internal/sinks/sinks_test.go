@@ -61,9 +61,9 @@ func TestEveryKindIsMade(t *testing.T) {
 	}
 }
 
-// TestWhatIsMissingIsSaid checks the error for missing settings, and that the sink is a nil interface
+// TestWhatIsMissingIsReported checks the error for missing settings, and that the sink is a nil interface
 // then.
-func TestWhatIsMissingIsSaid(t *testing.T) {
+func TestWhatIsMissingIsReported(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]string{
 		"webhook": "url must begin", "kafka": "brokers is empty", "nats": "url is empty", "rabbitmq": "url must be", "postgres": "url is empty",

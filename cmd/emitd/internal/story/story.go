@@ -67,7 +67,7 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "start": start, "signal": signalProcess, "insist": insist, "ended": ended,
-			"json": checkJSON, "until": until, "save": save, "says": says, "get": get, "objects": objects, "receiver": receiver,
+			"json": checkJSON, "until": until, "save": save, "says": printed, "get": get, "objects": objects, "receiver": receiver,
 			"losesegment": loseSegment,
 		},
 		RequireExplicitExec: true,
@@ -233,7 +233,7 @@ func save(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], values[0])
 }
 
-func says(ts *testscript.TestScript, neg bool, args []string) {
+func printed(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, len(args) == 2, "says FILE REGEXP")
 	re := regexp.MustCompile("(?m)" + args[1])
 	eventually(ts, func() error {

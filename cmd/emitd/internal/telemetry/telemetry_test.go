@@ -132,7 +132,7 @@ func unset(t *testing.T) {
 	t.Setenv("OTEL_SDK_DISABLED", "")
 }
 
-func TestNothingIsExportedUnlessAsked(t *testing.T) {
+func TestNothingIsExportedUnlessConfigured(t *testing.T) {
 	unset(t)
 	for _, signal := range []string{"TRACES", "METRICS", "LOGS"} {
 		if exportRequested(signal) {

@@ -72,17 +72,17 @@ type tableOf[T any] struct {
 	from     func(*view.Status) []T
 	describe func(*view.Status) string // summary; "" if there is no table
 
-	rows []T
-	said string
+	rows    []T
+	caption string
 }
 
 func (t *tableOf[T]) load(s *view.Status) {
-	t.rows, t.said = t.from(s), t.describe(s)
+	t.rows, t.caption = t.from(s), t.describe(s)
 	t.state.columns, t.state.rows = len(t.columns), len(t.rows)
 }
 
-func (t *tableOf[T]) shown() bool     { return t.said != "" }
-func (t *tableOf[T]) summary() string { return t.said }
+func (t *tableOf[T]) shown() bool     { return t.caption != "" }
+func (t *tableOf[T]) summary() string { return t.caption }
 func (t *tableOf[T]) list() *list     { return &t.state }
 
 func (t *tableOf[T]) lines(columns int) []terminal.Line {

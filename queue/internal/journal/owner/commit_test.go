@@ -282,7 +282,7 @@ func TestARepetitionHasTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestAForeignSlotEndsTheLog(t *testing.T) {
+func TestASlotOfAnotherEndsTheLog(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		epoch int64

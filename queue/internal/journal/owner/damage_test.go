@@ -112,9 +112,9 @@ func TestExchangedSegments(t *testing.T) {
 	one, other := make30(), make30()
 	for slot := uint64(1); slot <= 5; slot++ {
 		key := "q/" + format.SlotKey(slot)
-		foreign, _ := other.Peek(key)
+		unrelated, _ := other.Peek(key)
 		b := copyOf(t, one)
-		if _, err := b.Write(t.Context(), key, foreign); err != nil {
+		if _, err := b.Write(t.Context(), key, unrelated); err != nil {
 			t.Fatal(err)
 		}
 		refused(t, b, owner.ErrCorrupt, format.SlotKey(slot))

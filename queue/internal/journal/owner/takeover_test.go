@@ -63,8 +63,8 @@ func TestWhoMayTakeOver(t *testing.T) {
 	t.Parallel()
 	adopt := config("b", 1)
 	adopt.StoreID, adopt.Adopt = "another", true
-	foreign := config("b", 99)
-	foreign.StoreID = "another"
+	unrelated := config("b", 99)
+	unrelated.StoreID = "another"
 	for name, c := range map[string]struct {
 		cfg  owner.Config
 		want error
@@ -73,7 +73,7 @@ func TestWhoMayTakeOver(t *testing.T) {
 		"the same, of the same owner":        {config("a", 5), nil},
 		"the same, of another owner":         {config("b", 5), owner.ErrGeneration},
 		"a lower one":                        {config("a", 4), owner.ErrGeneration},
-		"another store":                      {foreign, owner.ErrOtherStore},
+		"another store":                      {unrelated, owner.ErrOtherStore},
 		"another store's, but told to adopt": {adopt, nil},
 	} {
 		b := empty()

@@ -127,9 +127,9 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestReplacedBeforeTheLook: the caller's write happened and was replaced. The error does not say
+// TestReplacedBeforeTheRead: the caller's write happened and was replaced. The error does not say
 // that it has not happened.
-func TestReplacedBeforeTheLook(t *testing.T) {
+func TestReplacedBeforeTheRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{now: other, send: []Effect{Unknown}, apply: []bool{true}}
