@@ -188,7 +188,7 @@ func TestCommandsRun(t *testing.T) {
 		if b.lang == "yaml" {
 			checkConfig(t, bin, b)
 		}
-		if b.lang != "sh" && b.lang != "http" && !b.isFile() {
+		if b.lang != "sh" && b.lang != "console" && b.lang != "http" && !b.isFile() {
 			continue
 		}
 		pages[b.page] = append(pages[b.page], b)
@@ -213,6 +213,8 @@ func TestCommandsRun(t *testing.T) {
 					s.write(b)
 				case b.lang == "http":
 					s.receives(b)
+				case b.lang == "console":
+					s.transcript(b)
 				default:
 					for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
 						s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
