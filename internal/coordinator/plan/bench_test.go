@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -100,6 +101,28 @@ func BenchmarkSize(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("%dnodes", n), func(b *testing.B) { run(b, shape{daemons: n / 10}.cold(n, 10*n), 10*n) })
 	}
+}
+
+// BenchmarkLarge plans 1,000 nodes with 100,000 units: all of them new, nothing changed, and one node lost. It is promised
+// that a leader plans the first within a second, and the last within 50 ms.
+func BenchmarkLarge(b *testing.B) {
+	const units = 100_000
+	s := shapes[0]
+	cold := s.cold(1000, units)
+	in := settle(b, cold)
+	lost := in
+	lost.Nodes, lost.Units = slices.Clone(in.Nodes), slices.Clone(in.Units)
+	lost.Nodes[17].State = node.Removed
+	n := 0
+	for i := range lost.Units {
+		if r := &lost.Units[i]; r.Holder == lost.Nodes[17].Member.Identity {
+			r.State = daemon.Deleted
+			n++
+		}
+	}
+	b.Run("full", func(b *testing.B) { run(b, cold, units) })
+	b.Run("nochange", func(b *testing.B) { run(b, in, 0) })
+	b.Run("onenodelost", func(b *testing.B) { run(b, lost, n) })
 }
 
 // BenchmarkExplain explains one unit among all.

@@ -111,12 +111,13 @@ func (p *planner) placeHypothetically(g *group, u daemon.Unit, row *daemon.Recor
 	rest := *g
 	if s := p.placement.holder(row); s != nil {
 		s.held -= g.weight()
-		rest.rows = slices.DeleteFunc(slices.Clone(g.rows), func(r *daemon.Record) bool { return r == row })
+		rest.holders = slices.Clone(g.holders)
+		rest.holders[slices.Index(g.rows, row)] = nil
 	}
 	j := p.placement.begin(&rest)
 	for _, d := range p.decisions[g.lo:g.hi] {
 		if s := p.placement.sites[d.To.Incarnation]; s != nil {
-			j.count(s)
+			j.add(s)
 		}
 	}
 	p.place(j, &Decision{Unit: u}, row)

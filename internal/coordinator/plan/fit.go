@@ -17,12 +17,14 @@ type eligible struct {
 	zones   []*zone // sorted by hash
 	byLabel map[string]*zone
 	tree    tree
-	spots   map[*candidate]position
+	spots   []position // by candidate.index; one without a zone is no candidate
+	size    int        // how many candidates there are
+	zoneAt  []*zone    // by candidate.index: the zone of each node, also of one that is no candidate; nil if no candidate is there
 	// filtered are the nodes that are no candidates, by reason.
 	filtered map[Filter]Names
 	limited  []*candidate // the candidates that have a limit
 
-	weight     int64 // the weight that the keys were computed with
+	weight     int64 // the weight that the keys were computed with; 0 if the keys are out of date
 	placedSeen int   // how many entries of floor.placed the keys include
 }
 
@@ -63,7 +65,7 @@ func (f *placement) fit(spec *daemon.Spec) *eligible {
 }
 
 func (f *placement) newFit(spec *daemon.Spec) *eligible {
-	out := &eligible{byLabel: map[string]*zone{}, spots: map[*candidate]position{}}
+	out := &eligible{byLabel: map[string]*zone{}, spots: make([]position, len(f.order)), zoneAt: make([]*zone, len(f.order))}
 	names := map[Filter][]string{}
 	for _, s := range f.order {
 		if why := f.filter(s.Node, spec); why != "" {
@@ -81,12 +83,16 @@ func (f *placement) newFit(spec *daemon.Spec) *eligible {
 			out.zones = append(out.zones, z)
 		}
 		z.sites = append(z.sites, s)
+		out.size++
 		if s.limit > 0 {
 			out.limited = append(out.limited, s)
 		}
 	}
 	out.filtered = shorten(names)
 	out.arrange()
+	for _, s := range f.order {
+		out.zoneAt[s.index] = out.byLabel[s.Member.Labels[spec.Spread]]
+	}
 	return out
 }
 
@@ -103,17 +109,27 @@ func (f *eligible) arrange() {
 		})
 		z.tree = newTree(len(z.sites))
 		for leaf, s := range z.sites {
-			f.spots[s] = position{zone: z, leaf: leaf}
+			f.spots[s.index] = position{zone: z, leaf: leaf}
 		}
 	}
 }
 
-// refreshKeys updates all keys to the current weight and to what was placed since they were computed.
-func (f *eligible) refreshKeys(now *placement) {
+// fillFactor is by how much more it costs to set the key of one node than to set it beside all others.
+const fillFactor = 8
+
+// refreshKeys updates all keys to the current weight, to what was placed since they were computed, and to the units of the
+// daemon that the holders have.
+func (f *eligible) refreshKeys(now *placement, holders []*candidate) {
 	missed := now.placed[f.placedSeen:]
-	if f.weight == now.weight && len(missed) < len(f.spots) {
+	if f.weight == now.weight && fillFactor*(len(missed)+len(holders)) < f.size {
 		for _, s := range missed {
 			f.set(s, now.key(s))
+		}
+		for _, s := range holders {
+			f.set(s, now.key(s))
+			if z := f.zoneAt[s.index]; z != nil { // the zone counts units on nodes that are no candidates too
+				f.updateZone(z)
+			}
 		}
 	} else {
 		for _, z := range f.zones {
@@ -135,7 +151,7 @@ func (z *zone) key() key {
 
 // set sets a node's key, if the node is a candidate.
 func (f *eligible) set(s *candidate, k key) {
-	if at, ok := f.spots[s]; ok {
+	if at := f.spots[s.index]; at.zone != nil {
 		at.zone.tree.set(at.leaf, k)
 		f.updateZone(at.zone)
 	}

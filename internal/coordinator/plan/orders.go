@@ -554,7 +554,7 @@ func (o *orders) preferred(j *daemonPlacement, u daemon.Unit, barred []*candidat
 		return nil, ""
 	}
 	for _, s := range j.floor.order {
-		if _, fits := j.spots[s]; fits && s.Member.Name == to && !s.full(j.floor.weight) && !slices.Contains(barred, s) {
+		if j.spots[s.index].zone != nil && s.Member.Name == to && !s.full(j.floor.weight) && !slices.Contains(barred, s) {
 			return s, rule
 		}
 	}

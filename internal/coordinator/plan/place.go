@@ -29,6 +29,7 @@ type placement struct {
 // candidate is a present node while units are placed.
 type candidate struct {
 	*Node
+	index    int    // in placement.order
 	at       uint64 // hash of its incarnation
 	capacity int64
 	limit    int64 // most that held may become; 0 is no limit
@@ -61,7 +62,7 @@ func newFloor(p *planner, wanted []*daemon.Spec) *placement {
 		if _, ok := f.adverts[n.Advert]; !ok {
 			f.adverts[n.Advert] = len(f.adverts)
 		}
-		s := &candidate{Node: n, at: hash(string(n.Member.Incarnation)), capacity: int64(max(n.Member.Capacity, 1)), limit: int64(n.Member.MaxWeight)}
+		s := &candidate{Node: n, index: len(f.order), at: hash(string(n.Member.Incarnation)), capacity: int64(max(n.Member.Capacity, 1)), limit: int64(n.Member.MaxWeight)}
 		_, s.sick = p.ledger.sick[n.Member.Name]
 		f.sites[n.Member.Incarnation] = s
 		f.order = append(f.order, s)
@@ -69,9 +70,11 @@ func newFloor(p *planner, wanted []*daemon.Spec) *placement {
 	f.index(wanted)
 	for i := range p.groups {
 		g := &p.groups[i]
-		for _, row := range g.rows {
+		g.holders = make([]*candidate, len(g.rows))
+		for k, row := range g.rows {
 			if s := f.holder(row); s != nil {
 				s.held += g.weight()
+				g.holders[k] = s
 			}
 		}
 	}
@@ -148,42 +151,56 @@ type daemonPlacement struct {
 func (f *placement) begin(g *group) *daemonPlacement {
 	f.weight = g.weight()
 	j := &daemonPlacement{eligible: f.fit(g.spec), floor: f, spec: g.spec}
-	j.refreshKeys(f)
-	for _, row := range g.rows {
-		if s := f.holder(row); s != nil {
-			j.count(s)
+	for _, s := range g.holders {
+		if s != nil {
+			j.note(s)
 		}
 	}
+	j.refreshKeys(f, j.holders)
 	return j
 }
 
 // end resets the counts, because each daemon has its own.
 func (j *daemonPlacement) end() {
+	few := fillFactor*len(j.holders) < j.size
 	for _, s := range j.holders {
 		s.units = 0
-		j.setCandidate(s)
-		if z := j.zoneOf(s); z != nil { // the zone counts units on nodes that are no candidates too
+		if z := j.zoneOf(s); z != nil {
 			z.units = 0
-			j.updateZone(z)
 		}
 	}
 	j.placedSeen = len(j.floor.placed)
+	if !few {
+		j.weight = 0 // the next daemon computes all keys anew
+		return
+	}
+	for _, s := range j.holders {
+		j.setCandidate(s)
+		if z := j.zoneOf(s); z != nil { // the zone counts units on nodes that are no candidates too
+			j.updateZone(z)
+		}
+	}
 }
 
 // zoneOf returns the node's zone, whether or not the node is a candidate; nil if no candidate is in that zone.
-func (j *daemonPlacement) zoneOf(s *candidate) *zone {
-	return j.byLabel[s.Member.Labels[j.spec.Spread]]
-}
+func (j *daemonPlacement) zoneOf(s *candidate) *zone { return j.zoneAt[s.index] }
 
-// count adds one unit of the daemon to a node.
-func (j *daemonPlacement) count(s *candidate) {
+// note counts one unit of the daemon on a node. The keys do not have it yet.
+func (j *daemonPlacement) note(s *candidate) {
 	if s.units == 0 {
 		j.holders = append(j.holders, s)
 	}
 	s.units++
-	j.setCandidate(s)
 	if z := j.zoneOf(s); z != nil {
 		z.units++
+	}
+}
+
+// add adds one unit of the daemon to a node.
+func (j *daemonPlacement) add(s *candidate) {
+	j.note(s)
+	j.setCandidate(s)
+	if z := j.zoneOf(s); z != nil {
 		j.updateZone(z)
 	}
 }
@@ -195,7 +212,7 @@ func (j *daemonPlacement) assign(s *candidate) {
 	if s.full(j.floor.weight) {
 		j.unfitKnown = false
 	}
-	j.count(s)
+	j.add(s)
 }
 
 // key returns the node's key without the zone, which is added one level above.
@@ -240,7 +257,7 @@ func (j *daemonPlacement) embargoed(row *daemon.Record, active func(daemon.Embar
 		if s == nil || !active(e) || s.full(j.floor.weight) || slices.Contains(out, s) {
 			continue
 		}
-		if _, ok := j.spots[s]; ok {
+		if j.spots[s.index].zone != nil {
 			out = append(out, s)
 		}
 	}

@@ -509,3 +509,29 @@ func TestASettledClusterIsCheap(t *testing.T) {
 		t.Errorf("a plan without a change makes %v allocations", n)
 	}
 }
+
+// Among nodes of equal load a unit goes to one that has none of its daemon, also if few keys change between two daemons.
+func TestUnitsOfTheDaemonCountBesideFewChanges(t *testing.T) {
+	t.Parallel()
+	const nodes = 40
+	a := advert(daemon.Spec{ID: "a"}, daemon.Spec{ID: "b", Instances: 2}, daemon.Spec{ID: "c", Instances: nodes})
+	for x := range nodes { // the node that has a unit of b
+		in := Input{Now: epoch, Units: []daemon.Record{
+			{Unit: daemon.Unit{Daemon: "a"}, State: daemon.Unassigned}, {Unit: daemon.Unit{Daemon: "b", Index: 1}, State: daemon.Unassigned},
+		}}
+		for i := range nodes {
+			n := live(fmt.Sprintf("n%02d", i), a)
+			in.Nodes = append(in.Nodes, n)
+			u := daemon.Unit{Daemon: "c", Index: i}
+			if i == x {
+				u = daemon.Unit{Daemon: "b"}
+			}
+			in.Units = append(in.Units, daemon.Record{Unit: u, State: daemon.Active, Generation: 1, Holder: n.Member.Identity})
+		}
+		for _, d := range Make(in).Decisions {
+			if d.Unit == (daemon.Unit{Daemon: "b", Index: 1}) && d.To.Name == in.Nodes[x].Member.Name {
+				t.Errorf("b/1 goes to %s, which has b/0", d.To.Name)
+			}
+		}
+	}
+}

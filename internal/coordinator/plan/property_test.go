@@ -168,7 +168,7 @@ func TestMakeEqualsSlowTwin(t *testing.T) {
 }
 
 // TestMakeEqualsSlowTwinWhenLarge covers what small clusters do not: deep trees, many rounds of the
-// hash order, more than eight names, alternating requirements.
+// hash order, more than eight names, alternating requirements, daemons whose nodes are few beside all.
 func TestMakeEqualsSlowTwinWhenLarge(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -184,7 +184,7 @@ func TestMakeEqualsSlowTwinWhenLarge(t *testing.T) {
 		}
 		a := advert(specs...)
 		in := Input{Now: epoch}
-		for i := range rapid.IntRange(1, 40).Draw(t, "nodes") {
+		for i := range rapid.IntRange(1, 80).Draw(t, "nodes") {
 			n := live(fmt.Sprintf("n%02d", i), a).labelled("zone", fmt.Sprint(i%3), "host", fmt.Sprint(i))
 			n.State = rapid.SampledFrom([]node.State{node.Live, node.Live, node.Live, node.Late}).Draw(t, "state")
 			n.Member.MaxWeight = rapid.SampledFrom([]int{0, 0, 2, 5}).Draw(t, "max weight")

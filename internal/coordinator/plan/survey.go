@@ -42,6 +42,7 @@ type group struct {
 	advertised *daemon.Spec // as advertised, without defaults
 	spec       *daemon.Spec // the same with defaults; set when units are placed
 	rows       []*daemon.Record
+	holders    []*candidate // the present nodes that hold the rows; nil for none; set once there is a placement
 	lo, hi     int
 	place      int // how many of the decisions are drafts to place
 }
