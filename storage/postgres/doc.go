@@ -56,7 +56,8 @@
 // lost events that this process has seen, it records the new one (identity.go). If the node is more
 // than 500 events behind, it reads the next ones in order. If the function was called in another
 // isolation, it has done nothing: the store repeats the call, once, and sets the isolation from
-// then on.
+// then on. If other nodes of the process register at the same time, a newcomer reads the member
+// list afterwards, together with them.
 //
 // # The rules of the statements
 //
@@ -100,8 +101,9 @@
 // must not overload each other or the server:
 //
 //   - Ordinary heartbeats have an eighth of the connections to themselves, at least one. With eight
-//     or more connections, the leader's renewals have another eighth. A leader's passes and batches
-//     of stamps have a third eighth. Registrations, reports and all other calls share the rest.
+//     or more connections, the leader's renewals have another eighth. A leader's passes, batches
+//     of stamps and shared member lists have a third eighth, and take no others. Registrations,
+//     reports and all other calls share the rest with heartbeats.
 //   - A call that got its connection when less than a fifth of its time was left is not begun.
 //     Otherwise, in a long line of calls, each would end late and the server's work would be
 //     wasted.
@@ -109,6 +111,7 @@
 //     ended the statement. It waits half of Config.QueryTimeout, at most a second, and keeps the
 //     connection. Only a connection on which nothing arrives even then is dropped.
 //   - Fence stamps that are requested at the same time are sent together.
+//   - Nodes that register at the same time read the member list together, in a second round trip.
 //
 // # Fences
 //

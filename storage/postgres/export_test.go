@@ -109,3 +109,10 @@ func (s *Store) UnitsRead() int {
 	}
 	return len(units)
 }
+
+// ListReads counts the readings of the member list that nodes shared.
+func (s *Store) ListReads() int {
+	s.lists.mu.Lock()
+	defer s.lists.mu.Unlock()
+	return s.lists.reads
+}

@@ -29,6 +29,7 @@ type beat struct {
 	before       heads  // newest events seen when the heartbeat began
 	waiting      []command
 	members      int64 // newest event when the member list was read
+	listLater    bool  // the member list is read after the heartbeat, together with others
 	known        known // what an earlier reply brought
 }
 
@@ -66,6 +67,10 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 		advert = hb.Advert.Encode()
 	}
 	var err error
+	if b.newcomer() {
+		b.listLater = s.lists.enter()
+		defer s.lists.leave()
+	}
 	if b.simple() {
 		err = s.callFunction(ctx, b)
 	} else {
@@ -84,11 +89,28 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	if err != nil {
 		return nil, s.fail(attempt("heartbeat of", hb.Node), err)
 	}
+	if b.listLater {
+		s.listMembers(ctx, b)
+	}
 	r := b.answer()
 	if b.simple() && !b.state.unchanged {
 		s.known.Store(hb.Node.Incarnation, known{b.state.revision, r.Term, slices.Clone(r.Units)})
 	}
 	return r, nil
+}
+
+// newcomer reports whether the heartbeat registers a process that knows nothing of the cluster yet.
+func (b *beat) newcomer() bool { return b.Advert != nil && b.WantMembers && b.EventsAfter < 0 }
+
+// listMembers reads the member list of a newcomer, in a second round trip. The heartbeat itself is done, so an error only
+// means that the reply has no list: then the next heartbeat asks for one, as after any reply without it.
+func (s *Store) listMembers(ctx context.Context, b *beat) {
+	rows, head, err := s.sharedMembers(ctx)
+	if err != nil {
+		b.WantMembers = false
+		return
+	}
+	b.reply.Members, b.members = rows, head
 }
 
 // maxMemberEvents bounds the membership events of one reply; the next heartbeat asks for the rest.
@@ -257,7 +279,7 @@ func (b *beat) claim(m *message) {
 // read asks for the reply. It reads the member list before the newest event, and the newest event
 // before the events. A change that happens in between is then reported by the next heartbeat, once.
 func (b *beat) read(m *message) {
-	if b.WantMembers {
+	if b.WantMembers && !b.listLater {
 		m.query(members(&b.reply.Members, &b.members), "members")
 	}
 	m.query(b.state.scanSingle, "single")

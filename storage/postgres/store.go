@@ -30,6 +30,7 @@ type Store struct {
 	limits       rankLimits    // bound the connections that calls use at a time
 	grace        time.Duration // how long an answer may arrive after its call
 	stamps       stamps
+	lists        memberLists
 	briefWaiters chan struct{} // places of short attempts to stamp; see stampWithRetry
 	lockWaiters  chan struct{} // places of long attempts to stamp
 	notifyOff    atomic.Bool   // notifications do not arrive, or Config.Notify is poll
@@ -106,6 +107,7 @@ func (s *Store) Close() {
 	s.close.Do(func() {
 		s.endCalls()
 		s.stamps.end()
+		s.lists.end()
 		s.own.Wait()
 		s.pool.Close()
 		s.cut()

@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// rank orders calls by importance. Each lower rank may use fewer of the connections at a time.
+// rank orders calls by importance. The more important ones have connections that others cannot take.
 type rank int
 
 const (
 	other    rank = iota
-	progress      // calls without which a cluster stands still under load: a leader's passes, and stamps. One of each at a time
+	progress      // calls without which a cluster stands still under load: a leader's passes, stamps, member lists. One of each at a time
 	routine       // heartbeats and elections: a node without them is taken for dead
 	leading       // calls without which the cluster loses its leader
 )
@@ -25,40 +25,48 @@ const (
 // ranks maps the names of calls to their ranks. All names that are missing here are other.
 var ranks = map[string]rank{
 	"renew": leading, "leave": leading, "identify": leading,
-	"heartbeat": routine, "stand": routine, "heartbeat events": routine,
-	"snapshot": progress, "commit": progress, "stamps": progress,
+	"heartbeat": routine, "stand": routine, "heartbeat events": routine, "standing": routine,
+	"snapshot": progress, "adverts": progress, "commit": progress, "stamps": progress, "members": progress,
 }
 
-// rankLimits bound how many calls may have a connection at a time: limits[r] counts the calls of rank r and
-// below. A quarter of the connections is reserved for progress and above, and half of that for everyday calls.
-// With eight or more connections, an eighth is reserved for the leader's calls.
-type rankLimits [leading]chan struct{}
+// rankLimits bound how many calls may have a connection at a time. Each rank has the places that its calls take, one of
+// each, in this order. An eighth of the connections, at least one, is reserved for heartbeats against all other
+// calls. With eight or more connections, another eighth is reserved for the leader's renewals, and a third one for
+// progress: a thousand heartbeats that wait must not delay a leader's pass, or the leader gives up.
+type rankLimits [leading][]chan struct{}
 
 func newRankLimits(conns int) rankLimits {
-	all := conns - conns/8
-	return rankLimits{
-		other: make(chan struct{}, all-max(conns/4, 1)), progress: make(chan struct{}, all-max(conns/8, 1)),
-		routine: make(chan struct{}, all),
+	eighth, all := conns/8, conns-conns/8
+	places := func(n int) chan struct{} { return make(chan struct{}, n) }
+	others := places(all - max(conns/4, 1))
+	if eighth == 0 { // so few that everybody shares
+		heartbeats, passes := places(all), places(all-1)
+		return rankLimits{other: {others, passes, heartbeats}, progress: {passes, heartbeats}, routine: {heartbeats}}
 	}
+	heartbeats := places(all - eighth)
+	return rankLimits{other: {others, heartbeats}, progress: {places(eighth)}, routine: {heartbeats}}
 }
 
 // take waits until a call of rank r may have a connection, or until ctx ends.
 func (t *rankLimits) take(ctx context.Context, r rank) (leave func(), err error) {
-	for i := r; i < leading; i++ {
+	if r == leading {
+		return func() {}, nil
+	}
+	for i, places := range t[r] {
 		select {
-		case t[i] <- struct{}{}:
+		case places <- struct{}{}:
 		case <-ctx.Done():
-			t.leave(r, i)
+			free(t[r][:i])
 			return nil, ctx.Err()
 		}
 	}
-	return func() { t.leave(r, leading) }, nil
+	return func() { free(t[r]) }, nil
 }
 
-// leave gives back the places of the ranks from, …, to-1.
-func (t *rankLimits) leave(from, to rank) {
-	for i := from; i < to; i++ {
-		<-t[i]
+// free gives back one place of each kind.
+func free(taken []chan struct{}) {
+	for _, places := range taken {
+		<-places
 	}
 }
 

@@ -163,7 +163,7 @@ func (m *Member) noteRemoved(now lease.Instant) {
 // smallCluster is the number of nodes up to which each may read the member list after every interval in which a
 // node joined. In larger clusters the pause grows with the square of the number of nodes. All nodes together then
 // read at most smallCluster² rows per interval.
-const smallCluster = 100
+const smallCluster = 50
 
 // wantsMembers reports whether the heartbeat sent at now asks for the member list.
 func (m *Member) wantsMembers(now lease.Instant) bool {

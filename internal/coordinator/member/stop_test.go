@@ -316,19 +316,19 @@ func TestHostsOfALargeClusterAreLearntInRounds(t *testing.T) {
 	}
 	p := c.nodes[0]
 	from := len(p.calls)
-	join(90)
+	join(45)
 	c.run(2500 * time.Millisecond)
 	if n := lists(p.calls[from:]); n != 1 {
 		t.Errorf("%d lists after some have joined, want 1", n)
 	}
-	join(110)
+	join(55)
 	from = len(p.calls)
 	for range 24 { // intervals
 		join(1)
 		c.run(time.Second)
 	}
 	if n := lists(p.calls[from:]); n < 4 || n > 6 {
-		t.Errorf("%d lists of 200 members in 24 intervals, want one in 4 or 5", n)
+		t.Errorf("%d lists of 100 members in 24 intervals, want one in 4 or 5", n)
 	}
 }
 

@@ -1,0 +1,90 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// manyConnections gives a store enough connections for each rank to have some of its own.
+func manyConnections(cfg *postgres.Config) { cfg.MaxConns = 16 }
+
+// However many heartbeats wait, a leader's pass finds a connection.
+func TestHeartbeatsLeaveRoomForPasses(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, manyConnections)
+	var crowd []*actor
+	for i := range 20 {
+		crowd = append(crowd, join(t, c.store, fmt.Sprintf("n%d", i)))
+	}
+	middle := c.begin(t, c.in("select from %s.node for update"))
+	var beats []<-chan result[*storage.Reply]
+	for _, a := range crowd {
+		beats = append(beats, later(func() (*storage.Reply, error) {
+			return c.store.Heartbeat(context.Background(), storage.Heartbeat{Node: a.id, Seq: 1000, TTL: time.Hour, EventsAfter: -1})
+		}))
+	}
+	c.blocked(t, 12) // of 16: two are for renewals, two for passes
+	for range 20 {
+		if _, err := c.store.Snapshot(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.waiting(t); n != 12 {
+		t.Errorf("%d heartbeats are blocked, want 12", n)
+	}
+	commit(t, middle)
+	for _, b := range beats {
+		await(t, "a heartbeat", b).get(t)
+	}
+}
+
+// Nodes that register at the same time read the member list together. Each list has the node itself, because the reading
+// begins after its registration.
+func TestNewcomersShareTheMemberList(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, manyConnections)
+	const crowd = 8
+	middle := c.begin(t, c.in("select from %s.counter for update")) // registrations wait here for each other
+	var joins []<-chan result[*storage.Reply]
+	for i := range crowd {
+		joins = append(joins, later(func() (*storage.Reply, error) { return newcomer(c.store, fmt.Sprintf("n%d", i)) }))
+	}
+	c.blocked(t, crowd)
+	commit(t, middle)
+	for i, joined := range joins {
+		r := await(t, "a registration", joined).get(t)
+		own := slices.ContainsFunc(r.Members, func(m node.Member) bool { return m.Name == fmt.Sprintf("n%d", i) })
+		if !own || r.Head == 0 {
+			t.Errorf("n%d is in its list of %d members: %v; newest event %d", i, len(r.Members), own, r.Head)
+		}
+	}
+	if n := c.store.ListReads(); n == 0 || n >= crowd {
+		t.Errorf("%d nodes registered at the same time and read the list together %d times", crowd, n)
+	}
+	before := c.store.ListReads()
+	r, err := newcomer(c.store, "alone")
+	if err != nil || len(r.Members) != crowd+3 || c.store.ListReads() != before {
+		t.Errorf("a node that registers alone has a list of %d from another reading: %v", len(r.Members), err)
+	}
+}
+
+// newcomer registers a node that wants the member list.
+func newcomer(store *postgres.Store, name string) (*storage.Reply, error) {
+	n := drawn.Add(1)
+	return store.Heartbeat(context.Background(), storage.Heartbeat{
+		Node: node.Identity{
+			Name: name, ID: node.ID(fmt.Sprintf("0198c5a2-0001-7000-8000-%012x", n)),
+			Incarnation: node.Incarnation(fmt.Sprintf("0198c5a2-0002-7000-8000-%012x", n)),
+		},
+		Seq: 1, TTL: time.Hour, EventsAfter: -1, WantMembers: true, TermRequest: storage.TermRequest{Lease: time.Hour},
+		Advert: &daemon.Advert{Kinds: []daemon.Kind{"acme:reports"}},
+	})
+}

@@ -1,0 +1,108 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/emitd/emitd/node"
+)
+
+// memberLists shares member lists among nodes of this process that register at the same time. Each wants the list of all.
+// If each read its own, a thousand nodes would read half a million rows, which takes longer than everything else that
+// they do.
+type memberLists struct {
+	mu          sync.Mutex
+	registering int       // registrations under way
+	next        *listRead // has not begun; whoever comes now shares it
+	reading     bool
+	reads       int // readings that have begun
+}
+
+// listRead is one reading of the member list, for all that wait for it.
+type listRead struct {
+	done chan struct{} // closed when the rest is set
+	rows []node.Member
+	head int64 // newest event when the list was read
+	err  error
+}
+
+// enter counts a registration that begins, and reports whether another one is under way.
+func (l *memberLists) enter() (others bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.registering++
+	return l.registering > 1
+}
+
+// leave counts a registration that has ended.
+func (l *memberLists) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.registering--
+}
+
+// sharedMembers returns the member list and the newest event of that moment. The reading begins after the call, so the list
+// has everything that its caller has written. It is shared with all that call before it begins.
+func (s *Store) sharedMembers(ctx context.Context) ([]node.Member, int64, error) {
+	r, err := s.joinRead()
+	if err != nil {
+		return nil, 0, err
+	}
+	select {
+	case <-r.done:
+		return slices.Clone(r.rows), r.head, r.err
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+}
+
+// joinRead returns the next reading. It starts the goroutine that reads, if there is none.
+func (s *Store) joinRead() (*listRead, error) {
+	l := &s.lists
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.calls.Err() != nil {
+		return nil, errClosed
+	}
+	r := l.join()
+	if !l.reading {
+		l.reading = true
+		s.own.Go(s.readLists)
+	}
+	return r, nil
+}
+
+// join returns the reading that begins next. Several that join before it begins share it.
+func (l *memberLists) join() *listRead {
+	if l.next == nil {
+		l.next = &listRead{done: make(chan struct{})}
+	}
+	return l.next
+}
+
+// begin takes the next reading; nil if nobody waits.
+func (l *memberLists) begin() *listRead {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.next
+	l.next, l.reading = nil, r != nil
+	if r != nil {
+		l.reads++
+	}
+	return r
+}
+
+// end waits for a joinRead that is under way. The store's calls have ended before, so every later one refuses.
+func (l *memberLists) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+}
+
+// readLists reads one list after the other until nobody waits.
+func (s *Store) readLists() {
+	for r := s.lists.begin(); r != nil; r = s.lists.begin() {
+		r.err = s.call(s.calls, "members", reading, func(m *message) { m.query(members(&r.rows, &r.head), "members") })
+		close(r.done)
+	}
+}
