@@ -91,7 +91,7 @@ func TestGoSnippetsAreBuilt(t *testing.T) {
 	}
 	found := 0
 	for _, b := range blocks(t) {
-		if b.lang != "go" {
+		if b.lang != "go" || b.file() != "" { // a file is built where it is used, see TestCommandsRun
 			continue
 		}
 		found++
@@ -176,7 +176,8 @@ var elsewhere = []string{"make ", "apt-get "}
 
 // TestCommandsRun runs the commands of each page in one folder, in order. A command that does not end
 // (dev, serve) keeps running until the page ends, and must then stop cleanly. The file emitd.yaml has the
-// text that the page last gave it. The test provides the database and the receiver that a page names.
+// text that the page last gave it, and so has each Go file whose first line is its name. A block "output" is what
+// the command before it prints. The test provides the database, the receiver and the module that a page names.
 func TestCommandsRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "emitd")
@@ -188,7 +189,7 @@ func TestCommandsRun(t *testing.T) {
 		if b.lang == "yaml" {
 			checkConfig(t, bin, b)
 		}
-		if b.lang != "sh" && b.lang != "console" && b.lang != "http" && !b.isFile() {
+		if !slices.Contains([]string{"sh", "console", "http", "output"}, b.lang) && b.file() == "" {
 			continue
 		}
 		pages[b.page] = append(pages[b.page], b)
@@ -209,12 +210,14 @@ func TestCommandsRun(t *testing.T) {
 			defer s.end()
 			for _, b := range bs {
 				switch {
-				case b.isFile():
+				case b.file() != "":
 					s.write(b)
 				case b.lang == "http":
 					s.receives(b)
 				case b.lang == "console":
 					s.transcript(b)
+				case b.lang == "output":
+					s.prints(b)
 				default:
 					for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
 						s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
@@ -234,8 +237,18 @@ func build(bin, pkg string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// isFile reports whether the block is the text of the file emitd.yaml.
-func (b block) isFile() bool { return b.lang == "yaml" && strings.HasPrefix(b.text, "# emitd.yaml") }
+// file returns the name of the file that the block is: its first line says so, as a comment. It is empty if the block is
+// no whole file.
+func (b block) file() string {
+	if b.lang == "yaml" && strings.HasPrefix(b.text, "# emitd.yaml") {
+		return "emitd.yaml"
+	}
+	first, _, _ := strings.Cut(b.text, "\n")
+	if name, ok := strings.CutPrefix(first, "// "); ok && b.lang == "go" && strings.HasSuffix(name, ".go") && !strings.Contains(name, " ") {
+		return name
+	}
+	return ""
+}
 
 // billing is the address of the receiver that pages name.
 const billing = "https://billing.example.org"
@@ -261,6 +274,8 @@ type session struct {
 	dir  string
 	env  []string // what was exported
 	live []*testproc.Process
+	last string // the last command that ended
+	away bool   // the page works in a folder outside of the clone
 	hook *httptest.Server
 	got  chan http.Header // headers of the requests that the receiver took
 }
@@ -286,7 +301,7 @@ func newSession(t *testing.T, bin string) *session {
 func (s *session) write(b block) {
 	s.t.Helper()
 	text := strings.ReplaceAll(b.text, billing, s.hook.URL)
-	if err := os.WriteFile(filepath.Join(s.dir, "emitd.yaml"), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir, b.file()), []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -315,6 +330,7 @@ func (s *session) export(assignment string) {
 	if value = strings.Trim(value, `"`); strings.HasPrefix(value, "postgres://") {
 		value = pgtest.Database(s.t)
 	}
+	value = strings.ReplaceAll(value, "$PWD", s.dir)
 	s.env = append(s.env, name+"="+value)
 }
 
@@ -340,10 +356,17 @@ func (s *session) run(at, line string) {
 		s.export(assignment)
 		return
 	}
+	if s.agentCommand(line) {
+		return
+	}
 	line = example.ReplaceAllString(strings.ReplaceAll(line, "go run ./cmd/emitd", "emitd"), "example-$1")
-	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.Contains(line, " -f") || strings.Contains(line, " --watch")
+	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.HasPrefix(line, "./") || strings.Contains(line, " -f") || strings.Contains(line, " --watch")
 	if !stays {
+		s.last = line
 		s.finish(at, line)
+		if strings.HasPrefix(line, "kill ") {
+			s.bury()
+		}
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -396,7 +419,10 @@ func (s *session) ready(at, line string) {
 	defer tick.Stop()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
 		args := []string{"status", "-o", "json"}
-		if len(s.env) == 0 {
+		if own, ok := strings.CutPrefix(line, "./"); ok { // a program of the page
+			name, _, _ := strings.Cut(own, " ")
+			args = append(args, "--store", "sqlite://"+filepath.Join(s.dir, name+".db"))
+		} else if len(s.env) == 0 {
 			args = append(args, "--store", "sqlite://"+filepath.Join(s.dir, ".emitd", "emitd.db"))
 		}
 		if out, err := s.command(s.t.Context(), s.bin, args...).Output(); err == nil && strings.Contains(string(out), `"term"`) && strings.Contains(string(out), `"active"`) {
@@ -410,6 +436,9 @@ func (s *session) ready(at, line string) {
 // of it.
 func (s *session) clean(page string) {
 	s.t.Helper()
+	if s.away {
+		return // the page works in a folder of its own
+	}
 	rules, err := os.ReadFile(filepath.Join(root, ".gitignore"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.dir, ".git-rules"), rules, 0o600)

@@ -1,0 +1,110 @@
+package docs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// agentCommand carries out what a page does in a folder of its own that the shell of the test cannot: it changes the
+// folder, and it provides emitd as a program and as a module. It reports whether it knows the command.
+func (s *session) agentCommand(line string) bool {
+	s.t.Helper()
+	folder, cd := strings.CutPrefix(line, "cd ")
+	switch {
+	case cd:
+		s.dir, s.away = filepath.Join(s.dir, folder), true
+	case strings.HasPrefix(line, "go install github.com/emitd/emitd/cmd/emitd@"): // it is in the path
+	case strings.HasPrefix(line, "go mod init "):
+		s.away = true
+		return false
+	case line == "go mod tidy":
+		s.require()
+	default:
+		return false
+	}
+	return true
+}
+
+// require makes the page's module require this repository, with the versions and sums of this repository, so that
+// nothing is fetched.
+func (s *session) require() {
+	s.t.Helper()
+	here, err := filepath.Abs(root)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	own, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(s.dir, "go.mod"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, versions, _ := strings.Cut(string(own), "\nrequire ")
+	text := fmt.Sprintf("%s\nrequire github.com/emitd/emitd v0.0.0\n\nreplace github.com/emitd/emitd => %s\n\nrequire %s", mod, here, versions)
+	if err := os.WriteFile(filepath.Join(s.dir, "go.mod"), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.dir, "go.sum"), sums, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// bury waits for the end of the process that the page has killed, which no Ctrl-C will end.
+func (s *session) bury() {
+	s.t.Helper()
+	ended := time.After(time.Minute)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for i, p := range s.live {
+			select {
+			case <-p.Done:
+				s.live = append(s.live[:i:i], s.live[i+1:]...)
+				return
+			default:
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ended:
+			s.t.Fatal("the page kills a process, and none has ended")
+		}
+	}
+}
+
+// prints repeats the last command until its output has the lines of the block in this order, where numbers and the width
+// of columns may differ, and … stands for anything.
+func (s *session) prints(b block) {
+	s.t.Helper()
+	var want *regexp.Regexp
+	{
+		var lines []string
+		for _, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
+			line = regexp.QuoteMeta(strings.Join(strings.Fields(line), " "))
+			line = regexp.MustCompile(`[0-9]+`).ReplaceAllString(line, "[0-9]+")
+			lines = append(lines, strings.ReplaceAll(strings.ReplaceAll(line, "…", ".*"), " ", `[ \t]+`))
+		}
+		want = regexp.MustCompile(`(?m)^` + strings.Join(lines, `[ \t]*$\n(?:.*\n)*?^`) + `[ \t]*$`)
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		out, err := s.command(s.t.Context(), "sh", "-c", s.last).Output()
+		if err == nil && want.Match(out) {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s:%d: %s prints (%v)\n%s\nand not\n%s", b.page, b.line, s.last, err, out, b.text)
+		}
+	}
+}
