@@ -60,7 +60,7 @@ func (a *app) devCommand() *cobra.Command {
 	cmd.Flags().IntVar(&d.nodes, "nodes", 3, "number of nodes")
 	cmd.Flags().BoolVar(&d.ephemeral, "ephemeral", false, "keep the state in memory: no file is written, and other processes cannot see it")
 	cmd.Flags().BoolVar(&d.sample, "sample", true, "run a sample daemon of six units, unless daemons.exec has entries")
-	cmd.Flags().BoolVar(&d.demo, "demo", false, "publish sample orders, which go through the outbox to a queue and to a webhook")
+	cmd.Flags().BoolVar(&d.demo, "demo", false, "show everything at work: orders that go through the outbox to a queue and to webhooks, leaders that change, a daemon that crashes")
 	return cmd
 }
 
@@ -214,10 +214,14 @@ func (d *dev) openOutbox(ctx context.Context, t *telemetry.Telemetry) (*backend.
 // sampleID is the ID of the sample daemon.
 const sampleID = "demo:clock"
 
-// extra returns the sample daemon. It only waits, so that there is something to place and move.
-func (d *dev) extra() []host.Daemon {
+// extra returns the sample daemon and those of the demo. The sample daemon only waits, so that there is something to
+// place and move.
+func (d *dev) extra() (extra []host.Daemon) {
+	if d.shop != nil {
+		extra = d.shop.daemons()
+	}
 	if !d.sample || len(d.cfg.Daemons.Exec) > 0 {
-		return nil
+		return extra
 	}
 	wait := daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
 		select {
@@ -227,7 +231,7 @@ func (d *dev) extra() []host.Daemon {
 			return ctx.Err()
 		}
 	})
-	return []host.Daemon{{Spec: daemon.Spec{ID: sampleID, Instances: 6}, Agent: wait}}
+	return append(extra, host.Daemon{Spec: daemon.Spec{ID: sampleID, Instances: 6}, Agent: wait})
 }
 
 // console prints what a person at the terminal wants to see on standard output.
@@ -266,7 +270,7 @@ func (b *console) begin(d *dev, r *host.Running) {
 	}
 	slices.Sort(daemons)
 	b.printf("emitd %s dev cluster %q     state: %s", buildInfo().Version, d.cfg.Cluster, state)
-	b.printf("  health   %s/readyz     metrics  %s/metrics", r.URL, r.URL)
+	b.printf("  console  %s/     api  %s/api/v1     health  /readyz     metrics  /metrics", r.URL, r.URL)
 	b.printf("  nodes    %s     daemons  %s", strings.Join(names, "  "), strings.Join(daemons, "  "))
 	b.printf("  token    %s", d.tokenPlace())
 	b.printf("%s", d.suggestions())
@@ -300,6 +304,7 @@ func (d *dev) suggestions() string {
 		"      emitd queue enqueue default '{\"hello\":\"world\"}'%s      emitd queue ls%s", as, at, at, at, at, at)
 	if d.shop != nil {
 		text += fmt.Sprintf("\n      emitd outbox stats%s      emitd outbox ls%s      emitd outbox retry %s%s", at, at, demoToHook, at)
+		text += fmt.Sprintf("\n      emitd top%s      emitd leader history%s      emitd daemon explain %s%s", at, at, demoCrashID, at)
 	}
 	return text
 }
