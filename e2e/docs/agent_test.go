@@ -94,7 +94,7 @@ func (s *session) prints(b block) {
 			line = regexp.MustCompile(`[0-9]+`).ReplaceAllString(line, "[0-9]+")
 			lines = append(lines, strings.ReplaceAll(strings.ReplaceAll(line, "…", ".*"), " ", `[ \t]+`))
 		}
-		want = regexp.MustCompile(`(?m)^` + strings.Join(lines, `[ \t]*$\n(?:.*\n)*?^`) + `[ \t]*$`)
+		want = regexp.MustCompile(`(?m)^[ \t]*` + strings.Join(lines, `[ \t]*$\n(?:.*\n)*?^[ \t]*`) + `[ \t]*$`)
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

@@ -58,9 +58,9 @@ func blocks(t *testing.T) []block {
 		var open *block
 		for i, line := range strings.Split(string(text), "\n") {
 			switch {
-			case open == nil && strings.HasPrefix(line, "```"):
-				open = &block{page: strings.TrimPrefix(page, root+"/"), line: i + 1, lang: strings.TrimPrefix(line, "```")}
-			case open != nil && line == "```":
+			case open == nil && strings.HasPrefix(strings.TrimSpace(line), "```"): // in a list it is indented
+				open = &block{page: strings.TrimPrefix(page, root+"/"), line: i + 1, lang: strings.TrimPrefix(strings.TrimSpace(line), "```")}
+			case open != nil && strings.TrimSpace(line) == "```":
 				out = append(out, *open)
 				open = nil
 			case open != nil:
@@ -257,7 +257,7 @@ const billing = "https://billing.example.org"
 func checkConfig(t *testing.T, bin string, b block) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "emitd.yaml")
-	text := strings.ReplaceAll(b.text, "/etc/emitd", credentials(t))
+	text := strings.NewReplacer("/etc/emitd", credentials(t), ".emitd/tokens", filepath.Join(credentials(t), "tokens")).Replace(b.text)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -344,6 +344,9 @@ func (s *session) command(ctx context.Context, name string, args ...string) *exe
 
 func (s *session) run(at, line string) {
 	s.t.Helper()
+	if strings.HasPrefix(line, "# Ctrl-C") {
+		s.interrupt()
+	}
 	if line == "" || strings.HasPrefix(line, "#") {
 		return
 	}
@@ -459,14 +462,24 @@ func (s *session) clean(page string) {
 	}
 }
 
-// end stops what still runs, the newest first, as Ctrl-C does.
+// end stops what still runs, the newest first.
 func (s *session) end() {
-	for i := len(s.live) - 1; i >= 0; i-- {
-		proc := s.live[i]
-		proc.Signal(syscall.SIGINT)
-		<-proc.Done
-		if err := proc.Err(); err != nil {
-			s.t.Errorf("%s: after Ctrl-C: %v", proc.Cmd, err)
-		}
+	for len(s.live) > 0 {
+		s.interrupt()
+	}
+}
+
+// interrupt stops the newest process that runs, as Ctrl-C does.
+func (s *session) interrupt() {
+	s.t.Helper()
+	if len(s.live) == 0 {
+		s.t.Fatal("the page presses Ctrl-C, and nothing runs")
+	}
+	proc := s.live[len(s.live)-1]
+	s.live = s.live[:len(s.live)-1]
+	proc.Signal(syscall.SIGINT)
+	<-proc.Done
+	if err := proc.Err(); err != nil {
+		s.t.Errorf("%s: after Ctrl-C: %v", proc.Cmd, err)
 	}
 }
