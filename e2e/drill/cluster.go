@@ -2,6 +2,7 @@ package drill
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -30,6 +31,7 @@ type Cluster struct {
 	Store     storage.Store // read by the drill itself
 	Instances int
 	Profile   string
+	Program   string   // of the nodes that are started next; default: a fresh build
 	Config    string   // more lines of the configuration
 	Args, Env []string // more arguments and variables of emitd serve
 
@@ -162,7 +164,7 @@ func (c *Cluster) Start(name string) *Node { return c.StartOn(name, c.URL) }
 // StartOn starts a node that reaches the store under another address, e.g. a proxy's.
 func (c *Cluster) StartOn(name, url string) *Node {
 	c.T.Helper()
-	cmd := exec.Command(Binary(c.T), append([]string{
+	cmd := exec.Command(cmp.Or(c.Program, Binary(c.T)), append([]string{
 		"serve", "--store", url, "--listen", "127.0.0.1:0",
 		"--node-name", name, "--profile", c.Profile, "--config", c.config(),
 	}, c.Args...)...)

@@ -1,0 +1,139 @@
+package drill
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/storage/postgres"
+)
+
+// TestDrillUpgrade upgrades a working cluster from the last commit that had the schema before this one, one node after
+// the other, and then goes back. While versions are mixed, the leader is killed, once one of each version. In the end
+// the tickers must not have overlapped, and no unit may have been taken from a node that lived.
+func TestDrillUpgrade(t *testing.T) {
+	t.Parallel()
+	former := formerBinary(t, postgres.Version-1)
+	server, err := pgtest.Start(pgtest.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	c := New(t, server.URL("postgres"), nil)
+	start := func(name, program string) *Node {
+		c.Program = program
+		return c.Start(name)
+	}
+	say(t, former, "migrate", "up", "--store", c.URL)
+	nodes := map[string]*Node{}
+	for _, name := range []string{"a", "b", "c"} {
+		nodes[name] = start(name, former)
+	}
+	c.Until(time.Minute, "the former version runs all units", func() bool { return allActive(former, c.URL, c.Instances) })
+
+	// A node of this version refuses the schema of the former one, and says what to do.
+	early := start("early", Binary(t))
+	c.Until(time.Minute, "it ends", func() bool { return !early.Alive() })
+	if !strings.Contains(early.Output(), "E5103") || !strings.Contains(early.Output(), "emitd migrate up") {
+		t.Errorf("before the migration a node of this version says\n%s", early.Output())
+	}
+
+	say(t, Binary(t), "migrate", "up", "--store", c.URL)
+	store, err := postgres.Open(context.Background(), c.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	c.Store = store
+	c.Settled("a", "b", "c")
+	term := c.Term()
+
+	replace := func(name, program string) {
+		nodes[name].Stop()
+		nodes[name] = start(name, program)
+		c.Settled("a", "b", "c")
+	}
+	kill := func(program string) {
+		c.Known(2 * c.Timing().NodeRegistrationTTL)
+		l, before := c.Leading()
+		l.Kill()
+		c.Until(time.Minute, "a new leader", func() bool { return c.Term() > before && c.Leader() != nil })
+		nodes[l.Name] = start(l.Name, program)
+		c.Settled("a", "b", "c")
+	}
+	replace("a", Binary(t))
+	kill(former) // whoever leads now, of either version
+	replace("b", Binary(t))
+	kill(Binary(t))
+	for _, name := range []string{"a", "b", "c"} {
+		replace(name, Binary(t))
+	}
+	t.Log("and back")
+	for _, name := range []string{"a", "b", "c"} {
+		replace(name, former)
+	}
+	if c.Term() <= term {
+		t.Errorf("term %d at the end, %d at the beginning", c.Term(), term)
+	}
+	c.Check()
+}
+
+// formerBinary builds emitd from the newest commit whose schema has that version. It needs the history of the
+// repository and git.
+func formerBinary(t *testing.T, version int) string {
+	t.Helper()
+	const file = "storage/postgres/migrate.go"
+	root := filepath.Join("..", "..")
+	next := strings.Fields(say(t, "git", "-C", root, "log", "--format=%H", "-S", fmt.Sprintf("const Version = %d", version+1), "--", file))
+	if len(next) == 0 {
+		t.Fatalf("no commit has begun version %d of the schema: this drill needs the history (git fetch --unshallow)", version+1)
+	}
+	commit := next[len(next)-1] + "^"
+	if text := say(t, "git", "-C", root, "show", commit+":"+file); !strings.Contains(text, fmt.Sprintf("const Version = %d\n", version)) {
+		t.Fatalf("%s has not version %d of the schema", commit, version)
+	}
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "source.tar")
+	say(t, "git", "-C", root, "archive", "-o", archive, commit)
+	say(t, "tar", "-x", "-f", archive, "-C", dir)
+	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "former"), "./cmd/emitd")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("emitd of %s: %v\n%s", commit, err, out)
+	}
+	t.Logf("the former version is %s", commit)
+	return filepath.Join(dir, "former")
+}
+
+// say returns what a command prints.
+func say(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	return string(out)
+}
+
+// allActive reports whether a program sees that many active units, and no others of the tickers.
+func allActive(program, store string, want int) bool {
+	out, err := exec.Command(program, "daemon", "ls", "--store", store, "-o", "json").Output()
+	var units []struct{ Unit, State string }
+	if err != nil || json.Unmarshal(out, &units) != nil {
+		return false
+	}
+	active := 0
+	for _, u := range units {
+		if strings.HasPrefix(u.Unit, "drill:ticker/") && u.State == "active" {
+			active++
+		}
+	}
+	return active == want
+}
