@@ -105,14 +105,14 @@ func (a *app) resignCommand() *cobra.Command {
 	fl.StringVar(&r.actor, "actor", "", "who asks, shown in the history; by default the user of this process")
 	fl.BoolVar(&r.dryRun, "dry-run", false, "only show what would happen")
 	fl.BoolVarP(&a.yes, "yes", "y", false, "do not ask for confirmation")
-	return a.outputFlag(cmd)
+	return a.addrFlags(a.outputFlag(cmd))
 }
 
 func (a *app) resign(ctx context.Context, r resignation) error {
 	return a.withCluster(ctx, false, func(_ context.Context, c *cluster) error {
 		l := c.status().Leader
 		if l == nil {
-			return fault.New(fault.NoLeader, "cluster %s has no leader, so no node can resign", c.cfg.Cluster)
+			return fault.New(fault.NoLeader, "cluster %s has no leader, so no node can resign", c.status().Cluster)
 		}
 		if l.Expired {
 			return fault.New(fault.NoLeader, "the lease of %s has expired, so no node can resign", l.Node)
@@ -136,16 +136,22 @@ func (a *app) resign(ctx context.Context, r resignation) error {
 			return fmt.Errorf("generate an ID: %w", err)
 		}
 		wait := a.timeout
+		t, err := a.timing(c)
+		if err != nil {
+			return err
+		}
 		if !r.timeoutGiven {
-			t := c.cfg.Timing()
 			wait = max(wait, t.Late()+t.LeaderStopTimeout+t.QueryTimeout)
 		}
 		ctx, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
-		if r.to != "" {
-			return a.handOver(ctx, c, r)
+		switch {
+		case c.node != nil:
+			return a.resignNode(ctx, c, r, l)
+		case r.to != "":
+			return a.handOver(ctx, c, r, l)
 		}
-		return a.submit(ctx, c, storage.Command{
+		return a.submit(ctx, c, l, storage.Command{
 			ID: id.String(), Kind: daemon.CommandResign, Actor: cmp.Or(r.actor, actor()),
 			Reason: r.reason, Term: l.Term, Cooldown: r.cooldown,
 		})
@@ -160,7 +166,7 @@ func (a *app) releaseCommand() *cobra.Command {
 		func(c *cluster, dryRun bool) error {
 			switch {
 			case c.status().Leader == nil:
-				return fault.New(fault.NoLeader, "cluster %s has no leader, so no brake holds", c.cfg.Cluster)
+				return fault.New(fault.NoLeader, "cluster %s has no leader, so no brake holds", c.status().Cluster)
 			case dryRun:
 				return nil
 			}
@@ -175,7 +181,7 @@ const submitEvery = 100 * time.Millisecond
 
 // submit submits the command until it is done. Submitting is idempotent, so each repetition also queries
 // the command, and finds out what happened if an answer was lost.
-func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error {
+func (a *app) submit(ctx context.Context, c *cluster, l *view.Leader, cmd storage.Command) error {
 	tick := time.NewTicker(submitEvery)
 	defer tick.Stop()
 	unknown := errors.New("the store did not answer in time") // why the outcome is unknown; nil: it waits in the store
@@ -183,7 +189,7 @@ func (a *app) submit(ctx context.Context, c *cluster, cmd storage.Command) error
 		done, err := c.store.Submit(ctx, cmd)
 		switch {
 		case err == nil && !done.DoneAt.IsZero():
-			return a.printSubmitted(c, *done)
+			return a.printSubmitted(l, *done)
 		case err == nil:
 			unknown = nil
 		case ctx.Err() != nil: // the call was cut off, so nothing new is known
@@ -210,19 +216,23 @@ func refused(err error) bool {
 	return code != fault.Unreachable && code != fault.Locked
 }
 
-func (a *app) printSubmitted(c *cluster, done storage.Command) error {
+func (a *app) printSubmitted(l *view.Leader, done storage.Command) error {
 	if strings.HasPrefix(done.Result, "conflict") {
-		return fault.New(fault.NotLeader, "%s is no longer the leader: its term %d has ended", c.snap.Term.Leader.Name, c.snap.Term.Ordinal).
-			Because("nothing was written. The command was refused by its term check, not lost.")
+		return notLeader(l)
 	}
 	return a.print(data{
-		whole: resigned{c.snap.Term.Leader.Name, done.Term, c.snap.Term.Ordinal, done.ID, done.Result, view.Time{Time: done.DoneAt}},
+		whole: resigned{l.Node, done.Term, l.TermOrdinal, done.ID, done.Result, view.Time{Time: done.DoneAt}},
 		names: []string{done.ID},
 		table: func(w io.Writer, _ bool) error {
-			_, err := fmt.Fprintf(w, "%s resigned term %d after %s\n", view.Line(c.snap.Term.Leader.Name), c.snap.Term.Ordinal, view.Exact(max(done.DoneAt.Sub(done.CreatedAt), 0)))
+			_, err := fmt.Fprintf(w, "%s resigned term %d after %s\n", view.Line(l.Node), l.TermOrdinal, view.Exact(max(done.DoneAt.Sub(done.CreatedAt), 0)))
 			return err
 		},
 	})
+}
+
+func notLeader(l *view.Leader) error {
+	return fault.New(fault.NotLeader, "%s is no longer the leader: its term %d has ended", l.Node, l.TermOrdinal).
+		Because("nothing was written. The command was refused by its term check, not lost.")
 }
 
 type resigned struct {

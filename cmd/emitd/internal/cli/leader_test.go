@@ -13,6 +13,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -82,7 +83,7 @@ func TestSubmit(t *testing.T) {
 				a := &app{Streams: Streams{Out: &out}, output: "name"}
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
-				err := a.submit(ctx, &cluster{store: &backend.Store{Store: store}, snap: &daemon.Snapshot{}}, storage.Command{ID: "c1"})
+				err := a.submit(ctx, &cluster{store: &backend.Store{Store: store}, snap: &daemon.Snapshot{}}, &view.Leader{}, storage.Command{ID: "c1"})
 				if tt.code == "" && (err != nil || out.String() != "c1\n") {
 					t.Errorf("error %v, it said %q", err, out.String())
 				}

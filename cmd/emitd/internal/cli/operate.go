@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +16,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/node"
 )
 
@@ -25,6 +27,7 @@ type order struct {
 	to            string
 	term          int64
 	generation    int64
+	cooldown      time.Duration
 	dryRun, wait  bool
 	timeoutGiven  bool // --timeout was given
 }
@@ -60,7 +63,7 @@ func (a *app) operateCommand(kind daemon.CommandKind, short, long string) *cobra
 		fl.Int64Var(&o.generation, "generation", 0, "refuse unless the unit has this generation")
 	}
 	a.complete(cmd, names)
-	return a.outputFlag(cmd)
+	return a.addrFlags(a.outputFlag(cmd))
 }
 
 // flags adds the flags that all of these commands have.
@@ -93,12 +96,12 @@ func (a *app) clusterWideCommand(kind daemon.CommandKind, short, long string, pe
 				if err := permit(c, o.dryRun); err != nil {
 					return err
 				}
-				return a.carryOut(cmd.Context(), c, o, daemon.CommandArgs{}, "cluster "+c.cfg.Cluster)
+				return a.carryOut(cmd.Context(), c, o, daemon.CommandArgs{}, "cluster "+c.status().Cluster)
 			})
 		},
 	}
 	o.flags(cmd.Flags())
-	return a.outputFlag(cmd)
+	return a.addrFlags(a.outputFlag(cmd))
 }
 
 func (a *app) rebalanceCommand() *cobra.Command {
@@ -111,7 +114,7 @@ func (a *app) rebalanceCommand() *cobra.Command {
 
 func (a *app) operate(ctx context.Context, o order, subject string) error {
 	return a.withCluster(ctx, true, func(_ context.Context, c *cluster) error {
-		args, err := o.arguments(c, subject)
+		args, err := o.arguments(c.status(), subject)
 		if err != nil {
 			return err
 		}
@@ -121,8 +124,15 @@ func (a *app) operate(ctx context.Context, o order, subject string) error {
 
 // carryOut shows what a command would move, or gives it to the cluster and waits for the answer.
 func (a *app) carryOut(ctx context.Context, c *cluster, o order, args daemon.CommandArgs, subject string) error {
-	ctx, cancel := a.withTimeout(ctx, c, o)
+	timing, err := a.timing(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.withTimeout(ctx, timing, o)
 	defer cancel()
+	if c.node != nil {
+		return a.orderNode(ctx, c, o, args, subject)
+	}
 	op := &operator.Client{Store: c.store, Actor: cmp.Or(o.actor, actor())}
 	command := daemon.Command{Kind: o.kind, Reason: o.reason, Term: o.term, Args: args.Encode()}
 	if o.dryRun {
@@ -137,9 +147,7 @@ func (a *app) carryOut(ctx context.Context, c *cluster, o order, args daemon.Com
 		return commandFault(err)
 	}
 	if o.wait {
-		err := op.Drained(ctx, done, func(held, starting int) {
-			a.message("%s: %d left, %d starting elsewhere", view.Line(subject), held, starting)
-		})
+		err := op.Drained(ctx, done, func(held, starting int) { a.drainProgress(subject, held, starting) })
 		if err != nil {
 			return commandFault(err)
 		}
@@ -148,10 +156,14 @@ func (a *app) carryOut(ctx context.Context, c *cluster, o order, args daemon.Com
 	return a.printCommand(done, subject)
 }
 
+func (a *app) drainProgress(subject string, held, starting int) {
+	a.message("%s: %d left, %d starting elsewhere", view.Line(subject), held, starting)
+}
+
 // withTimeout bounds a command: by --timeout, or by what a change of the leader and a hand-over may take.
-func (a *app) withTimeout(ctx context.Context, c *cluster, o order) (context.Context, context.CancelFunc) {
+func (a *app) withTimeout(ctx context.Context, t lease.Timing, o order) (context.Context, context.CancelFunc) {
 	wait := a.timeout
-	if t := c.cfg.Timing(); !o.timeoutGiven {
+	if !o.timeoutGiven {
 		wait = max(wait, t.Late()+t.LeaseDuration+t.ForceAfter(t.DrainTimeout)+t.AcknowledgeTimeout)
 		if o.wait {
 			wait *= 2
@@ -161,13 +173,13 @@ func (a *app) withTimeout(ctx context.Context, c *cluster, o order) (context.Con
 }
 
 // arguments finds what the command is about. Unknown names are refused before anything is stored.
-func (o order) arguments(c *cluster, subject string) (daemon.CommandArgs, error) {
+func (o order) arguments(s view.Status, subject string) (daemon.CommandArgs, error) {
 	args := daemon.CommandArgs{To: o.to, Generation: o.generation}
 	if (o.kind == daemon.CommandMove || o.kind == daemon.CommandPin) && o.to == "" {
 		return args, fault.New(fault.Usage, "--to is missing: the name of the node").Hint("list them: emitd node ls")
 	}
 	known := func(name string) error {
-		for _, m := range c.snap.Nodes {
+		for _, m := range s.Nodes {
 			if m.Name == name {
 				return nil
 			}
@@ -183,7 +195,6 @@ func (o order) arguments(c *cluster, subject string) (daemon.CommandArgs, error)
 		args.Node = subject
 		return args, known(subject)
 	}
-	s := c.status()
 	units := find(s.Daemons, subject)
 	if len(units) == 0 {
 		return args, noDaemon(s, subject)
@@ -238,18 +249,18 @@ func (a *app) printMoves(moves []operator.Move) error {
 }
 
 // handOver asks the leader to hand the term over to a node.
-func (a *app) handOver(ctx context.Context, c *cluster, r resignation) error {
+func (a *app) handOver(ctx context.Context, c *cluster, r resignation, l *view.Leader) error {
 	known := slices.ContainsFunc(c.snap.Nodes, func(m node.Member) bool { return m.Name == r.to })
 	if !known {
 		return fault.New(fault.NoNode, "there is no node %q", r.to)
 	}
 	op := &operator.Client{Store: c.store, Actor: cmp.Or(r.actor, actor())}
 	done, err := op.Do(ctx, daemon.Command{
-		Kind: daemon.CommandResign, Reason: r.reason, Term: c.snap.Term.Number, Cooldown: r.cooldown,
+		Kind: daemon.CommandResign, Reason: r.reason, Term: l.Term, Cooldown: r.cooldown,
 		Args: daemon.CommandArgs{To: r.to}.Encode(),
 	})
 	if err != nil {
 		return commandFault(err)
 	}
-	return a.printCommand(done, c.snap.Term.Leader.Name)
+	return a.printCommand(done, l.Node)
 }

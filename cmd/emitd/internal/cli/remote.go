@@ -30,7 +30,7 @@ type nodeFlags struct {
 	tls            bool
 }
 
-// addrFlags adds the flags of a read that a node can answer.
+// addrFlags adds the flags of a command that a node can carry out.
 func (a *app) addrFlags(cmd *cobra.Command) *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringVar(&a.node.address, "addr", "", "ask the node at this host:port or URL instead of the store")
@@ -110,6 +110,11 @@ func (r *remote) get(ctx context.Context, path string, query url.Values, to any)
 	if err != nil {
 		return fault.New(fault.Usage, "--addr: %w", err)
 	}
+	return r.do(req, to)
+}
+
+// do makes a call and decodes what the node answers.
+func (r *remote) do(req *http.Request, to any) error {
 	if r.token != "" {
 		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
@@ -120,7 +125,7 @@ func (r *remote) get(ctx context.Context, path string, query url.Values, to any)
 	defer resp.Body.Close()
 	body := io.LimitReader(resp.Body, longestAnswer)
 	switch kind := resp.Header.Get("Content-Type"); {
-	case resp.StatusCode == http.StatusOK && kind == "application/json":
+	case (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusAccepted) && kind == "application/json":
 		if err := json.NewDecoder(body).Decode(to); err != nil {
 			return fault.New(fault.NodeUnreachable, "the answer of the node at %s breaks off or cannot be read: %w", r.base, err)
 		}
@@ -131,7 +136,7 @@ func (r *remote) get(ctx context.Context, path string, query url.Values, to any)
 			return &fault.Fault{Code: p.Code, What: p.Detail, Why: p.Why, Do: p.Hint}
 		}
 	}
-	return fault.New(fault.NodeUnreachable, "%s answers %d: the address may not belong to an emitd with this API", target, resp.StatusCode)
+	return fault.New(fault.NodeUnreachable, "%s answers %d: the address may not belong to an emitd with this API", req.URL, resp.StatusCode)
 }
 
 // unwrapURL leaves out the address, which the message has already.

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
+)
+
+// cannedNode is a node that answers commands as the test says, the last answer for ever.
+type cannedNode struct {
+	answers []canned
+	keys    map[string]int // how often each Idempotency-Key was sent
+}
+
+type canned struct {
+	status int // 0: err
+	body   string
+	err    error
+}
+
+func (w *cannedNode) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.keys[r.Header.Get("Idempotency-Key")]++
+	a := w.answers[0]
+	if len(w.answers) > 1 {
+		w.answers = w.answers[1:]
+	}
+	if a.status == 0 {
+		return nil, a.err
+	}
+	kind := "application/json"
+	if a.status >= 400 {
+		kind = fault.ProblemType
+	}
+	return &http.Response{StatusCode: a.status, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(a.body)), Request: r}, nil
+}
+
+// TestNodeIsAskedAgain: a command is given to a node until it is answered, always with the same key; what is certain is said
+// at once.
+func TestNodeIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	command := `"command": {"id": "c1", "kind": "node.cordon", "result": "cordoned", "created_at": "2026-01-01T00:00:00Z"}`
+	done := canned{status: 200, body: `{"done": true, ` + command + `, "moves": []}`}
+	waits := canned{status: 202, body: `{"done": false, ` + command + `, "moves": []}`}
+	broke := canned{err: errors.New("connection reset by peer")}
+	away := canned{status: 503, body: `{"code": "E5101", "detail": "store unreachable"}`}
+	unknown := canned{status: 503, body: `{"code": "E2106", "detail": "it is not known"}`}
+	refused := canned{status: 409, body: `{"code": "E2111", "detail": "refused: node-1 is cordoned already"}`}
+	noRoute := canned{err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
+	for name, tt := range map[string]struct {
+		answers []canned
+		code    fault.Code // "" means no fault
+		says    string
+		calls   int // at least
+	}{
+		"done at once":             {[]canned{done}, "", "", 1},
+		"done later":               {[]canned{waits, waits, done}, "", "", 3},
+		"the answer was lost":      {[]canned{broke, done}, "", "", 2},
+		"the store was away":       {[]canned{away, unknown, waits, done}, "", "", 4},
+		"refused":                  {[]canned{refused}, fault.CommandRefused, "cordoned already", 1},
+		"refused later":            {[]canned{waits, broke, refused}, fault.CommandRefused, "cordoned already", 3},
+		"nobody is there":          {[]canned{noRoute}, fault.NodeUnreachable, "connection refused", 1},
+		"it went away":             {[]canned{waits, noRoute}, fault.CommandUnknown, "connection refused", 20},
+		"never done":               {[]canned{waits}, fault.CommandWaits, "is stored, but not carried out yet", 20},
+		"never an answer":          {[]canned{broke}, fault.CommandUnknown, "connection reset", 20},
+		"something else is there":  {[]canned{{status: 404, body: "no"}}, fault.CommandUnknown, "404", 20},
+		"it has no such parameter": {[]canned{{status: 400, body: `{"code": "E1001", "detail": "unknown"}`}}, fault.Usage, "unknown", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := &cannedNode{answers: tt.answers, keys: map[string]int{}}
+				r := &remote{base: "http://node/api/v1", http: &http.Client{Transport: w}}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				answer, err := r.order(ctx, request{Kind: daemon.CommandCordon, Node: "node-1"})
+				switch f := (*fault.Fault)(nil); {
+				case tt.code == "" && (err != nil || answer.Command.Result != "cordoned"):
+					t.Errorf("%+v, %v", answer, err)
+				case tt.code != "" && (!errors.As(err, &f) || f.Code != tt.code || !strings.Contains(f.What, tt.says)):
+					t.Errorf("%v, want %s with %q", err, tt.code, tt.says)
+				}
+				for key, n := range w.keys {
+					if len(w.keys) != 1 || len(key) != 36 || n < tt.calls {
+						t.Errorf("the calls were %v, want one key and %d calls", w.keys, tt.calls)
+					}
+				}
+			})
+		})
+	}
+}
