@@ -74,7 +74,7 @@ type demoOrder struct {
 	Order    int       `json:"order"`
 	Customer string    `json:"customer"`
 	Amount   int       `json:"amount"`
-	Placed   time.Time `json:"placed"`
+	At       time.Time `json:"at"`
 }
 
 // newDemo starts to listen and adds the demo's subscriptions to the configuration.
@@ -153,7 +153,7 @@ func (d *demo) receiveSlowly(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the body is not an order", http.StatusBadRequest)
 		return
 	}
-	if !d.hurries(time.Since(o.Placed)) {
+	if !d.hurries(time.Since(o.At)) {
 		select {
 		case <-time.After(demoSlowness):
 		case <-r.Context().Done():
@@ -222,7 +222,7 @@ func (d *demo) publish(ctx context.Context, r *host.Running) {
 		case <-ctx.Done():
 			return
 		}
-		o := demoOrder{Order: n, Customer: fmt.Sprintf("customer-%d", n%7), Amount: 10 + n%90, Placed: time.Now()}
+		o := demoOrder{Order: n, Customer: fmt.Sprintf("customer-%d", n%7), Amount: 10 + n%90, At: time.Now()}
 		if n%demoNothing == demoNothing/10 {
 			o.Amount = 0
 		}
