@@ -168,8 +168,8 @@ func (v *viewer) aboutUnits(s Status, add notify) {
 		rest = rest[n:]
 		v.addUnassigned(group, add)
 		v.crashing(group, add)
-		for _, u := range group {
-			v.overdue(u, add)
+		for i := range group {
+			v.overdue(&group[i], add)
 		}
 	}
 }
@@ -178,9 +178,9 @@ func (v *viewer) aboutUnits(s Status, add notify) {
 // of the one that has waited longest.
 func (v *viewer) addUnassigned(group []Unit, add notify) {
 	var free []Unit
-	for _, u := range group {
-		if u.State == daemon.Unassigned {
-			free = append(free, u)
+	for i := range group {
+		if group[i].State == daemon.Unassigned {
+			free = append(free, group[i])
 		}
 	}
 	if len(free) == 0 {
@@ -208,7 +208,7 @@ func (v *viewer) addUnassigned(group []Unit, add notify) {
 }
 
 // overdue adds a notice about a unit that has been in a state for too long, or whose state is unknown.
-func (v *viewer) overdue(u Unit, add notify) {
+func (v *viewer) overdue(u *Unit, add notify) {
 	explain := "emitd daemon explain " + u.Unit.String()
 	age := v.age(u.Since.Time)
 	switch {
@@ -233,9 +233,9 @@ func (u Unit) crashes() string {
 // them.
 func (v *viewer) crashing(group []Unit, add notify) {
 	var loops []Unit
-	for _, u := range group {
-		if u.State == Crashing {
-			loops = append(loops, u)
+	for i := range group {
+		if group[i].State == Crashing {
+			loops = append(loops, group[i])
 		}
 	}
 	if len(loops) == 0 {

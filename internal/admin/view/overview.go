@@ -36,9 +36,9 @@ func (s Status) Overview() Overview {
 	for _, n := range s.Nodes {
 		out.Nodes[n.State]++
 	}
-	for i, u := range s.Daemons {
-		out.Units[u.State]++
-		if i == 0 || u.Daemon != s.Daemons[i-1].Daemon {
+	for i := range s.Daemons { // units are large, so they are not copied
+		out.Units[s.Daemons[i].State]++
+		if i == 0 || s.Daemons[i].Daemon != s.Daemons[i-1].Daemon {
 			out.Daemons++
 		}
 	}
@@ -60,7 +60,8 @@ type Daemon struct {
 func (s Status) ByDaemon() []Daemon {
 	out := []Daemon{}
 	var nodes map[node.ID]bool
-	for _, u := range s.Daemons { // sorted
+	for i := range s.Daemons { // sorted
+		u := &s.Daemons[i]
 		if len(out) == 0 || out[len(out)-1].ID != u.Daemon {
 			nodes = map[node.ID]bool{}
 			out = append(out, Daemon{ID: u.Daemon, States: map[daemon.State]int{}, Orders: s.ofDaemon(u.Daemon)})

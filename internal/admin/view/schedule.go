@@ -56,13 +56,17 @@ func (s *Status) AddSchedules(states []daemon.UnitState, err error) {
 		of[state.Unit] = scheduleOf(state)
 	}
 	for i := range s.Daemons {
+		if len(of) == 0 {
+			break
+		}
 		s.Daemons[i].Schedule = of[s.Daemons[i].Unit]
 	}
 	s.addNotices(func(add notify) {
 		if err != nil {
 			add(warning, "daemons", "", "the schedules of periodic daemons are not known: %v", err)
 		}
-		for _, u := range s.Daemons {
+		for i := range s.Daemons {
+			u := &s.Daemons[i]
 			if p := u.Schedule; p != nil && p.givenUp() {
 				add(warning, u.Unit.String(), "emitd daemon explain "+u.Unit.String(), "%s failed for the due time %s, %s: %s",
 					u.Unit, stamp(p.Last.Due.Time), times(p.Last.Attempt), firstLine(p.Last.Error))

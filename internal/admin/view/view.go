@@ -119,8 +119,8 @@ type Unit struct {
 	// Schedule is that of a periodic daemon; null if it has none, or has not run yet.
 	Schedule *Schedule `json:"schedule"`
 
-	record  daemon.Record
-	nowhere bool // no node can take it
+	record  *daemon.Record // in the snapshot
+	nowhere bool           // no node can take it
 }
 
 // Crashing is the state shown for a unit if [daemon.Record.Crashing] reports true.
@@ -307,7 +307,7 @@ type holding struct {
 func (v *viewer) held(units []Unit) map[node.Incarnation]holding {
 	out := map[node.Incarnation]holding{}
 	for i := range units {
-		r := &units[i].record
+		r := units[i].record
 		if by := r.Holder.Incarnation; r.HeldBy(by) {
 			h := out[by]
 			out[by] = holding{h.units + 1, h.load + float64(v.weight(r.Unit.Daemon))}
@@ -323,11 +323,9 @@ func (v *viewer) weight(id daemon.ID) int {
 
 // units lists the units with a row and those that are only declared.
 func (v *viewer) units(leader *Leader) []Unit {
-	out := []Unit{}
+	out := make([]Unit, 0, len(v.Units)) // a unit is large, so the list does not grow in steps
 	why := v.whyFree(leader)
-	listed := map[daemon.Unit]bool{}
-	add := func(rec daemon.Record) {
-		listed[rec.Unit] = true
+	add := func(rec *daemon.Record) {
 		if rec.Retired && rec.State.IsFree() && !v.All {
 			return
 		}
@@ -356,16 +354,34 @@ func (v *viewer) units(leader *Leader) []Unit {
 		}
 		out = append(out, u)
 	}
-	for _, rec := range v.Units {
-		add(rec)
+	for i := range v.Units {
+		add(&v.Units[i])
 	}
+	v.addDeclared(add)
+	byUnit := func(a, b Unit) int { return a.Unit.Compare(b.Unit) }
+	if !slices.IsSortedFunc(out, byUnit) {
+		slices.SortFunc(out, byUnit)
+	}
+	return out
+}
+
+// addDeclared adds the units that the plan declares and that have no row yet.
+func (v *viewer) addDeclared(add func(*daemon.Record)) {
+	var rows map[daemon.Unit]bool
 	for _, d := range v.plan.Decisions {
-		if d.Generation == 0 && d.State == "" && !listed[d.Unit] {
-			add(daemon.Record{Unit: d.Unit, State: daemon.Unassigned, Reason: "declared, no row yet"})
+		if d.Generation != 0 || d.State != "" {
+			continue
+		}
+		if rows == nil {
+			rows = make(map[daemon.Unit]bool, len(v.Units))
+			for i := range v.Units {
+				rows[v.Units[i].Unit] = true
+			}
+		}
+		if !rows[d.Unit] {
+			add(&daemon.Record{Unit: d.Unit, State: daemon.Unassigned, Reason: "declared, no row yet"})
 		}
 	}
-	slices.SortFunc(out, func(a, b Unit) int { return a.Unit.Compare(b.Unit) })
-	return out
 }
 
 type whyFree struct {
