@@ -17,6 +17,7 @@ import (
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/coordinator/lease"
+	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -44,6 +45,13 @@ type Config struct {
 	// Actor returns who makes a call, for the history of the cluster. It should return what the program's own
 	// authentication has found out. If it is nil or returns "", the call itself says who makes it.
 	Actor func(*http.Request) string
+	// Authorize decides whether a call is allowed, before anything else is done with it. Its error refuses the call, and
+	// its text is what the caller is told: 401 if it is a queue.Error with the tag queue.Unauthorized, otherwise 403.
+	// It should return soon: it is called for each queue of a list, and may be called more than once. If it is nil, every
+	// call is allowed.
+	Authorize func(r *http.Request, need Access) error
+	// Sessions lets people sign in with a token in a browser. If it is nil, the program has its own login.
+	Sessions Sessions
 	// Explain may replace an error of the store before it is shown and logged, for example to leave out what a caller must
 	// not see.
 	Explain func(error) error
@@ -53,7 +61,7 @@ type Config struct {
 
 // API serves the state of a cluster, its history and operators' commands under /api/v1. It is an [http.Handler] for any
 // mux; use [http.StripPrefix] to have it below a prefix. It authenticates nobody: put your own authentication in front
-// of it. Calls with the method GET change nothing; all others do. A call that changes something is refused if it comes
+// of it, and let Config.Authorize decide what each caller may do. Calls with the method GET change nothing; all others do. A call that changes something is refused if it comes
 // from a page of another origin.
 //
 // The package comment has more. docs/reference/admin-api.md lists the calls, and /api/v1/openapi.json describes them.
@@ -106,7 +114,14 @@ func (a *API) route() {
 	for _, o := range operations() {
 		methods[o.path] = append(methods[o.path], o.method)
 		a.mux.HandleFunc(o.method+" "+root+o.path, func(w http.ResponseWriter, r *http.Request) {
-			if err := o.serve(a, w, r); err != nil {
+			var err error
+			if !o.open {
+				err = a.authorize(r, o.needs(r))
+			}
+			if err == nil {
+				err = o.serve(a, w, r)
+			}
+			if err != nil {
 				a.refuse(w, r, err)
 			}
 		})
@@ -153,7 +168,7 @@ func (a *API) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 
 // operations lists the calls of the API, sorted by path.
 func operations() []operation {
-	all := slices.Concat(clusterOperations(), historyOperations(), commandOperations(), queueOperations(), outboxOperations(), settingsOperations(), []operation{streamOperation(), documentOperation()})
+	all := slices.Concat(clusterOperations(), historyOperations(), commandOperations(), queueOperations(), outboxOperations(), settingsOperations(), sessionOperations(), []operation{streamOperation(), documentOperation()})
 	slices.SortFunc(all, func(a, b operation) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method)) })
 	return all
 }
@@ -189,12 +204,17 @@ func (a *API) problemOf(err error) fault.Problem {
 	if r := (*refusal)(nil); errors.As(err, &r) {
 		return r.Problem(r.status)
 	}
+	if queue.TagOf(err) == queue.Unauthorized {
+		return a.fault(err).Problem(http.StatusUnauthorized)
+	}
 	return a.fault(err).Problem(0)
 }
 
 // refuse answers a call that failed.
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil {
+	if ended := revoked(r.Context()); ended != nil {
+		err = ended
+	} else if r.Context().Err() != nil {
 		return // the caller has gone
 	}
 	p := a.problemOf(err)

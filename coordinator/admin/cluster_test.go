@@ -119,7 +119,7 @@ func TestEveryCall(t *testing.T) {
 		q := &declaredQueues{Queue: queuetest.New(), names: []string{"mail", "reports"}}
 		deadJobs(t, q.Queue, 2, 2)
 		a := api(t, store, func(c *Config) {
-			c.Queues = q
+			c.Queues, c.Sessions = q, signIns{}
 			c.Outbox = func() (*Outbox, error) { return &Outbox{Kind: "sqlite", Operator: newLetters()}, nil }
 			c.Settings = func() []Setting {
 				return []Setting{{Key: "listen", Value: ":7070", Origin: "default", Overrides: []string{"env EMITD_LISTEN: :8080"}, Note: "x"}}
@@ -144,6 +144,10 @@ func TestEveryCall(t *testing.T) {
 				request(t, "POST", root+"/outbox/billing/actions", `{"action": "retry", "all": true, "dry_run": true}`),
 				request(t, "POST", root+"/outbox/billing/actions", `{"action": "replay", "replay": {"after": 7}}`),
 			},
+			"signIn": {
+				request(t, "POST", root+"/session", `{"token": "good"}`), request(t, "POST", root+"/session", `{"token": "bad"}`),
+			},
+			"signOut": {request(t, "DELETE", root+"/session", "")},
 		}
 		for name, paths := range map[string][]string{
 			"getOverview":  {"/overview"},
@@ -167,6 +171,7 @@ func TestEveryCall(t *testing.T) {
 			"listMessages": {"/outbox/billing/messages", "/outbox/billing/messages?kind=held&limit=1"},
 			"getMessage":   {"/outbox/billing/messages/1", "/outbox/billing/messages/2"},
 			"listSettings": {"/settings"},
+			"getSession":   {"/session", "/session?queue=mail", "/session?queue=mail&subscription=billing"},
 		} {
 			for _, path := range paths {
 				examples[name] = append(examples[name], request(t, "GET", root+path, ""))

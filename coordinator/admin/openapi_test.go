@@ -74,10 +74,13 @@ func (g *generator) document(t *testing.T) []byte {
 			"title": "emitd admin API", "version": "1",
 			"description": "The state of a cluster, its history, and operators' commands. Every node serves it all. See docs/reference/admin-api.md.",
 		},
-		"servers":    []any{map[string]any{"url": "../v1", "description": "where this document is"}},
-		"security":   []any{map[string]any{}, map[string]any{"token": []any{}}},
-		"paths":      paths,
-		"components": map[string]any{"schemas": g.schemas, "securitySchemes": map[string]any{"token": map[string]any{"type": "http", "scheme": "bearer"}}},
+		"servers":  []any{map[string]any{"url": "../v1", "description": "where this document is"}},
+		"security": []any{map[string]any{}, map[string]any{"token": []any{}}, map[string]any{"session": []any{}}},
+		"paths":    paths,
+		"components": map[string]any{"schemas": g.schemas, "securitySchemes": map[string]any{
+			"token":   map[string]any{"type": "http", "scheme": "bearer"},
+			"session": map[string]any{"type": "apiKey", "in": "cookie", "name": "emitd_session", "description": "set by POST /session; over TLS its name is __Host-emitd_session"},
+		}},
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

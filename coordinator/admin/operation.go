@@ -25,6 +25,22 @@ type operation struct {
 	in, out      reflect.Type            // of structs; out is nil for an answer that is not made of a type
 	messages     map[string]reflect.Type // of an answer that is a stream
 	serve        func(*API, http.ResponseWriter, *http.Request) error
+	open         bool // needs no role, or decides by itself
+}
+
+// authorizing makes an operation decide by itself what its caller may see.
+func (o operation) authorizing() operation {
+	o.open = true
+	return o
+}
+
+// needs returns what a call needs. Calls that only read need the role read.
+func (o operation) needs(r *http.Request) Access {
+	need := Access{Role: RoleOperate, Queue: r.PathValue("queue"), Subscription: r.PathValue("subscription")}
+	if o.method == http.MethodGet {
+		need.Role = RoleRead
+	}
+	return need
 }
 
 // statusCoder is an answer whose status is not always 200.
@@ -48,6 +64,9 @@ func call[In, Out any](name, method, path, summary string, f func(*API, context.
 				return err
 			}
 			status := http.StatusOK
+			if c, ok := any(out).(interface{ setCookie() *http.Cookie }); ok {
+				http.SetCookie(w, c.setCookie())
+			}
 			if s, ok := any(out).(statusCoder); ok {
 				status = s.statusCode()
 			}

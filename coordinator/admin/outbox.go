@@ -16,7 +16,7 @@ import (
 // outboxOperations lists the calls about the outbox.
 func outboxOperations() []operation {
 	return []operation{
-		get("getOutbox", "/outbox", "The outbox: its subscriptions, and their totals", (*API).outbox),
+		get("getOutbox", "/outbox", "The outbox: its subscriptions that the caller may read, and their totals", (*API).outbox).authorizing(),
 		get("getSubscription", "/outbox/{subscription}", "One subscription of the outbox", (*API).subscription),
 		get("listMessages", "/outbox/{subscription}/messages", "The messages of a subscription that are parked, held or dead, in log order", (*API).messages),
 		get("getMessage", "/outbox/{subscription}/messages/{seq}", "One of these messages, with its payload", (*API).message),
@@ -59,16 +59,29 @@ func (a *API) readOutbox(ctx context.Context) (*view.Outbox, error) {
 // partTimeout is how long the status of a cluster waits for its outbox, and for its queues.
 const partTimeout = time.Second
 
-type outboxIn struct{}
+type outboxIn struct{ fromRequest }
 
 // outboxAnswer is the outbox.
 type outboxAnswer struct {
 	Outbox *view.Outbox `json:"outbox"` // null if there is none
 }
 
-func (a *API) outbox(ctx context.Context, _ *outboxIn) (*outboxAnswer, error) {
+func (a *API) outbox(ctx context.Context, in *outboxIn) (*outboxAnswer, error) {
 	box, err := a.outboxReads.get(ctx)
-	return &outboxAnswer{box}, err
+	if err != nil {
+		return nil, err
+	}
+	if box == nil {
+		box = &view.Outbox{}
+	}
+	readable, err := selected(a, in.r, box.Subscriptions, func(s *view.OutboxStats) Access { return Access{Role: RoleRead, Subscription: s.Subscription} })
+	switch {
+	case err != nil:
+		return nil, err
+	case a.cfg.Outbox == nil:
+		return &outboxAnswer{}, nil
+	}
+	return &outboxAnswer{box.With(readable)}, nil
 }
 
 type subscriptionIn struct {

@@ -17,7 +17,7 @@ import (
 // queueOperations lists the calls about queues and jobs.
 func queueOperations() []operation {
 	return []operation{
-		get("listQueues", "/queues", "The queues with their counts, by name", (*API).queues),
+		get("listQueues", "/queues", "The queues that the caller may read, with their counts, by name", (*API).queues).authorizing(),
 		get("getQueue", "/queues/{queue}", "One queue: its settings and counts", (*API).queue),
 		get("listJobs", "/queues/{queue}/jobs", "The jobs of a queue, the oldest first", (*API).jobs),
 		get("getJob", "/queues/{queue}/jobs/{job}", "One job, with its payload", (*API).job),
@@ -80,16 +80,29 @@ func (a *API) queueStats(ctx context.Context, name string) view.QueueStats {
 	}
 }
 
-type queuesIn struct{}
+type queuesIn struct{ fromRequest }
 
 // queuesAnswer is the queues.
 type queuesAnswer struct {
 	Queues *view.Queues `json:"queues"` // null if this server shows no queues
 }
 
-func (a *API) queues(ctx context.Context, _ *queuesIn) (*queuesAnswer, error) {
+func (a *API) queues(ctx context.Context, in *queuesIn) (*queuesAnswer, error) {
 	all, err := a.queueReads.get(ctx)
-	return &queuesAnswer{all}, err
+	if err != nil {
+		return nil, err
+	}
+	if all == nil {
+		all = &view.Queues{}
+	}
+	readable, err := selected(a, in.r, all.Queues, func(q *view.QueueStats) Access { return Access{Role: RoleRead, Queue: q.Queue} })
+	switch {
+	case err != nil:
+		return nil, err
+	case a.cfg.Queues == nil:
+		return &queuesAnswer{}, nil
+	}
+	return &queuesAnswer{&view.Queues{Queues: append([]view.QueueStats{}, readable...), Problem: all.Problem}}, nil
 }
 
 type queueIn struct {

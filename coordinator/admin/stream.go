@@ -25,6 +25,7 @@ func streamOperation() operation {
 		messages: map[string]reflect.Type{
 			beginMessage: reflect.TypeFor[streamBegin](), eventMessage: reflect.TypeFor[view.Event](), overviewMessage: reflect.TypeFor[view.Overview](),
 			resyncMessage: reflect.TypeFor[streamResync](), storeMessage: reflect.TypeFor[streamStore](),
+			endMessage: reflect.TypeFor[streamEnd](),
 		},
 		serve: func(a *API, w http.ResponseWriter, r *http.Request) error {
 			in := new(streamIn)
@@ -65,6 +66,7 @@ const (
 	overviewMessage = "overview" // view.Overview
 	resyncMessage   = "resync"   // streamResync: events are missing, read the state anew
 	storeMessage    = "store"    // streamStore: the store does not answer, or answers again
+	endMessage      = "end"      // streamEnd, last: the stream ends, and a new one would be refused
 )
 
 // streamBegin says where a stream begins: after which event.
@@ -82,6 +84,11 @@ type streamResync struct {
 type streamStore struct {
 	Answers bool           `json:"answers"`
 	Problem *fault.Problem `json:"problem"` // why it does not; null if it does
+}
+
+// streamEnd says why a stream ends that would otherwise go on.
+type streamEnd struct {
+	Problem fault.Problem `json:"problem"`
 }
 
 // Timings of a stream.
@@ -173,9 +180,21 @@ func (s *stream) run(ctx context.Context, p *poller) error {
 				return err
 			}
 		case <-ctx.Done():
-			return ctx.Err()
+			return s.end(ctx)
 		}
 	}
+}
+
+// end tells the listener that its right has ended, if that is why the stream ends.
+func (s *stream) end(ctx context.Context) error {
+	ended := revoked(ctx)
+	if ended == nil {
+		return ctx.Err()
+	}
+	if err := s.send(endMessage, streamEnd{s.api.problemOf(ended)}); err != nil {
+		return err
+	}
+	return s.flush()
 }
 
 // show sends what is new, and reports whether there is more to show at once.

@@ -28,7 +28,7 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        41,
-	allNames:           1082,
+	allNames:           1089,
 	"daemon":           151,
 	"outbox":           68,
 	"outbox/postgres":  44,

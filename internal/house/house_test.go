@@ -94,7 +94,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 }
 
 // pure packages take values and now, and return values.
-var pure = []string{"node", "internal/coordinator/lease", "internal/coordinator/plan", "internal/coordinator/member", "queue/internal/ledger", "queue/internal/journal/owner", "internal/schedule"}
+var pure = []string{"node", "internal/coordinator/lease", "internal/coordinator/plan", "internal/coordinator/member", "queue/internal/ledger", "queue/internal/journal/owner", "internal/schedule", "internal/access"}
 
 // impure imports bring a clock, I/O, concurrency or a log.
 var impure = []string{"context", "database/sql", "io", "log", "log/slog", "net", "net/http", "os", "sync", "sync/atomic", "testing"}

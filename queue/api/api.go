@@ -24,7 +24,7 @@
 //
 // Authentication and the rejection of unknown host names are not here. They belong to the listener
 // (the guard of cmd/emitd). It answers rejected requests with [Handler.Refuse] and lets a
-// [Preflight] through. This package refuses calls from web pages of other origins unless they are
+// [Preflight] through. What a caller may do is decided here, by Options.Authorize. This package refuses calls from web pages of other origins unless they are
 // configured, so that a web site cannot write to the emitd on its visitor's machine.
 //
 // gRPC needs HTTP/2, also without TLS: configure the server with [Protocols].
@@ -51,6 +51,11 @@ type Options struct {
 	// Origins are the origins whose pages may call from a browser, such as
 	// "https://queue.example.org". Empty: only the server's own. There is no wildcard.
 	Origins []string
+	// Authorize decides whether a call is allowed, before it has an effect: on every transport, for each
+	// message of a WebSocket too. An empty queue means all of them. The context is that of the HTTP call, so the
+	// listener's authentication can leave there who calls. An error refuses the call: a [queue.Error] as it is, any
+	// other with 403 and its text. Nil: every call is allowed.
+	Authorize func(ctx context.Context, right Right, queue string) error
 	// Healthy decides the answer of /healthz. Nil asks the queue "default" for its statistics;
 	// a broker that was replaced, or has no store, refuses them.
 	Healthy func(ctx context.Context) error
@@ -94,7 +99,8 @@ type ThrottleStats struct {
 
 // Handler serves the API. Create it with [New].
 type Handler struct {
-	svc           queue.Service
+	svc           queue.Service // asks Options.Authorize
+	direct        queue.Service // does not
 	opts          Options
 	mux           *http.ServeMux // the routes
 	all           *http.ServeMux // the routes, and notFound for everything else
@@ -116,7 +122,8 @@ func New(svc queue.Service, o Options) (*Handler, error) {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
-	h := &Handler{svc: timeLimited{svc: svc, limit: o.Timeout}, opts: o, mux: http.NewServeMux(), all: http.NewServeMux(), guard: http.NewCrossOriginProtection(), log: o.Logger}
+	h := &Handler{direct: timeLimited{svc: svc, limit: o.Timeout}, opts: o, mux: http.NewServeMux(), all: http.NewServeMux(), guard: http.NewCrossOriginProtection(), log: o.Logger}
+	h.svc = authorized{h.direct, h}
 	if h.log == nil {
 		h.log = slog.Default()
 	}

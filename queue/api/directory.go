@@ -14,7 +14,7 @@ func (h *Handler) directory() (Directory, error) {
 	if h.opts.Queues == nil {
 		return nil, queue.Refuse(refusal.Unsupported, "this server does not declare queues")
 	}
-	return h.opts.Queues, nil
+	return authorizedDirectory{h.opts.Queues, h}, nil
 }
 
 func (h *Handler) queues(c *call) error {
@@ -38,11 +38,13 @@ func (h *Handler) declared(c *call) error {
 	if err != nil {
 		return err
 	}
-	d, err := h.directory()
-	if err != nil {
+	if _, err := h.directory(); err != nil {
 		return err
 	}
-	list, err := d.List(c.r.Context())
+	if err := h.authorize(c.r.Context(), RightRead, name); err != nil {
+		return err
+	}
+	list, err := h.opts.Queues.List(c.r.Context())
 	if err != nil {
 		return err
 	}

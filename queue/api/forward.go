@@ -145,6 +145,12 @@ func withHop(ctx context.Context, r *http.Request) context.Context {
 	return context.WithValue(ctx, hopKey{}, v)
 }
 
+// WithAuthorization returns a context for calls of a [Forwarder] that do not come from a [Handler]. A call that is
+// passed on to another node carries this Authorization header, so that the node knows the caller.
+func WithAuthorization(ctx context.Context, header string) context.Context {
+	return context.WithValue(ctx, hopKey{}, forwardInfo{authorization: header})
+}
+
 // parseShards parses HeaderShards. It returns nil, which means all shards, for an invalid value: a
 // broker that serves only some then refuses.
 func parseShards(text string) []int {

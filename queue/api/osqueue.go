@@ -141,6 +141,9 @@ func (h *Handler) stateREST(c *call) error {
 }
 
 func (h *Handler) throttleREST(c *call) error {
+	if err := h.authorize(c.r.Context(), RightRead, ""); err != nil {
+		return err
+	}
 	var s ThrottleStats
 	if h.opts.ThrottleStats != nil {
 		s = h.opts.ThrottleStats()
@@ -153,7 +156,7 @@ func (h *Handler) healthREST(c *call) error {
 	check := h.opts.Healthy
 	if check == nil {
 		check = func(ctx context.Context) error {
-			_, err := h.svc.Stats(ctx, queue.DefaultQueue)
+			_, err := h.direct.Stats(ctx, queue.DefaultQueue) // probes have no token
 			return err
 		}
 	}

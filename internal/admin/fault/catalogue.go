@@ -43,6 +43,8 @@ const (
 	AccessFile   Code = "E1303"
 	Telemetry    Code = "E1304"
 	BadCall      Code = "E1401"
+	MissingRole  Code = "E1402"
+	NoToken      Code = "E1403"
 	Internal     Code = "E1900"
 
 	IDInUse         Code = "E2101"
@@ -204,6 +206,16 @@ var catalogue = []Entry{
 		"correct what the message names; all calls: docs/reference/admin-api.md",
 	},
 	{
+		MissingRole, ExitFailed, "the caller may not do this",
+		"The token, certificate or user is known, and its roles do not allow the call, or are limited to other queues and subscriptions. Nothing was done.",
+		"use a token with the role that the message names; emitd token ls lists what each may do",
+	},
+	{
+		NoToken, ExitNotFound, "there is no such token",
+		"The access file (api.tokens_file) has no token of this name. A token that stands in the file as it is sent has no name.",
+		"list the tokens: emitd token ls",
+	},
+	{
 		Internal, ExitFailed, "failed",
 		"An error occurred that has no code of its own.",
 		"see the message; if it does not help, report it with the output of emitd doctor and emitd version",
@@ -341,9 +353,9 @@ var catalogue = []Entry{
 		"correct the field that the message names",
 	},
 	{
-		NotAllowed, ExitFailed, "the node requires a bearer token",
-		"The nodes were started with api.tokens_file, and the call had no token or one that is not in that file.",
-		"name a file with a token: --token-file",
+		NotAllowed, ExitFailed, "the node does not know the caller",
+		"The nodes were started with api.tokens_file, and the call had no token, one that is not in that file, or one that has expired or was revoked.",
+		"name a file with a valid token: --token-file",
 	},
 	{
 		QueueDamaged, ExitFailed, "the stored data of the queue is damaged",

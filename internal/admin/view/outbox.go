@@ -85,10 +85,17 @@ func NoOutbox(problem string) *Outbox {
 
 // OutboxOf sums up the statistics of all subscriptions.
 func OutboxOf(kind string, all []outbox.Stats) *Outbox {
-	out := &Outbox{Kind: kind, Exact: true, Subscriptions: []OutboxStats{}}
+	out := &Outbox{Kind: kind}
 	for _, one := range all {
-		s := OutboxStatsOf(one)
-		out.Subscriptions = append(out.Subscriptions, s)
+		out.Subscriptions = append(out.Subscriptions, OutboxStatsOf(one))
+	}
+	return out.With(out.Subscriptions)
+}
+
+// With returns the outbox with these subscriptions and their totals.
+func (o Outbox) With(subscriptions []OutboxStats) *Outbox {
+	out := &Outbox{Kind: o.Kind, Problem: o.Problem, Exact: true, Subscriptions: append([]OutboxStats{}, subscriptions...)}
+	for _, s := range subscriptions {
 		out.Pending, out.Exact = out.Pending+s.Pending, out.Exact && s.Exact
 		out.Delayed = max(out.Delayed, s.Delayed) // the same messages for all
 		out.KeysWaiting, out.KeysHeld, out.Dead = out.KeysWaiting+s.KeysWaiting, out.KeysHeld+s.KeysHeld, out.Dead+s.Dead

@@ -152,10 +152,10 @@ func (q *queues) authenticate(to *client.Config) error {
 	return nil
 }
 
-// firstToken returns the first token of a file with one token per line.
+// firstToken returns the first token that a file has as it is sent: a file of tokens, or one with a token alone.
 func firstToken(text []byte) string {
 	for l := range strings.Lines(string(text)) {
-		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "#") {
+		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "#") && !strings.ContainsAny(l, " \t") {
 			return l
 		}
 	}

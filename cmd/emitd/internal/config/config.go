@@ -191,7 +191,9 @@ type Sink struct {
 
 // API secures the listener.
 type API struct {
-	TokensFile string   `key:"tokens_file" help:"file with one bearer token per line; if set, every path except the health endpoints requires one"`
+	TokensFile string   `key:"tokens_file" help:"file that says who may call and do what: tokens, names of client certificates and users, with their roles (emitd token); if set, every path except the health endpoints requires one of them"`
+	Proxies    []string `key:"proxies" help:"proxies that are believed when they name a user in user_header: addresses, networks such as 10.0.0.0/24, or certificate:NAME for the name in their client certificate"`
+	UserHeader string   `key:"user_header" help:"header in which the proxies name the user who has signed in there, such as X-Forwarded-User; the user's roles are in tokens_file"`
 	Origins    []string `key:"origins" help:"web origins whose pages may call the API, such as https://queue.example.org; only its own by default"`
 	TLS        TLS      `key:"tls"`
 

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"reflect"
 	"regexp"
@@ -91,6 +92,37 @@ func TestAdvertiseNamesANode(t *testing.T) {
 	}
 }
 
+// TestProxies checks which proxies may name users. A mistake must not let everybody do that.
+func TestProxies(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		proxies, header string
+		ok              bool
+	}{
+		{"[10.0.0.7]", "X-User", true},
+		{"[10.0.0.0/24, 'fd00::/64', '::1']", "X-User", true},
+		{"[0.0.0.0/0]", "X-User", false},
+		{"['::/0']", "X-User", false},
+		{"[proxy.example.org]", "X-User", false},
+		{"['certificate:proxy']", "X-User", false}, // without api.tls.client_ca
+		{"['certificate:']", "X-User", false},
+		{"['']", "X-User", false},
+		{"[10.0.0.7]", "X User", false},
+		{"[10.0.0.7]", "Authorization", false},
+		{"[10.0.0.7]", "cookie", false},
+	} {
+		in := withFile(fmt.Sprintf("api: {tokens_file: /t, proxies: %s, user_header: %s}\n", c.proxies, c.header))
+		l, err := Load(in)
+		if (err == nil) != c.ok || err == nil && len(l.Notes()) > 0 {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	l, err := Load(withFile("api: {proxies: [10.0.0.7]}\n"))
+	if err != nil || len(l.Notes()) != 1 {
+		t.Errorf("%v: a proxy without its header has no note", err)
+	}
+}
+
 // TestEveryKeyInEveryLayer sets each key by file, variable, secret file and flag.
 func TestEveryKeyInEveryLayer(t *testing.T) {
 	t.Parallel()
@@ -108,7 +140,7 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 		"queue.min_gap": "5ms", "queue.write_budget": "20", "queue.claims": "durable", "queue.visibility_timeout": "31s", "queue.dedup_window": "1m0s", "queue.max_shards": "2000", "queue.metric_queues": "7",
 		"outbox.url": "sqlite:///y.db", "outbox.schema": "o", "outbox.prefix": "o_", "outbox.max_connections": "9", "outbox.retention": "1h0m0s", "outbox.dead_retention": "2h0m0s",
 		"outbox.max_retained": "1000", "outbox.on_lag": "forget", "outbox.subscriptions": "[{name: a, sink: stdout}]",
-		"api.tokens_file": "/t", "api.origins": "[https://a.example]", "api.tls.cert": "/c", "api.tls.key": "/k",
+		"api.tokens_file": "/t", "api.origins": "[https://a.example]", "api.proxies": "[10.0.0.7]", "api.user_header": "X-User", "api.tls.cert": "/c", "api.tls.key": "/k",
 		"advertise": "10.0.0.7:7070", "api.tls.ca": "/a", "api.tls.client_ca": "/b", "api.tls.client_cert": "/d", "api.tls.client_key": "/e",
 		"api.tls.server_name": "emitd", "api.max_connections": "500", "api.max_in_flight": "33554432",
 		"telemetry.log.level": "debug", "telemetry.log.format": "json",

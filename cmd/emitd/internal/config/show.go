@@ -51,6 +51,8 @@ func (l *Loaded) whyUnused(path string) string {
 		return "not used: objects.url is not set, so this node serves no queues"
 	case slices.Contains([]string{"outbox.max_connections", "outbox.retention", "outbox.dead_retention", "outbox.max_retained", "outbox.on_lag"}, path) && !l.HasOutbox():
 		return "not used: there is neither outbox.url nor a subscription, so this node has no outbox"
+	case (path == "api.proxies" || path == "api.user_header") && (l.API.TokensFile == "" || l.API.UserHeader == "" || len(l.API.Proxies) == 0):
+		return "not used: users of a proxy need all of api.tokens_file, api.proxies and api.user_header"
 	}
 	return ""
 }

@@ -268,6 +268,7 @@ func (v *validator) listen() {
 		v.complain(fault.AccessFile, "api.tls.client_ca", "is set without api.tls.cert: a listener without TLS gets no client certificates")
 	}
 	v.advertise()
+	v.proxies()
 	if n := v.API.MaxConnections; n < 0 {
 		v.complain(fault.BadValue, "api.max_connections", "is %d, want 0 (derived from the available memory) or more", n)
 	}
@@ -280,6 +281,27 @@ func (v *validator) listen() {
 	}
 	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.missingSettings()).
 		Because("anyone who reaches that address could read what this node serves; nothing was started.")
+}
+
+// proxies checks which proxies are believed. A mistake here must not let strangers name themselves.
+func (v *validator) proxies() {
+	for _, p := range v.API.Proxies {
+		if name, ok := strings.CutPrefix(p, "certificate:"); ok {
+			if name == "" || v.API.TLS.ClientCA == "" {
+				v.complain(fault.BadValue, "api.proxies", "has %.80q, which needs a name and api.tls.client_ca", p)
+			}
+			continue
+		}
+		_, bad := netip.ParseAddr(p)
+		prefix, badPrefix := netip.ParsePrefix(p)
+		if bad != nil && (badPrefix != nil || prefix.Bits() == 0) {
+			v.complain(fault.BadValue, "api.proxies", "has %.80q, want an address such as 10.0.0.7, a network such as 10.0.0.0/24 or certificate:NAME", p)
+		}
+	}
+	notInHeader := func(r rune) bool { return notPrintable(r) || strings.ContainsRune(" :,;", r) }
+	if h := v.API.UserHeader; strings.ContainsFunc(h, notInHeader) || strings.EqualFold(h, "Authorization") || strings.EqualFold(h, "Cookie") {
+		v.complain(fault.BadValue, "api.user_header", "is %.80q, want the name of a header such as X-Forwarded-User", h)
+	}
 }
 
 func (v *validator) advertise() {

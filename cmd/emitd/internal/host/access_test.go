@@ -133,7 +133,7 @@ func TestChangedFilesAreRead(t *testing.T) {
 	}
 	swap(t, file, other+"\n")
 	deadline := time.Now().Add(30 * time.Second)
-	for !believes(second) || believes(first) || g.granted(other) == nil || g.granted(token) != nil {
+	for !believes(second) || believes(first) || g.grants.Load().token(other) == nil || g.grants.Load().token(token) != nil {
 		if time.Now().After(deadline) {
 			t.Fatal("the new certificate and token are not in force")
 		}

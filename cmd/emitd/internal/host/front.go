@@ -88,7 +88,7 @@ func (f *queueAPI) assemble(s api.Sharding, local queue.Service, d api.Directory
 		return nil, err
 	}
 	handler, err := api.New(forward, api.Options{
-		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Healthy: forward.Healthy, ThrottleStats: f.throttle, Logger: f.h.log,
+		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Healthy: forward.Healthy, Authorize: authorizeQueue, ThrottleStats: f.throttle, Logger: f.h.log,
 	})
 	if err != nil {
 		return nil, fault.New(fault.BadValue, "api.origins: %w", err)

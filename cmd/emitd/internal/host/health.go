@@ -7,7 +7,9 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/nodeapi"
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/admin"
+	"github.com/emitd/emitd/internal/access"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue/api"
 )
 
 // mux returns the handler of the listener once the nodes run.
@@ -17,11 +19,21 @@ func (h *host) mux(manage http.Handler) http.Handler {
 	for _, path := range queuePaths {
 		mux.Handle(path, h.front)
 	}
-	mux.HandleFunc("GET "+nodeapi.Output, h.output)
-	mux.Handle(adminPath, manage)
-	mux.HandleFunc("GET "+nodeapi.Debug, h.debug)
-	mux.Handle("/", admin.Handler(h.source(), h.tel.Metrics()))
+	mux.Handle("GET "+nodeapi.Output, needing(access.Read, http.HandlerFunc(h.output)))
+	mux.Handle(adminPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		manage.ServeHTTP(w, r.WithContext(api.WithAuthorization(r.Context(), r.Header.Get("Authorization"))))
+	}))
+	mux.Handle("GET "+nodeapi.Debug, needing(access.Operate, http.HandlerFunc(h.debug)))
+	mux.Handle("/", admin.Handler(h.source(), h.metrics()))
 	return mux
+}
+
+// metrics returns the handler of metrics; nil if there is none.
+func (h *host) metrics() http.Handler {
+	if m := h.tel.Metrics(); m != nil {
+		return needing(access.Read, m)
+	}
+	return nil
 }
 
 func (h *host) source() admin.Source {

@@ -102,8 +102,8 @@ func TestBadAccessFiles(t *testing.T) {
 	}{
 		{config.API{TokensFile: "/nowhere"}, "no such file"},
 		{config.API{TokensFile: write(t, "t", "# nothing\n")}, "has no token"},
-		{config.API{TokensFile: write(t, "t", "short\n")}, ":1: a token is at least 16"},
-		{config.API{TokensFile: write(t, "t", "\n0123456789 0123456789\n")}, ":2: a token is at least 16"},
+		{config.API{TokensFile: write(t, "t", "short\n")}, "line 1: a token is at least 16"},
+		{config.API{TokensFile: write(t, "t", "\n0123456789 0123456789\n")}, "line 2: a line is one token"},
 		{config.API{TLS: config.TLS{Cert: "/nowhere", Key: "/nowhere"}}, "api.tls.cert"},
 		{config.API{TLS: config.TLS{Cert: write(t, "c", "x"), Key: write(t, "k", "x")}}, "api.tls.cert"},
 	} {
@@ -342,8 +342,8 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.reload(func() (*config.Loaded, error) { return &fresh, nil })
-	if o.Level.Level() != slog.LevelDebug || g.granted(token) != nil || g.granted(second) == nil {
-		t.Errorf("level %v, old token %v, new token %v", o.Level.Level(), g.granted(token) != nil, g.granted(second) != nil)
+	if o.Level.Level() != slog.LevelDebug || g.grants.Load().token(token) != nil || g.grants.Load().token(second) == nil {
+		t.Errorf("level %v, old token %v, new token %v", o.Level.Level(), g.grants.Load().token(token) != nil, g.grants.Load().token(second) != nil)
 	}
 	o.Level.Set(slog.LevelInfo)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -351,7 +351,7 @@ func TestReload(t *testing.T) {
 	}
 	h.reload(func() (*config.Loaded, error) { return &fresh, nil })
 	h.reload(func() (*config.Loaded, error) { return nil, fault.New(fault.BadValue, "x") })
-	if o.Level.Level() != slog.LevelInfo || g.granted(second) == nil {
+	if o.Level.Level() != slog.LevelInfo || g.grants.Load().token(second) == nil {
 		t.Error("a wrong configuration changed something")
 	}
 }

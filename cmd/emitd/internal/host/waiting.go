@@ -39,7 +39,7 @@ func (h *host) newWaiting() (*waiting, error) {
 		mux.HandleFunc(path, w.refuse)
 	}
 	mux.HandleFunc(adminPath, w.refuseAdmin)
-	mux.Handle("/", admin.Handler(w, h.tel.Metrics()))
+	mux.Handle("/", admin.Handler(w, h.metrics()))
 	h.routes.Store(&routes{mux: mux, door: func() *api.Handler { return w.door }})
 	return w, nil
 }
