@@ -17,7 +17,7 @@ CROWD = '^TestDrillManyNodes$$'
 # This one too, and the drill that builds an emitd of an older commit: only make drills has it.
 APART = '^TestDrill(ManyNodes|Upgrade)$$'
 
-.PHONY: help deps test test-go check race cross docs drills storm matrix bench fmt lint build vuln
+.PHONY: help deps test test-go check race cross docs drills storm matrix bench fmt lint build vuln console screenshots
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,12 @@ deps: ## install what the full tests need (Debian packages)
 
 build: ## build bin/emitd
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/emitd ./cmd/emitd
+
+console: ## build the console's pages from their sources (Node.js); what is built is committed
+	cd internal/admin/console/web && npm ci --ignore-scripts --no-progress && npm run build
+
+screenshots: ## take pictures of every page of the console into bin/screenshots (Node.js, Chromium)
+	cd e2e && EMITD_TEST_SCREENSHOTS=$(CURDIR)/bin/screenshots $(GO) test -count=1 -timeout 10m -run '^TestScreenshots$$' ./console
 
 test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, each drill twice
 	$(GO) vet ./...

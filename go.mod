@@ -2,6 +2,8 @@ module github.com/emitd/emitd
 
 go 1.26.0
 
+ignore ./internal/admin/console/web
+
 require (
 	connectrpc.com/connect v1.21.1
 	github.com/anishathalye/porcupine v1.3.1

@@ -24,6 +24,12 @@
 //   - The API authenticates nobody. Put it behind your own authentication, and let Config.Actor say who calls. GET
 //     changes nothing.
 //
+// # The console
+//
+// Beside api/v1, [API] serves pages that show the same in a browser and give operators' commands: the console, at "/"
+// with its files below "/console/". The pages call the API with the browser's cookies. If it answers 401, they ask for a
+// bearer token.
+//
 // # Health and metrics
 //
 //	GET /livez     200 while the process makes progress, whatever the state of the store

@@ -130,3 +130,23 @@ func get(t *testing.T, h http.Handler, path string) (int, string, http.Header) {
 	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 	return w.Code, w.Body.String(), w.Header()
 }
+
+// TestConsoleIsBesideTheAPI: below any prefix, the page is beside the API, and what it loads is there.
+func TestConsoleIsBesideTheAPI(t *testing.T) {
+	t.Parallel()
+	api, err := admin.New(admin.Config{Store: memory.Open(memory.Config{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefixed := http.StripPrefix("/o ps", api)
+	for path, want := range map[string]string{
+		"/o%20ps/": "text/html; charset=utf-8", "/o%20ps/console/console.js": "text/javascript; charset=utf-8",
+		"/o%20ps/api/v1/nodes": "application/json", "/o%20ps/none": "application/problem+json",
+	} {
+		w := httptest.NewRecorder()
+		prefixed.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		if got := w.Header().Get("Content-Type"); got != want {
+			t.Errorf("%s is answered with %d, %s, want %s", path, w.Code, got, want)
+		}
+	}
+}

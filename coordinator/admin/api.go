@@ -14,6 +14,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/console"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/coordinator/lease"
@@ -59,7 +60,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// API serves the state of a cluster, its history and operators' commands under /api/v1. It is an [http.Handler] for any
+// API serves the state of a cluster, its history and operators' commands under /api/v1, and the console at "/". It is an [http.Handler] for any
 // mux; use [http.StripPrefix] to have it below a prefix. It authenticates nobody: put your own authentication in front
 // of it, and let Config.Authorize decide what each caller may do. Calls with the method GET change nothing; all others do. A call that changes something is refused if it comes
 // from a page of another origin.
@@ -136,6 +137,8 @@ func (a *API) route() {
 			a.refuse(w, r, refused(http.StatusMethodNotAllowed, "%s is not a method of this path, which has %s", r.Method, allow))
 		})
 	}
+	a.mux.Handle("GET /{$}", console.Handler())
+	a.mux.Handle("GET /"+console.Directory, console.Handler())
 	a.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, refused(http.StatusNotFound, "there is no %.200q", r.URL.Path))
 	})

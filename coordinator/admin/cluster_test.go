@@ -380,7 +380,7 @@ func TestRefusals(t *testing.T) {
 			detail string
 		}{
 			{request(t, "GET", root+"/nothing", ""), 404, "E1401", "/nothing"},
-			{request(t, "GET", "/", ""), 404, "E1401", ""},
+			{request(t, "GET", "/none", ""), 404, "E1401", ""},
 			{request(t, "DELETE", root+"/nodes", ""), 405, "E1401", "GET, HEAD"},
 			{request(t, "GET", root+"/nodes?limits=3", ""), 400, "E1401", "cursor, limit"},
 			{request(t, "GET", root+"/nodes?limit=0", ""), 400, "E1401", "1 to 1000"},

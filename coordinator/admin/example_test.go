@@ -35,7 +35,7 @@ func Example() {
 	// /readyz 503
 }
 
-// serveAdmin mounts the admin API in the program's own mux, behind its own login.
+// serveAdmin mounts the admin API and the console in the program's own mux, behind its own login.
 func serveAdmin(mux *http.ServeMux, store storage.Store, login func(http.Handler) http.Handler) error {
 	manage, err := admin.New(admin.Config{
 		Store: store,

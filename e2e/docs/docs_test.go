@@ -41,6 +41,9 @@ func blocks(t *testing.T) []block {
 	t.Helper()
 	var pages []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "node_modules" {
+			return fs.SkipDir
+		}
 		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".md") {
 			pages = append(pages, path)
 		}

@@ -23,6 +23,9 @@ func pages(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	err := fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "node_modules" {
+			return fs.SkipDir
+		}
 		if err == nil && !d.IsDir() && strings.HasSuffix(name, ".md") && !strings.Contains(name, "/testdata/") {
 			out[name] = read(t, name)
 		}

@@ -167,7 +167,7 @@ func TestDependabot(t *testing.T) {
 	if err := yaml.UnmarshalWithOptions([]byte(read(t, ".github/dependabot.yml")), &config, yaml.Strict()); err != nil {
 		t.Fatal(err)
 	}
-	has := map[string]string{"gomod": "go.mod", "github-actions": ".github/workflows", "docker": "Dockerfile"}
+	has := map[string]string{"gomod": "go.mod", "npm": "package-lock.json", "github-actions": ".github/workflows", "docker": "Dockerfile"}
 	var modules []string
 	for _, u := range config.Updates {
 		for _, folder := range append(u.Directories, u.Directory) {

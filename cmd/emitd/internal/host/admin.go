@@ -2,8 +2,10 @@ package host
 
 import (
 	"context"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -72,7 +74,29 @@ func (q adminQueues) Queues(ctx context.Context) ([]queue.Settings, error) {
 	if open := q.f.queues.Load(); open != nil {
 		return open.List(ctx)
 	}
+	if q.f.open == nil {
+		return q.served(ctx)
+	}
 	return closed(q).List(ctx)
+}
+
+// served returns the names of the queues that have units: all that a process without an object store knows of them.
+func (q adminQueues) served(ctx context.Context) ([]queue.Settings, error) {
+	snap, err := q.f.h.up.Store.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, r := range snap.Units {
+		if name, ok := strings.CutPrefix(string(r.Unit.Daemon), string(queue.Kind)+"/"); ok && !r.Retired {
+			names[name] = true
+		}
+	}
+	out := []queue.Settings{}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		out = append(out, queue.Settings{Name: name})
+	}
+	return out, nil
 }
 
 // Get implements [queue.Operator].

@@ -285,7 +285,7 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 		case g.anonymous(r):
 			refuse(w, r, queue.Refuse(queue.Unauthorized, "a client certificate is required").WithHint("use one issued by an authority in api.tls.client_ca"))
 			return
-		case g.grants.Load() == nil:
+		case g.grants.Load() == nil || ofConsole(r): // the console itself asks for a token
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -15,7 +15,7 @@ import (
 // mux returns the handler of the listener once the nodes run.
 func (h *host) mux(manage http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", h.about)
+	h.addConsole(mux)
 	for _, path := range queuePaths {
 		mux.Handle(path, h.front)
 	}

@@ -34,7 +34,7 @@ func (h *host) newWaiting() (*waiting, error) {
 		return nil, fault.New(fault.BadValue, "api.origins: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", h.about)
+	h.addConsole(mux)
 	for _, path := range queuePaths {
 		mux.HandleFunc(path, w.refuse)
 	}

@@ -138,7 +138,7 @@ func (w *web) shutdown(ctx context.Context) error {
 	return nil
 }
 
-// about answers requests for the root with a list of what is served.
+// about answers requests for the root with a list of what is served, if they come from no browser.
 func (h *host) about(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	var b strings.Builder

@@ -1,0 +1,46 @@
+// A browser that shows the console: Chromium.
+import { existsSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+/** Starts the browser. The console is at base; token may be empty. */
+export async function open(base, token, { width = 1280, height = 900, theme = "light" } = {}) {
+  const path = [process.env.EMITD_TEST_CHROMIUM, "/usr/bin/chromium", "/usr/bin/google-chrome"].find((p) => p && existsSync(p));
+  if (!path) throw new Error("Chromium is missing: make deps, or apt-get install chromium, or set EMITD_TEST_CHROMIUM to its path");
+  const browser = await chromium.launch({ executablePath: path, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, reducedMotion: "reduce", acceptDownloads: true });
+  if (token) await context.addInitScript((t) => sessionStorage.setItem("emitd-token", t), token);
+  const page = await context.newPage();
+  page.setDefaultTimeout(60_000);
+  const problems = [];
+  page.on("pageerror", (e) => problems.push(`error: ${e}`));
+  page.on("console", (m) => {
+    // What the network refuses is what the console shows; a violation of the policy is a bug.
+    if (m.type() === "error" && !/Failed to load resource|net::ERR_/.test(m.text())) problems.push(`console: ${m.text()}`);
+  });
+  return { browser, context, page, problems, at: (path) => page.goto(`${base}/#${path}`) };
+}
+
+/** What axe finds wrong with the page. */
+export async function accessibility(page) {
+  // With the policy of the page, axe cannot be added as a script element.
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  return violations.map((v) => `${v.id} (${v.impact}): ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)).join(" | ")}`);
+}
+
+/** What does not fit: the page is wider than the window, or a text is cut off that has no way to be seen. */
+export async function overflow(page) {
+  return page.evaluate(() => {
+    const out = [];
+    if (document.documentElement.scrollWidth > innerWidth + 1) out.push(`the page is ${document.documentElement.scrollWidth} px wide in a window of ${innerWidth} px`);
+    for (const e of document.querySelectorAll("button, h1, h2, .tile .more, .state, dd, li")) {
+      if (e.closest(".scroll, nav, .output, .sr")) continue;
+      const box = e.getBoundingClientRect();
+      if (box.width && (box.right > innerWidth + 1 || box.left < -1)) out.push(`${e.tagName} ${e.className} reaches from ${box.left | 0} to ${box.right | 0}: ${e.textContent.slice(0, 60)}`);
+    }
+    return out;
+  });
+}

@@ -1,0 +1,106 @@
+// What people do with the console, in a real browser: node scenario.mjs BASE LEADER
+// It says "kill" on standard output when it wants the leader killed, and goes on when it gets a line.
+import { createInterface } from "node:readline";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { accessibility, open, overflow } from "./browser.mjs";
+
+const [base, leader] = process.argv.slice(2);
+const answers = createInterface({ input: process.stdin });
+const failures = [];
+const begun = Date.now();
+
+function check(ok, what) {
+  console.log(`${ok ? "ok  " : "FAIL"} ${((Date.now() - begun) / 1000).toFixed(1)} s ${what}`);
+  if (!ok) failures.push(what);
+}
+
+const { browser, page, problems, at } = await open(base, "");
+const text = (selector) => page.locator(selector).first().innerText();
+const settled = () => page.waitForFunction(() => document.querySelector("main h1") && !/Reading /.test(document.querySelector("main").textContent));
+
+try {
+  // The cluster is there, with a unit that crashes in a loop: it is the first thing to see.
+  await at("/");
+  await page.locator("#attention li", { hasText: "acme:broken" }).first().waitFor();
+  check(true, "the crash loop needs attention");
+  check((await text(".tile:has(h3:text-is('Leader')) .value")) === leader, `the leader is ${leader}`);
+  await page.locator(".heat .cell").nth(2).waitFor();
+
+  // Who kills the leader sees the next term appear, without touching the page.
+  const term = Number(/term (\d+)/.exec(await text(".tile:has(h3:text-is('Leader')) .more"))[1]);
+  console.log("kill");
+  await once(answers, "line");
+  await page.locator(".tile:has(h3:text-is('Leader')) .more", { hasText: new RegExp(`term ${term + 1}\\b`) }).waitFor();
+  const next = await text(".tile:has(h3:text-is('Leader')) .value");
+  check(next !== leader, `${next} leads the next term`);
+  await page.locator(".timeline .legend a", { hasText: next }).first().waitFor();
+  check((await page.locator(".timeline .lead").count()) === 2, "the timeline has both terms");
+  await page.locator(".events li", { hasText: "leader.elected" }).filter({ hasText: next }).first().waitFor();
+  check(true, "the election is among the events");
+
+  // Every page, in both themes: readable for everybody, nothing cut.
+  const pages = ["/", "/nodes", `/nodes/${next}`, "/daemons", "/daemons?as=units", "/daemons/acme:mail", "/units/acme:mail%2F0", "/leader", "/events", "/events/1", "/commands", "/settings"];
+  for (const theme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme: theme });
+    for (const path of pages) {
+      await at(path);
+      await settled();
+      const wrong = [...(await accessibility(page)), ...(await overflow(page))];
+      check(wrong.length === 0, `${theme} ${path}: ${wrong.join("; ") || "accessible"}`);
+    }
+  }
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.setViewportSize({ width: 390, height: 844 });
+  for (const path of pages) {
+    await at(path);
+    await settled();
+    const wrong = await overflow(page);
+    check(wrong.length === 0, `phone ${path}: ${wrong.join("; ") || "fits"}`);
+  }
+  await page.setViewportSize({ width: 1280, height: 900 });
+
+  // Keys, filter and export.
+  await at("/");
+  await settled();
+  await page.keyboard.press("g");
+  await page.keyboard.press("n");
+  await page.locator("h1", { hasText: "Nodes" }).waitFor();
+  await page.locator("tbody a").first().waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type(next);
+  await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 1);
+  check(page.url().endsWith(`q=${next}`), "the filter is in the URL");
+  const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: "CSV" }).click()]);
+  const csv = readFileSync(await file.path(), "utf8").trim().split("\r\n");
+  check(csv.length === 2 && csv[1].startsWith(next), `the export has the row of the filter: ${csv[1]}`);
+
+  // The output of a command is text, whatever it contains.
+  await at("/units/acme:mail%2F0");
+  await page.locator(".output", { hasText: "<b>begin</b>" }).waitFor();
+  check((await page.locator(".output b").count()) === 0, "output is shown as text");
+
+  // A drain shows its effect in numbers first, and is carried out.
+  await at(`/nodes/${next}`);
+  await page.getByRole("button", { name: "Drain …" }).click();
+  await page.locator("dialog .effect strong").waitFor();
+  check(/\d+ units? moves?: .*|No unit moves/.test(await text("dialog .effect strong")), `the dry run says: ${await text("dialog .effect strong")}`);
+  const dialog = await accessibility(page);
+  check(dialog.length === 0, `the dialog: ${dialog.join("; ") || "accessible"}`);
+  await page.getByLabel("Reason").fill("kernel patch");
+  await page.locator("dialog").getByRole("button", { name: `Drain ${next}` }).click();
+  await page.locator("dialog .outcome").waitFor();
+  await page.locator("dialog").getByRole("button", { name: "Close" }).click();
+  await page.locator(".orders li", { hasText: "kernel patch" }).waitFor();
+  check(true, "the node is drained, and the reason is shown");
+  await at("/events?kind=operator.*");
+  await page.locator("tbody tr", { hasText: "kernel patch" }).first().waitFor();
+  check(true, "the history has the command");
+} catch (error) {
+  check(false, String(error));
+  console.log((await page.locator("main").innerText().catch(() => "")).slice(0, 4000));
+}
+for (const p of problems) check(false, p);
+await browser.close();
+answers.close();
+process.exit(failures.length ? 1 : 0);

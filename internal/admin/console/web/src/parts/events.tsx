@@ -1,0 +1,41 @@
+import type { Event } from "../api";
+import { to } from "../route";
+import { clock } from "../time";
+import { State } from "./basic";
+
+const bad = /\.(failed|failing|forced|abandoned|removed|lost|deaf|quarantined|sick|held|missed)$/;
+const good = /\.(elected|active|registered|recovered|released|cleared|ended)$/;
+
+/** The kind of an event, with a tone by what it means. */
+export function Kind({ of }: { of: string }) {
+  return <State of={bad.test(of) ? "warning" : good.test(of) ? "live" : "plain"}>{of}</State>;
+}
+
+/** What an event is about, with links. */
+export function About({ event: e }: { event: Event }) {
+  return (
+    <>
+      {e.unit ? <a href={to("units", e.unit)}>{e.unit}</a> : e.daemon ? <a href={to("daemons", e.daemon)}>{e.daemon}</a> : null}
+      {e.unit && e.generation > 0 && <span class="quiet"> gen {e.generation}</span>}
+      {(e.unit || e.daemon) && e.node ? " on " : ""}
+      {e.node && <a href={to("nodes", e.node)}>{e.node}</a>}
+      {e.kind.startsWith("leader.") && e.term_ordinal ? <span class="quiet"> term {e.term_ordinal}</span> : null}
+    </>
+  );
+}
+
+/** Events without controls, the newest first. */
+export function EventList({ events, none }: { events: Event[]; none?: string }) {
+  if (!events.length) return <p class="quiet">{none ?? "No events yet."}</p>;
+  return (
+    <ol class="events">
+      {events.map((e) => (
+        <li key={e.seq}>
+          <a class="time" href={to("events", String(e.seq))} title={`event ${e.seq}, ${e.at}`}>{clock(e.at)}</a>
+          <Kind of={e.kind} />
+          <span><About event={e} />{e.reason && <span class="quiet"> — {e.reason}</span>}</span>
+        </li>
+      ))}
+    </ol>
+  );
+}
