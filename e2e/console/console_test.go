@@ -8,13 +8,19 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/coordinator/admin"
 	"github.com/emitd/emitd/e2e/drill"
 	"github.com/emitd/emitd/internal/testproc"
 	"github.com/emitd/emitd/storage/sqlite"
@@ -187,6 +193,68 @@ func TestScreenshots(t *testing.T) {
 	play(t, leader, "screenshots.mjs", url, "", dir)
 }
 
+// TestWork plays what people do with tokens, jobs and messages, in emitd dev with its sample orders.
+func TestWork(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	out := newAnswers(func(string) {})
+	cmd := exec.Command(drill.Binary(t), "dev", "--demo", "--listen", "127.0.0.1:0")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	proc, err := testproc.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		proc.Signal(syscall.SIGTERM)
+		select {
+		case <-proc.Done:
+		case <-time.After(time.Minute):
+			_ = cmd.Process.Kill()
+			<-proc.Done
+		}
+		if t.Failed() {
+			t.Log(out)
+		}
+	})
+	url := said(t, out, regexp.MustCompile(`console +(http\S+)/\n`), proc.Done)
+	token := strings.TrimSpace(string(read(t, filepath.Join(dir, ".emitd", "token"))))
+	play(t, nil, "work.mjs", url, token)
+}
+
+// said waits until a program has said something, and returns the first group of it.
+func said(t *testing.T, out *answers, what *regexp.Regexp, ended <-chan struct{}) string {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(bound)
+	for {
+		if m := what.FindStringSubmatch(out.String()); m != nil {
+			return m[1]
+		}
+		select {
+		case <-tick.C:
+		case <-ended:
+			t.Fatalf("it has ended without %v:\n%s", what, out)
+		case <-late:
+			t.Fatalf("it has not said %v after %v:\n%s", what, bound, out)
+		}
+	}
+}
+
+// TestLarge looks at a cluster of 1,000 nodes, 10,000 units and 100,000 events.
+func TestLarge(t *testing.T) {
+	t.Parallel()
+	api, err := admin.New(admin.Config{Store: newLarge(), StoreKind: "memory", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.StripPrefix("/any prefix", api))
+	t.Cleanup(server.Close)
+	t.Cleanup(api.Close)
+	play(t, nil, "scale.mjs", server.URL+"/any%20prefix")
+}
+
 // cluster starts three nodes, and returns the leader and the address of another node.
 func cluster(t *testing.T) (leader *drill.Node, url string) {
 	t.Helper()
@@ -229,13 +297,13 @@ func play(t *testing.T, leader *drill.Node, script string, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := newAnswers(func(line string) {
+	output := newAnswers(func(line string) {
 		if line == "kill" {
 			leader.Kill()
 			_, _ = io.WriteString(in, "killed\n") // an error means that the script has ended
 		}
 	})
-	cmd.Stdout, cmd.Stderr = said, said
+	cmd.Stdout, cmd.Stderr = output, output
 	proc, err := testproc.Start(cmd)
 	if err != nil {
 		t.Fatalf("%v: make deps, or apt-get install nodejs npm", err)
@@ -248,7 +316,7 @@ func play(t *testing.T, leader *drill.Node, script string, args ...string) {
 		t.Errorf("the script has not ended after %v", bound)
 	}
 	in.Close()
-	t.Log(said.String())
+	t.Log(output)
 	if proc.Err() != nil {
 		t.Errorf("%s: %v", script, proc.Err())
 	}

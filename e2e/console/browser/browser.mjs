@@ -44,3 +44,19 @@ export async function overflow(page) {
     return out;
   });
 }
+
+/** Counts what is right and wrong, and says so. */
+export function checks() {
+  const begun = Date.now();
+  let failures = 0;
+  const check = (ok, what) => {
+    console.log(`${ok ? "ok  " : "FAIL"} ${((Date.now() - begun) / 1000).toFixed(1)} s ${what}`);
+    if (!ok) failures++;
+  };
+  const end = async (browser, problems) => {
+    for (const p of problems) check(false, p);
+    await browser.close();
+    process.exit(failures ? 1 : 0);
+  };
+  return { check, end };
+}

@@ -3,18 +3,11 @@
 import { createInterface } from "node:readline";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
-import { accessibility, open, overflow } from "./browser.mjs";
+import { accessibility, checks, open, overflow } from "./browser.mjs";
 
 const [base, leader] = process.argv.slice(2);
 const answers = createInterface({ input: process.stdin });
-const failures = [];
-const begun = Date.now();
-
-function check(ok, what) {
-  console.log(`${ok ? "ok  " : "FAIL"} ${((Date.now() - begun) / 1000).toFixed(1)} s ${what}`);
-  if (!ok) failures.push(what);
-}
-
+const { check, end } = checks();
 const { browser, page, problems, at } = await open(base, "");
 const text = (selector) => page.locator(selector).first().innerText();
 const settled = () => page.waitForFunction(() => document.querySelector("main h1") && !/Reading /.test(document.querySelector("main").textContent));
@@ -40,7 +33,7 @@ try {
   check(true, "the election is among the events");
 
   // Every page, in both themes: readable for everybody, nothing cut.
-  const pages = ["/", "/nodes", `/nodes/${next}`, "/daemons", "/daemons?as=units", "/daemons/acme:mail", "/units/acme:mail%2F0", "/leader", "/events", "/events/1", "/commands", "/settings"];
+  const pages = ["/", "/nodes", `/nodes/${next}`, "/daemons", "/daemons?as=units", "/daemons/acme:mail", "/units/acme:mail%2F0", "/leader", "/queues", "/outbox", "/events", "/events/1", "/commands", "/settings"];
   for (const theme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme: theme });
     for (const path of pages) {
@@ -100,7 +93,4 @@ try {
   check(false, String(error));
   console.log((await page.locator("main").innerText().catch(() => "")).slice(0, 4000));
 }
-for (const p of problems) check(false, p);
-await browser.close();
-answers.close();
-process.exit(failures.length ? 1 : 0);
+await end(browser, problems);

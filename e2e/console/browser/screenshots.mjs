@@ -2,18 +2,41 @@
 import { mkdirSync } from "node:fs";
 import { open, overflow } from "./browser.mjs";
 
+/** The pages by the names of their pictures: those that there is something to show on. */
+async function places(read) {
+  const enc = encodeURIComponent;
+  const out = { overview: "/", nodes: "/nodes", daemons: "/daemons", units: "/daemons?as=units", leader: "/leader", queues: "/queues", outbox: "/outbox", events: "/events", event: "/events/1", commands: "/commands", settings: "/settings" };
+  const { nodes } = await read("/nodes?limit=1");
+  const { units } = await read("/units?limit=1000");
+  const unit = units.find((u) => u.failures) ?? units[0];
+  if (nodes[0]) out.node = `/nodes/${enc(nodes[0].name)}`;
+  if (unit) Object.assign(out, { daemon: `/daemons/${enc(unit.daemon)}`, unit: `/units/${enc(unit.unit)}` });
+  const { queues } = await read("/queues");
+  for (const { queue } of queues?.queues ?? []) {
+    out.queue = `/queues/${enc(queue)}`;
+    for (const state of ["waiting", "delayed", "dead"]) {
+      const { jobs } = await read(`/queues/${enc(queue)}/jobs?state=${state}&limit=1`);
+      if (jobs?.[0]) Object.assign(out, { queue: `/queues/${enc(queue)}?state=${state}`, job: `/queues/${enc(queue)}/${enc(jobs[0].id)}` });
+    }
+  }
+  const { outbox } = await read("/outbox");
+  for (const { subscription } of outbox?.subscriptions ?? []) {
+    out.subscription ??= `/outbox/${enc(subscription)}`;
+    const { messages } = await read(`/outbox/${enc(subscription)}/messages?limit=1`);
+    if (messages?.[0]) Object.assign(out, { subscription: `/outbox/${enc(subscription)}`, message: `/outbox/${enc(subscription)}/${messages[0].seq}` });
+  }
+  return out;
+}
+
 const [base, token, directory, ...only] = process.argv.slice(2);
 mkdirSync(directory, { recursive: true });
 let wrong = 0;
 for (const [name, options] of Object.entries({ light: {}, dark: { theme: "dark" }, phone: { width: 390, height: 844 } })) {
   const { browser, page, at, problems } = await open(base, token, options);
-  const read = (path) => page.evaluate(async ([p, t]) => (await fetch(`api/v1${p}`, { headers: { Authorization: `Bearer ${t}` } })).json(), [path, token]);
+  const read = (path) => page.evaluate(async ([p, t]) => (await fetch(`api/v1${p}`, t ? { headers: { Authorization: `Bearer ${t}` } } : {})).json(), [path, token]);
   await at("/");
   await page.waitForSelector(".tile");
-  const { nodes } = await read("/nodes?limit=1");
-  const { units } = await read("/units?limit=1");
-  const pages = { overview: "/", nodes: "/nodes", node: `/nodes/${nodes[0].name}`, daemons: "/daemons", daemon: `/daemons/${encodeURIComponent(units[0].daemon)}`,
-    units: "/daemons?as=units", unit: `/units/${encodeURIComponent(units[0].unit)}`, leader: "/leader", events: "/events", commands: "/commands", settings: "/settings" };
+  const pages = await places(read);
   for (const [file, path] of Object.entries(pages)) {
     if (only.length && !only.includes(file)) continue;
     await at(path);

@@ -17,6 +17,17 @@ export type Move = Schemas["Move"];
 export type Command = Schemas["CommandRequest"];
 export type CommandAnswer = Schemas["CommandAnswer"];
 export type Problem = Schemas["Problem"];
+export type QueueStats = Schemas["QueueStats"];
+export type QueueAction = Schemas["QueueAction"];
+export type QueueActionAnswer = Schemas["QueueActionAnswer"];
+export type Job = Schemas["Info"];
+/** A job with its payload, which may be any JSON. */
+export type JobDetail = Omit<Schemas["JobView"], "payload" | "result"> & { payload?: unknown; result?: unknown };
+export type Subscription = Schemas["OutboxStats"];
+export type Message = Schemas["OutboxMessage"];
+export type MessageFilter = Schemas["MessageFilter"];
+export type OutboxAction = Schemas["OutboxAction"];
+export type OutboxActionAnswer = Schemas["OutboxActionAnswer"];
 export type Setting = Schemas["Setting"];
 
 /** Where the API is: beside the page, so below any prefix. */

@@ -11,18 +11,20 @@ import { DaemonPage, DaemonsPage } from "./pages/daemons";
 import { EventPage, EventsPage } from "./pages/events";
 import { LeaderPage } from "./pages/leader";
 import { NodePage, NodesPage } from "./pages/nodes";
+import { MessagePage, OutboxPage, SubscriptionPage } from "./pages/outbox";
 import { OverviewPage } from "./pages/overview";
+import { JobPage, QueuePage, QueuesPage } from "./pages/queues";
 import { SettingsPage } from "./pages/settings";
 import { UnitPage } from "./pages/unit";
 
 /** The pages of the navigation, with the key that follows g. */
 const nav: [path: string, name: string, key: string][] = [
   ["", "Overview", "o"], ["nodes", "Nodes", "n"], ["daemons", "Daemons", "d"], ["leader", "Leader", "l"],
-  ["events", "Events", "e"], ["settings", "Settings", "s"],
+  ["queues", "Queues", "q"], ["outbox", "Outbox", "b"], ["events", "Events", "e"], ["settings", "Settings", "s"],
 ];
 
 function page({ path }: Route) {
-  const [first = "", second] = path;
+  const [first = "", second, third] = path;
   switch (first) {
     case "":
       return <OverviewPage />;
@@ -36,6 +38,12 @@ function page({ path }: Route) {
       return <LeaderPage />;
     case "events":
       return second ? <EventPage key={second} seq={Number(second)} /> : <EventsPage />;
+    case "queues":
+      if (second && third) return <JobPage key={path.join("/")} queue={second} id={third} />;
+      return second ? <QueuePage key={second} name={second} /> : <QueuesPage />;
+    case "outbox":
+      if (second && third) return <MessagePage key={path.join("/")} subscription={second} seq={third} />;
+      return second ? <SubscriptionPage key={second} name={second} /> : <OutboxPage />;
     case "commands":
       return <CommandsPage />;
     case "settings":
@@ -57,7 +65,11 @@ export function App() {
   useEffect(() => {
     document.title = [route.path[1] ?? name, cluster, "emitd"].filter(Boolean).join(" · ");
   }, [route, cluster]);
-  useEffect(() => scrollTo(0, 0), [route.path.join("/")]);
+  useEffect(() => {
+    scrollTo(0, 0);
+    const link = document.querySelector<HTMLElement>("nav [aria-current]"); // on a phone, the pages are wider than the window
+    if (link) link.parentElement!.scrollLeft = link.offsetLeft - 40;
+  }, [route.path.join("/")]);
   return (
     <>
       <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>Skip to the content</a>

@@ -1,6 +1,7 @@
 import { render } from "preact";
 import { App } from "./app";
 import { start } from "./live";
+import "./history";
 import "./style.css";
 import "./theme";
 

@@ -28,7 +28,7 @@ export const unitColumns: Column<Unit>[] = [
   { name: "unit", value: (u) => u.unit, show: (u) => <a href={to("units", u.unit)}>{u.unit}</a> },
   { name: "state", value: (u) => u.state, show: (u) => <State of={u.state} /> },
   { name: "node", value: (u) => u.node, show: (u) => (u.node ? <a href={to("nodes", u.node)}>{u.node}</a> : "–") },
-  { name: "generation", value: (u) => u.generation, numeric: true },
+  { name: "generation", value: (u) => u.generation, show: (u) => u.generation, numeric: true },
   { name: "since", value: (u) => u.since, show: (u) => <Ago at={u.since} /> },
   { name: "failures", value: (u) => u.failures, numeric: true },
   { name: "next", value: (u) => u.retry_at, show: (u) => (u.retry_at ? <>starts <Until at={u.retry_at} over="now" /></> : u.schedule?.next ? <>due <Until at={u.schedule.next} over="now" /></> : "–") },

@@ -21,8 +21,8 @@ export interface Action {
   about: string;
   /** A name that must be typed first, because nothing brings back what is lost. */
   confirm?: string;
-  /** Choices of the operator, such as the node that gets a unit. */
-  choices?: { name: string; label: string; options: string[]; optional?: string }[];
+  /** Choices of the operator, such as the node that gets a unit. Without options it is a text. */
+  choices?: { name: string; label: string; options?: string[]; optional?: string }[];
   /** Whether the history keeps a reason. */
   reason?: boolean;
   preview: (o: Options) => Promise<Effect>;
@@ -99,10 +99,10 @@ function ActionDialog({ action, danger, onClose }: { action: Action; danger?: bo
       {(action.choices ?? []).map((c) => (
         <label key={c.name} class="field">
           {c.label}
-          <select value={chosen[c.name] ?? ""} disabled={state !== "asking"} onChange={(e) => setChosen({ ...chosen, [c.name]: e.currentTarget.value })}>
+          {c.options ? <select value={chosen[c.name] ?? ""} disabled={state !== "asking"} onChange={(e) => setChosen({ ...chosen, [c.name]: e.currentTarget.value })}>
             <option value="">{c.optional ?? "choose …"}</option>
             {c.options.map((o) => <option key={o}>{o}</option>)}
-          </select>
+          </select> : <input value={chosen[c.name] ?? ""} placeholder={c.optional} disabled={state !== "asking"} spellcheck={false} onChange={(e) => setChosen({ ...chosen, [c.name]: e.currentTarget.value.trim() })} />}
         </label>
       ))}
       {!missing && <ShowEffect effect={effect} waiting={!problem} />}
