@@ -30,6 +30,10 @@ type Retention struct {
 	// the minimum, is 2·NodeRegistrationTTL of the sweeping node: these rows let the store refuse
 	// late messages of such nodes. While timings change, choose at least that of the slowest node.
 	NodeAge time.Duration
+	// KeyAge is how long the rows of removed keys are kept for people to see, from when nobody holds the unit any
+	// more; default 15 minutes. A key that comes back meanwhile goes on with what the row has: its failures, and the
+	// state of its unit.
+	KeyAge time.Duration
 }
 
 // SweepTasks returns what the built-in daemon emit:sweeper has to do in this node's store; nil if
@@ -49,7 +53,7 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 	}
 	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), max(keep.NodeAge, 2*c.timing.NodeRegistrationTTL)
 	clock := &clockStability{read: c.storeClock.Load, slack: c.timing.QueryTimeout}
-	return []sweeper.Task{ // rarely, so that an idle cluster costs its store next to nothing
+	tasks := []sweeper.Task{ // rarely, so that an idle cluster costs its store next to nothing
 		{Name: "nodes", Every: min(tombstones, 5*time.Minute), Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
 			if !clock.measures(tombstones) {
 				return 0, nil
@@ -70,6 +74,17 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 			return s.SweepLocks(ctx, f, locks, limit)
 		}},
 	}
+	keys, ok := c.store.(storage.KeyStore)
+	if !ok {
+		return tasks
+	}
+	age := cmp.Or(keep.KeyAge, 15*time.Minute)
+	return append(tasks, sweeper.Task{Name: "units", Every: 5 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+		if !clock.measures(age) {
+			return 0, nil
+		}
+		return keys.SweepUnits(ctx, f, age, limit)
+	}})
 }
 
 // unlimitedAge is an age that no event reaches.

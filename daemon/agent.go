@@ -74,9 +74,10 @@ func Each(step func(ctx context.Context, a *Assignment) error) Agent {
 // goroutine.
 type Assignment struct {
 	Unit       Unit
-	Index      int   // of the unit: 0 … Instances-1
-	Generation int64 // the fencing token of this run
-	Term       int64 // of the leader that assigned the unit
+	Index      int    // of the unit: 0 … Instances-1
+	Key        string // of the unit, if its daemon is keyed
+	Generation int64  // the fencing token of this run
+	Term       int64  // of the leader that assigned the unit
 	Node       string
 
 	draining chan struct{}
@@ -92,7 +93,7 @@ type Assignment struct {
 // run.
 func NewAssignment(f Fence, term int64, nodeName string, refused func(held int64)) *Assignment {
 	return &Assignment{
-		Unit: f.Unit, Index: f.Unit.Index, Generation: f.Generation, Term: term, Node: nodeName,
+		Unit: f.Unit, Index: f.Unit.Index, Key: f.Unit.Key, Generation: f.Generation, Term: term, Node: nodeName,
 		draining: make(chan struct{}), ready: make(chan struct{}), stale: refused,
 	}
 }

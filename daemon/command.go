@@ -80,9 +80,10 @@ const (
 // CommandArgs is what a command is about. Each kind uses some of the fields.
 type CommandArgs struct {
 	Node string `json:"node,omitempty"` // name of the node
-	// Daemon is a whole daemon. With Index it is one unit of it.
+	// Daemon is a whole daemon. With Index or Key it is one unit of it.
 	Daemon ID     `json:"daemon,omitempty"`
 	Index  *int   `json:"index,omitempty"`
+	Key    string `json:"key,omitempty"`
 	To     string `json:"to,omitempty"` // name of the node that is to get the unit or the term
 	// Generation is the generation that the unit is expected to have.
 	Generation int64 `json:"generation,omitempty"`
@@ -90,10 +91,21 @@ type CommandArgs struct {
 
 // Unit returns the unit that the arguments name; the zero Unit if they name none.
 func (a CommandArgs) Unit() Unit {
-	if a.Index == nil {
-		return Unit{}
+	switch {
+	case a.Key != "":
+		return Unit{Daemon: a.Daemon, Key: a.Key}
+	case a.Index != nil:
+		return Unit{Daemon: a.Daemon, Index: *a.Index}
 	}
-	return Unit{Daemon: a.Daemon, Index: *a.Index}
+	return Unit{}
+}
+
+// SetUnit makes the arguments name a unit.
+func (a *CommandArgs) SetUnit(u Unit) {
+	a.Daemon, a.Index, a.Key = u.Daemon, nil, u.Key
+	if u.Key == "" {
+		a.Index = &u.Index
+	}
 }
 
 // Encode returns the arguments as a command carries them; nil if there are none.

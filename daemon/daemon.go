@@ -2,7 +2,8 @@
 // code.
 //
 // A daemon is a kind of background work, known by an [ID]. A [Spec] with Instances N declares N
-// units, daemon/0 … daemon/N-1. A [Unit] is what the leader assigns to one node at a time, and at
+// units, daemon/0 … daemon/N-1. One with Instances [Keyed] has a unit daemon~key for each key that the
+// store has for the daemon. A [Unit] is what the leader assigns to one node at a time, and at
 // most one effective holder has it. Every run of a unit has a generation, a number that never
 // repeats and only grows. [Fence] is the pair (unit, generation). It is the fencing token by which
 // a resource can refuse the effects of earlier runs.
@@ -88,21 +89,34 @@ func (id ID) Validate() error {
 	return nil
 }
 
-// Unit is one instance of a daemon. Its text form is <daemon>/<index>, always with the index.
+// Unit is one instance of a daemon. It has an index, or a key of the user's. Its text form is <daemon>/<index>, always
+// with the index, or <daemon>~<key>.
 type Unit struct {
 	Daemon ID
 	Index  int
+	Key    string // of a unit of a keyed daemon, whose index is 0; see ValidateKey
 }
 
-// String returns <daemon>/<index>.
-func (u Unit) String() string { return string(u.Daemon) + "/" + strconv.Itoa(u.Index) }
+// String returns <daemon>/<index>, or <daemon>~<key>.
+func (u Unit) String() string {
+	if u.Key != "" {
+		return string(u.Daemon) + "~" + u.Key
+	}
+	return string(u.Daemon) + "/" + strconv.Itoa(u.Index)
+}
 
 // IsZero reports whether u names nothing.
 func (u Unit) IsZero() bool { return u == Unit{} }
 
-// Compare orders units by daemon, then by index.
+// Compare orders units by daemon, then by key, then by index. Units with an index come before those with a key.
 func (u Unit) Compare(v Unit) int {
-	return cmp.Or(cmp.Compare(u.Daemon, v.Daemon), cmp.Compare(u.Index, v.Index))
+	if c := strings.Compare(string(u.Daemon), string(v.Daemon)); c != 0 {
+		return c
+	}
+	if c := strings.Compare(u.Key, v.Key); c != 0 {
+		return c
+	}
+	return cmp.Compare(u.Index, v.Index)
 }
 
 // MarshalText returns the text form; the zero Unit is empty text.
@@ -126,11 +140,20 @@ func (u *Unit) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseUnit parses <daemon>/<index>.
+// ParseUnit parses <daemon>/<index> or <daemon>~<key>. No daemon's ID contains a ~, so the first one ends it.
 func ParseUnit(s string) (Unit, error) {
+	if id, key, ok := strings.Cut(s, "~"); ok {
+		if id == "" {
+			return Unit{}, fmt.Errorf("unit %.40q has no daemon before the ~", s)
+		}
+		if err := ValidateKey(key); err != nil {
+			return Unit{}, fmt.Errorf("unit of %s: %w", id, err)
+		}
+		return Unit{Daemon: ID(id), Key: key}, nil
+	}
 	i := strings.LastIndexByte(s, '/')
 	if i <= 0 {
-		return Unit{}, fmt.Errorf("unit %q is not of the form daemon/index", s)
+		return Unit{}, fmt.Errorf("unit %q is not of the form daemon/index or daemon~key", s)
 	}
 	n, err := strconv.Atoi(s[i+1:])
 	if err != nil || n < 0 || strconv.Itoa(n) != s[i+1:] {
@@ -150,7 +173,8 @@ type Spec struct {
 	// Raise it with each change if old and new programs may be started in any order. The default is
 	// 0, the lowest.
 	Revision int64 `json:"revision,omitempty"`
-	// Instances is the number of units; 0 counts as 1.
+	// Instances is the number of units; 0 counts as 1. Keyed declares one unit for each key that the store has for
+	// the daemon: the set of units may then change at any time, and no node needs to know it.
 	Instances int `json:"instances,omitempty"`
 	// Weight is what one unit adds to a node's load; 0 counts as 1.
 	Weight int `json:"weight,omitempty"`
@@ -190,6 +214,12 @@ func (s Spec) WithDefaults() Spec {
 	return s
 }
 
+// Keyed is a value of Spec.Instances. It declares a unit for each key that the store has for the daemon (storage.KeyStore).
+const Keyed = -1
+
+// Keyed reports whether the daemon's units are named by keys.
+func (s Spec) Keyed() bool { return s.Instances == Keyed }
+
 // The bounds of Spec.Instances and Spec.Weight.
 const (
 	MaxInstances = 100_000
@@ -208,8 +238,8 @@ func (s Spec) Validate() error {
 	if s.Revision < 0 {
 		bad("revision is %d, want 0 (the default) or more", s.Revision)
 	}
-	if s.Instances < 0 || s.Instances > MaxInstances {
-		bad("instances is %d, want 1 to %d", s.Instances, MaxInstances)
+	if s.Instances < 0 && !s.Keyed() || s.Instances > MaxInstances {
+		bad("instances is %d, want 1 to %d, or %d for one unit for each key", s.Instances, MaxInstances, Keyed)
 	}
 	if s.Weight < 0 || s.Weight > MaxWeight {
 		bad("weight is %d, want 1 to %d", s.Weight, MaxWeight)
@@ -233,8 +263,11 @@ func (s Spec) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Units lists the units that the spec declares.
+// Units lists the units that the spec declares; none if the daemon is keyed.
 func (s Spec) Units() []Unit {
+	if s.Keyed() {
+		return nil
+	}
 	out := make([]Unit, s.WithDefaults().Instances)
 	for i := range out {
 		out[i] = Unit{Daemon: s.ID, Index: i}

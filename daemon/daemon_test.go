@@ -217,7 +217,7 @@ func TestSpecDefaults(t *testing.T) {
 func TestSpecsThatCannotBeDeclared(t *testing.T) {
 	t.Parallel()
 	for _, good := range []daemon.Spec{
-		{ID: "a"}, {ID: "a", Instances: daemon.MaxInstances, MaxFailures: -1, OnAbandoned: "exit", StallTimeout: time.Second},
+		{ID: "a"}, {ID: "a", Instances: daemon.Keyed}, {ID: "a", Instances: daemon.MaxInstances, MaxFailures: -1, OnAbandoned: "exit", StallTimeout: time.Second},
 	} {
 		if err := good.Validate(); err != nil {
 			t.Errorf("%+v: %v", good, err)
@@ -228,7 +228,7 @@ func TestSpecsThatCannotBeDeclared(t *testing.T) {
 		want string
 	}{
 		{daemon.Spec{}, "daemon id is empty"},
-		{daemon.Spec{ID: "a", Instances: -1}, "daemon a: instances is -1, want 1 to 100000"},
+		{daemon.Spec{ID: "a", Instances: -2}, "daemon a: instances is -2, want 1 to 100000, or -1 for one unit for each key"},
 		{daemon.Spec{ID: "a", Instances: daemon.MaxInstances + 1}, "instances is 100001"},
 		{daemon.Spec{ID: "a", Weight: -2}, "weight is -2, want 1 to 1073741824"},
 		{daemon.Spec{ID: "a", MaxFailures: -2}, "max_failures is -2"},
@@ -242,7 +242,7 @@ func TestSpecsThatCannotBeDeclared(t *testing.T) {
 		}
 	}
 	// All problems are reported at once.
-	err := daemon.Spec{ID: "a", Instances: -1, Weight: -1}.Validate()
+	err := daemon.Spec{ID: "a", Instances: -2, Weight: -1}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "instances") || !strings.Contains(err.Error(), "weight") {
 		t.Errorf("%v", err)
 	}

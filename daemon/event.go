@@ -42,6 +42,8 @@ const (
 	LedgerSick        EventKind = "ledger.sick"        // so many daemons failed on a node that it gets units last
 	LedgerCleared     EventKind = "ledger.cleared"     // the daemon or node is treated as any other again
 
+	UnitsChanged EventKind = "units.changed" // keys were added to a keyed daemon, or removed
+
 	PeriodicScheduled EventKind = "periodic.scheduled" // a schedule begins: it is new or has changed
 	PeriodicStarted   EventKind = "periodic.started"   // a call for a due time begins
 	PeriodicEnded     EventKind = "periodic.ended"     // the call has succeeded
@@ -90,10 +92,11 @@ func (f Fence) MarshalText() ([]byte, error) {
 
 // UnmarshalText parses unit@generation.
 func (f *Fence) UnmarshalText(text []byte) error {
-	unit, gen, ok := strings.Cut(string(text), "@")
-	if !ok {
+	at := strings.LastIndexByte(string(text), '@') // a key may contain one, too
+	if at < 0 {
 		return fmt.Errorf("fence %q is not of the form unit@generation", text)
 	}
+	unit, gen := string(text[:at]), string(text[at+1:])
 	u, err := ParseUnit(unit)
 	if err != nil {
 		return fmt.Errorf("fence %q: %w", text, err)

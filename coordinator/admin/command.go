@@ -212,7 +212,7 @@ func (o commandRequest) command(snap *daemon.Snapshot) (daemon.Command, error) {
 		return c, err
 	}
 	if !o.Unit.IsZero() {
-		args.Daemon, args.Index = o.Unit.Daemon, &o.Unit.Index
+		args.SetUnit(o.Unit)
 	}
 	if args.Generation == 0 && (o.Kind == daemon.CommandMove || o.Kind == daemon.CommandRestart) {
 		for i := range snap.Units {

@@ -34,6 +34,7 @@ var (
 	_ storage.Sweeper = (*link)(nil)
 
 	_ daemon.StateStore = (*link)(nil)
+	_ storage.KeyStore  = (*link)(nil)
 )
 
 func (l *link) set(s state) {
@@ -134,6 +135,14 @@ func (l *link) SweepEvents(ctx context.Context, f daemon.Fence, keep storage.Ret
 
 func (l *link) SweepLocks(ctx context.Context, f daemon.Fence, age time.Duration, limit int) (int, error) {
 	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepLocks(ctx, f, age, limit) })
+}
+
+func (l *link) SweepUnits(ctx context.Context, f daemon.Fence, age time.Duration, limit int) (int, error) {
+	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepUnits(ctx, f, age, limit) })
+}
+
+func (l *link) ChangeKeys(ctx context.Context, change storage.KeyChange) (storage.KeyCounts, error) {
+	return through(ctx, l, func(ctx context.Context) (storage.KeyCounts, error) { return l.store.ChangeKeys(ctx, change) })
 }
 
 func (l *link) UnitStates(ctx context.Context, of daemon.Unit) ([]daemon.UnitState, error) {

@@ -30,7 +30,7 @@ func TestValidate(t *testing.T) {
 		"inherit_env EMITD_NODE is set":              func(c *Config) { c.InheritEnv = []string{"EMITD_NODE"} },
 		"env A contains a zero byte":                 func(c *Config) { c.Env = map[string]string{"A": "\x00"} },
 		"revision is -1":                             func(c *Config) { c.Revision = -1 },
-		"instances is -1":                            func(c *Config) { c.Instances = -1 },
+		"instances is -2":                            func(c *Config) { c.Instances = -2 },
 		`on_abandoned is "die"`:                      func(c *Config) { c.OnAbandoned = "die" },
 		"stall_timeout is -1s, want 0 (the default)": func(c *Config) { c.StallTimeout = -time.Second },
 	} {

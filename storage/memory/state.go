@@ -42,6 +42,8 @@ type state struct {
 	locks        map[string]storage.Lock
 	// lockFloor is the highest number of a lock whose row was swept.
 	lockFloor int64
+	// generationFloor is the highest generation of a unit whose row was swept.
+	generationFloor int64
 
 	wakeUps wakeUps // of the running step
 }
@@ -153,6 +155,7 @@ func (s *state) Fence(u daemon.Unit) int64 { return s.fences[u] }
 
 // Highest implements [rules.Rows].
 func (s *state) Highest() (term, generation int64) {
+	generation = s.generationFloor
 	for _, m := range s.order {
 		term, generation = max(term, m.HighestTerm), max(generation, m.HighestGeneration)
 	}

@@ -63,6 +63,8 @@ type cluster struct {
 	Commands  rules.Commands          `json:"commands,omitempty"`
 	Locks     map[string]storage.Lock `json:"locks,omitempty"`
 	LockFloor int64                   `json:"lock_floor,omitempty"` // highest number whose row was swept
+	// GenerationFloor is the highest generation of a unit whose row was swept. It needs format 3.
+	GenerationFloor int64 `json:"generation_floor,omitempty"`
 }
 
 // member is a node's row. A follower's later heartbeats are in its own object; see pulse.
@@ -254,6 +256,7 @@ func (c *cluster) Fence(u daemon.Unit) int64 { return c.Fences[u] }
 
 // Highest implements [rules.Rows].
 func (c *cluster) Highest() (term, generation int64) {
+	generation = c.GenerationFloor
 	for _, m := range c.Members {
 		term, generation = max(term, m.HighestTerm), max(generation, m.HighestGeneration)
 	}

@@ -81,7 +81,7 @@
 // An object is a line "emitd <kind> <format> <CRC-32>" and a JSON text, which is deflated except for pulses. It is
 // decoded strictly: a field or format that this program does not know is a storage.ErrSchema or blob.ErrCorrupt. It
 // is never dropped silently at the next write. It is written in the oldest format that has all of its fields: nodes of
-// an earlier version go on until the first unit has a state.
+// an earlier version go on until the first unit has a state or a key.
 //
 // # Size
 //

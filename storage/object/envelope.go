@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/blob"
 )
@@ -26,13 +28,23 @@ import (
 
 // format is the newest version of the objects that this program reads and writes.
 //
-// Format 2 adds the states of units.
-const format = 2
+// Format 2 adds the states of units, and format 3 units with a key.
+const format = 3
 
 // formatOf returns the oldest format that has all fields of an object.
 func formatOf(v any) int {
-	if c, ok := v.(*cluster); ok && len(c.UnitStates) > 0 {
-		return 2
+	switch o := v.(type) {
+	case *cluster:
+		switch {
+		case o.GenerationFloor > 0 || slices.ContainsFunc(o.Units, func(r *daemon.Record) bool { return r.Unit.Key != "" }):
+			return 3
+		case len(o.UnitStates) > 0:
+			return 2
+		}
+	case eventBatch:
+		if slices.ContainsFunc(o.Events, func(e daemon.Event) bool { return e.Unit.Key != "" }) {
+			return 3
+		}
 	}
 	return 1
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // changeInput is one element of the input of commit_units.sql and commit_declare.sql.
@@ -131,8 +132,9 @@ func lockRows(m *message, c storage.Commit, changes []changeInput) {
 }
 
 func inputOf(ord int, c storage.Change) changeInput {
+	name, index := columns(c.Unit)
 	in := changeInput{
-		Ord: ord, Daemon: string(c.Unit.Daemon), Index: c.Unit.Index, Step: string(c.Step), State: string(c.State),
+		Ord: ord, Daemon: name, Index: index, Step: string(c.Step), State: string(c.State),
 		Generation: c.Generation, Target: string(c.To.Incarnation), Acknowledge: int64(c.AcknowledgeTimeout),
 		Drain: int64(c.DrainTimeout), Forced: c.Forced, Embargo: micros(c.Embargo), Retired: c.Retired,
 		Reason: cleanText(c.Reason), Detail: detail(c.Detail),
@@ -182,7 +184,7 @@ func eventInputs(events []daemon.Event) []eventInput {
 }
 
 func (in changeInput) unit() daemon.Unit {
-	return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index}
+	return rules.FromColumns(in.Daemon, in.Index)
 }
 
 // inOrder cuts changes into batches, one statement each. In a batch no unit occurs twice, and all

@@ -162,6 +162,7 @@ type deaf struct {
 	storage.Sweeper
 	daemon.StateStore
 	storage.Renamer
+	storage.KeyStore
 }
 
 // Runs the whole suite through a transaction pooler, where every transaction may run on another
@@ -178,7 +179,7 @@ func TestConformanceThroughPooler(t *testing.T) {
 				}
 			})
 			first, second := b.Store.(*postgres.Store), b.Second.(*postgres.Store)
-			b.Store, b.Second = deaf{first, first, first, first, first}, deaf{second, second, second, second, second}
+			b.Store, b.Second = deaf{first, first, first, first, first, first}, deaf{second, second, second, second, second, second}
 			return b
 		},
 		Lacks: storagetest.Wakes,

@@ -97,7 +97,7 @@ func (s *Store) stamp(ctx context.Context, f daemon.Fence, wait time.Duration) (
 
 // unitOf returns a fence's unit as arguments.
 func unitOf(f daemon.Fence) (daemon string, index int) {
-	return cleanText(string(f.Unit.Daemon)), f.Unit.Index
+	return columns(f.Unit)
 }
 
 // writeWaitingEvent writes the event fence.waiting. The event only informs people, so failing to write it
@@ -140,7 +140,8 @@ func (s *Store) Fence(ctx context.Context, tx pgx.Tx, f daemon.Fence) error {
 	}
 	var held int64
 	var timeout string
-	err := tx.QueryRow(ctx, s.sql.get("fence"), string(f.Unit.Daemon), f.Unit.Index, bound.Milliseconds()).Scan(&held, &timeout)
+	name, index := unitOf(f)
+	err := tx.QueryRow(ctx, s.sql.get("fence"), name, index, bound.Milliseconds()).Scan(&held, &timeout)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return s.fail(what, err)
 	}

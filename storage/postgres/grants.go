@@ -62,8 +62,7 @@ func (n names) ofReader() (rights []pgschema.Right) {
 func (n names) ofNode() []pgschema.Right {
 	rights := n.ofReader()
 	for _, r := range []struct{ privileges, tables string }{
-		{"insert, update, delete", "node advert command lock"},
-		{"insert, update", "unit fence unit_state"},
+		{"insert, update, delete", "node advert command lock unit fence unit_state"},
 		{"insert, delete", "event"},
 		{"update", "term lease counter"},
 	} {

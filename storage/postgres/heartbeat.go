@@ -192,7 +192,8 @@ func returnedInput(runs []daemon.Fence) []stepInput {
 	}
 	out := make([]stepInput, 0, len(highest))
 	for u, generation := range highest {
-		out = append(out, stepInput{Daemon: string(u.Daemon), Index: u.Index, Generation: generation})
+		name, index := columns(u)
+		out = append(out, stepInput{Daemon: name, Index: index, Generation: generation})
 	}
 	return out
 }

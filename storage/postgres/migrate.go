@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the schema version that this program needs.
-const Version = 5
+const Version = 6
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
@@ -38,7 +38,9 @@ type Migration struct {
 // Version 2 adds the function of the heartbeat. Programs that need version 1 do not call it.
 // Version 3 adds an index, version 4 the revision, which triggers write, and another function of the heartbeat.
 // Version 5 adds the states of units, which programs of earlier versions do not have.
-var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1}
+// Version 6 adds keys. Their rows are units of daemons that earlier programs do not know; a trigger keeps such programs
+// from retiring them.
+var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
 
 // versions is what this program knows about the versions of its tables.
 func (n names) versions() pgschema.Schema {

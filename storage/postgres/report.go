@@ -6,6 +6,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // stepInput is one element of the input of report.sql.
@@ -30,8 +31,9 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 	input := make([]stepInput, len(r.Units))
 	for i, u := range r.Units {
 		out[i].Unit = u.Unit
+		name, index := columns(u.Unit)
 		input[i] = stepInput{
-			Ord: i, Daemon: string(u.Unit.Daemon), Index: u.Unit.Index, Generation: u.Generation, Step: string(u.Step),
+			Ord: i, Daemon: name, Index: index, Generation: u.Generation, Step: string(u.Step),
 			Reason: cleanText(u.Reason), Error: cleanText(u.Error), Failures: u.Failures, Retry: micros(u.RetryIn), Embargo: micros(u.Embargo),
 			Acknowledge: int64(u.AcknowledgeTimeout),
 		}
@@ -43,7 +45,7 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 		if len(input) > 0 {
 			m.do("units_lock", encode(input))
 		}
-		for part := range splitByKey(input, func(in stepInput) daemon.Unit { return daemon.Unit{Daemon: daemon.ID(in.Daemon), Index: in.Index} }) {
+		for part := range splitByKey(input, func(in stepInput) daemon.Unit { return rules.FromColumns(in.Daemon, in.Index) }) {
 			m.query(outcomes(out), "report", inc(r.Node), encode(part))
 		}
 	})

@@ -7,12 +7,19 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // The readers below follow the columns of the tables, in their order: see the migrations.
 
+// unit reads the columns daemon and index.
+func (c *composite) unit() daemon.Unit {
+	name := c.text()
+	return rules.FromColumns(name, int(c.int()))
+}
+
 func (c *composite) record() (r daemon.Record) {
-	r.Unit = daemon.Unit{Daemon: daemon.ID(c.text()), Index: int(c.int())}
+	r.Unit = c.unit()
 	r.State = daemon.State(c.text())
 	r.Holder = node.Identity{Name: c.text(), ID: node.ID(c.text()), Incarnation: node.Incarnation(c.text())}
 	r.Generation, r.Term = c.int(), c.int()
@@ -47,7 +54,8 @@ func (c *composite) event() (e daemon.Event) {
 	e.Node, e.NodeID, e.Incarnation = c.text(), node.ID(c.text()), node.Incarnation(c.text())
 	e.Daemon = daemon.ID(c.text())
 	if index, null := c.intOrNull(); !null {
-		e.Unit = daemon.Unit{Daemon: e.Daemon, Index: int(index)}
+		e.Unit = rules.FromColumns(string(e.Daemon), int(index))
+		e.Daemon = e.Unit.Daemon
 	}
 	e.Term, e.TermOrdinal, e.Generation = c.int(), c.int(), c.int()
 	e.Reason, e.Detail = c.text(), c.raw()

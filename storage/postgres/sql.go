@@ -166,13 +166,13 @@ func (n names) fenced(daemon, index, generation string) string {
 }
 
 // generation is storage.NextGeneration. The result is higher than the unit's last generation, than
-// every one that a node has reported or the caller has seen, and than the fence's stamp. It is at
+// every one that a node has reported or the caller has seen, that a sweep has deleted, and than the fence's stamp. It is at
 // least the term. The stamp counts because a failover may have kept it and lost the row.
 func (n names) generation(previous, term, seen, unit string) string {
 	return fmt.Sprintf(`greatest(%s + 1, %s, greatest(%s,
-		(select max(g.highest_generation) from %s g),
-		(select f.generation from %s f where f.daemon = %[6]s.daemon and f.index = %[6]s.index)) + 1)`,
-		previous, term, seen, n.table("node"), n.table("fence"), unit)
+		(select max(g.highest_generation) from %s g), (select c.generation_floor from %s c),
+		(select f.generation from %s f where f.daemon = %[7]s.daemon and f.index = %[7]s.index)) + 1)`,
+		previous, term, seen, n.table("node"), n.table("counter"), n.table("fence"), unit)
 }
 
 // embargo is a unit's list with one process's embargo added or raised by a strike. If the older

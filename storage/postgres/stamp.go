@@ -103,7 +103,8 @@ func (s *Store) sendStamps() {
 func (s *Store) sendBatch(batch []*stampRequest) {
 	input := make([]stampInput, len(batch))
 	for i, w := range batch {
-		input[i] = stampInput{i, cleanText(string(w.fence.Unit.Daemon)), w.fence.Unit.Index, w.fence.Generation}
+		name, index := columns(w.fence.Unit)
+		input[i] = stampInput{i, name, index, w.fence.Generation}
 	}
 	text := encode(input)
 	err := s.callWithin(s.calls, "stamps", writing, briefWait, func(m *message) {

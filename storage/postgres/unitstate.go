@@ -13,7 +13,7 @@ var _ daemon.StateStore = (*Store)(nil)
 
 // unitState reads a row of the table, whose columns it follows.
 func (c *composite) unitState() (s daemon.UnitState) {
-	s.Unit = daemon.Unit{Daemon: daemon.ID(c.text()), Index: int(c.int())}
+	s.Unit = c.unit()
 	s.Generation, s.Revision, s.SavedAt, s.Data = c.int(), c.int(), c.time(), c.raw()
 	return s
 }

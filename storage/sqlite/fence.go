@@ -25,7 +25,7 @@ func (s *Store) StampFence(ctx context.Context, f daemon.Fence) error {
 			return st.checkFence(f)
 		}
 		st.exec(`INSERT OR REPLACE INTO ~fence (daemon, idx, generation, stamped_at) VALUES (?, ?, ?, ?)`,
-			f.Unit.Daemon, f.Unit.Index, f.Generation, nanos(st.now))
+			append(columnsOf(f.Unit), f.Generation, nanos(st.now))...)
 		if st.waited > reportWaitAfter {
 			st.Emit(daemon.Event{
 				Kind: daemon.FenceWaiting, Daemon: f.Unit.Daemon, Unit: f.Unit, Generation: f.Generation,
@@ -56,7 +56,7 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
 	var fileID string
 	var held int64
 	err := tx.QueryRowContext(ctx, s.text(`SELECT m.file_id, coalesce(f.generation, 0)
-		FROM ~meta m LEFT JOIN ~fence f ON f.daemon = ? AND f.idx = ?`), string(f.Unit.Daemon), f.Unit.Index).Scan(&fileID, &held)
+		FROM ~meta m LEFT JOIN ~fence f ON f.daemon = ? AND f.idx = ?`), columnsOf(f.Unit)...).Scan(&fileID, &held)
 	switch {
 	case err != nil:
 		return fmt.Errorf("fence %s: %w", f, s.explainOtherFile(err))

@@ -92,8 +92,11 @@ func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	} else {
 		m.since = s.clock(*m)
 	}
-	st.exec(`INSERT OR REPLACE INTO ~meta (one, file_id, place, other_since, boot_id, clock_base, latest, head, lock_floor, cluster)
-		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, m.fileID, m.place, nanos(m.since), m.bootID, m.base, m.latest, m.head, m.lockFloor, m.cluster)
+	st.exec(`INSERT INTO ~meta (one, file_id, place, other_since, boot_id, clock_base, latest, head, lock_floor, cluster)
+		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (one) DO UPDATE SET file_id = excluded.file_id, place = excluded.place, other_since = excluded.other_since,
+			boot_id = excluded.boot_id, clock_base = excluded.clock_base, latest = excluded.latest, head = excluded.head,
+			lock_floor = excluded.lock_floor, cluster = excluded.cluster`, m.fileID, m.place, nanos(m.since), m.bootID, m.base, m.latest, m.head, m.lockFloor, m.cluster)
 	s.stamp(st)
 	switch {
 	case known && !here:

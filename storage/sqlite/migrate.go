@@ -24,7 +24,7 @@ type Migration struct {
 }
 
 // version is the schema version that this program needs.
-const version = 2
+const version = 3
 
 // migrations are all versions. In their texts, ~ stands for the table prefix.
 var migrations = schema.Load(migrationFiles, version)

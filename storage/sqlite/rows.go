@@ -8,6 +8,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // nanos converts a time to the form that rows contain: nanoseconds since 1970, 0 for never.
@@ -60,6 +61,40 @@ func (o orZero) Scan(v any) error {
 		return fmt.Errorf("no way to read a %T", o.to)
 	}
 	return nil
+}
+
+// unitName and unitIndex read the two columns of a unit, in this order.
+type (
+	unitName  struct{ to *daemon.Unit }
+	unitIndex struct{ to *daemon.Unit }
+)
+
+// Scan implements sql.Scanner.
+func (u unitName) Scan(v any) error {
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("the daemon of a unit is %T, want a text", v)
+	}
+	*u.to = rules.FromColumns(text, 0)
+	return nil
+}
+
+// Scan implements sql.Scanner.
+func (u unitIndex) Scan(v any) error {
+	n, ok := v.(int64)
+	if !ok {
+		return fmt.Errorf("the index of a unit is %T, want an integer", v)
+	}
+	if u.to.Key == "" {
+		u.to.Index = int(n)
+	}
+	return nil
+}
+
+// columnsOf returns the two columns of a unit as arguments.
+func columnsOf(u daemon.Unit) []any {
+	name, index := rules.Columns(u)
+	return []any{name, index}
 }
 
 // fromJSON reads a value from its JSON text; empty text leaves it as it is.
@@ -152,7 +187,9 @@ const unitColumns = `daemon, idx, state, holder_name, holder_id, holder, generat
 
 func unitDest(r *daemon.Record) []any {
 	return []any{
-		&r.Unit.Daemon, &r.Unit.Index, &r.State, &r.Holder.Name, &r.Holder.ID, &r.Holder.Incarnation, &r.Generation, &r.Term,
+		unitName{&r.Unit},
+		unitIndex{&r.Unit},
+		&r.State, &r.Holder.Name, &r.Holder.ID, &r.Holder.Incarnation, &r.Generation, &r.Term,
 		at{&r.Since},
 		at{&r.AssignedAt},
 		at{&r.RevokedAt},
@@ -167,7 +204,7 @@ func unitDest(r *daemon.Record) []any {
 // Unit reads a unit's row; nil if there is none.
 func (q *query) Unit(u daemon.Unit) *daemon.Record {
 	r := &daemon.Record{}
-	if !q.one(`SELECT `+unitColumns+` FROM ~unit WHERE daemon = ? AND idx = ?`, []any{u.Daemon, u.Index}, unitDest(r)...) {
+	if !q.one(`SELECT `+unitColumns+` FROM ~unit WHERE daemon = ? AND idx = ?`, columnsOf(u), unitDest(r)...) {
 		return nil
 	}
 	return r
@@ -195,9 +232,10 @@ func (q *query) Put(r daemon.Record) {
 	if len(r.Embargoes) > 0 {
 		embargoes = toJSON(r.Embargoes)
 	}
+	name, index := rules.Columns(r.Unit)
 	q.exec(`INSERT OR REPLACE INTO ~unit (`+unitColumns+`)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		r.Unit.Daemon, r.Unit.Index, r.State, r.Holder.Name, r.Holder.ID, r.Holder.Incarnation, r.Generation, r.Term,
+		name, index, r.State, r.Holder.Name, r.Holder.ID, r.Holder.Incarnation, r.Generation, r.Term,
 		nanos(r.Since), nanos(r.AssignedAt), nanos(r.RevokedAt), r.AcknowledgeTimeout, r.DrainTimeout, r.Reason, r.Forced,
 		r.Failures, r.Error, r.Retired, embargoes, nanos(r.FailingSince), nanos(r.RetryAt))
 }
@@ -214,7 +252,8 @@ func (q *query) history(text string, args ...any) (out []daemon.Event) {
 			return
 		}
 		if index != nil {
-			e.Unit = daemon.Unit{Daemon: e.Daemon, Index: *index}
+			e.Unit = rules.FromColumns(string(e.Daemon), *index)
+			e.Daemon = e.Unit.Daemon
 		}
 		out = append(out, e)
 	})
@@ -255,6 +294,6 @@ func (q *query) openCommands() (out []storage.Command) {
 
 // Fence reads the generation that a unit's fence was stamped with; 0 = never.
 func (q *query) Fence(u daemon.Unit) (generation int64) {
-	q.one(`SELECT generation FROM ~fence WHERE daemon = ? AND idx = ?`, []any{u.Daemon, u.Index}, &generation)
+	q.one(`SELECT generation FROM ~fence WHERE daemon = ? AND idx = ?`, columnsOf(u), &generation)
 	return generation
 }

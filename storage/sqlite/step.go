@@ -28,7 +28,8 @@ func (st *step) flush() {
 		st.meta.head++
 		var index any
 		if !e.Unit.IsZero() {
-			index = e.Unit.Index
+			name, i := rules.Columns(e.Unit)
+			e.Daemon, index = daemon.ID(name), i
 		}
 		st.exec(`INSERT INTO ~event (`+eventColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			st.meta.head, nanos(e.At), e.Kind, e.Node, e.NodeID, e.Incarnation, e.Daemon, index,
@@ -60,8 +61,10 @@ func (st *step) Unchanged(g storage.NodeVersion) bool {
 
 // Highest implements [rules.Rows].
 func (st *step) Highest() (term, generation int64) {
-	st.one(`SELECT max(highest_term), max(highest_generation) FROM ~node`, nil, orZero{&term}, orZero{&generation})
-	return term, generation
+	var floor int64
+	st.one(`SELECT max(highest_term), max(highest_generation), (SELECT generation_floor FROM ~meta) FROM ~node`, nil,
+		orZero{&term}, orZero{&generation}, orZero{&floor})
+	return term, max(generation, floor)
 }
 
 // wakeLeader notes that the leader has something to do, if there is one.

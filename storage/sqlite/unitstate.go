@@ -25,11 +25,11 @@ func (s *Store) UnitStates(ctx context.Context, of daemon.Unit) (out []daemon.Un
 func (q *query) unitStates(of daemon.Unit) (out []daemon.UnitState) {
 	text, args := `SELECT `+stateColumns+` FROM ~unit_state ORDER BY daemon, idx`, []any(nil)
 	if !of.IsZero() {
-		text, args = `SELECT `+stateColumns+` FROM ~unit_state WHERE daemon = ? AND idx = ?`, []any{of.Daemon, of.Index}
+		text, args = `SELECT `+stateColumns+` FROM ~unit_state WHERE daemon = ? AND idx = ?`, columnsOf(of)
 	}
 	q.each(text, args, func(scan func(...any) bool) {
 		var s daemon.UnitState
-		if scan(&s.Unit.Daemon, &s.Unit.Index, &s.Generation, &s.Revision, at{&s.SavedAt}, orZero{&s.Data}) {
+		if scan(unitName{&s.Unit}, unitIndex{&s.Unit}, &s.Generation, &s.Revision, at{&s.SavedAt}, orZero{&s.Data}) {
 			out = append(out, s)
 		}
 	})
@@ -48,7 +48,7 @@ func (s *Store) SaveUnitState(ctx context.Context, f daemon.Fence, state daemon.
 			return err
 		}
 		st.exec(`INSERT OR REPLACE INTO ~unit_state (`+stateColumns+`) VALUES (?, ?, ?, ?, ?, ?)`,
-			f.Unit.Daemon, f.Unit.Index, next.Generation, next.Revision, nanos(next.SavedAt), string(next.Data))
+			append(columnsOf(f.Unit), next.Generation, next.Revision, nanos(next.SavedAt), string(next.Data))...)
 		return nil
 	})
 	if err != nil {

@@ -99,6 +99,9 @@ func newModel(t testing.TB, f Factory) *model {
 		})
 	}
 	m.units = []daemon.Unit{{Daemon: "acme:a"}, {Daemon: "acme:a", Index: 1}, {Daemon: "acme:a", Index: 10}, {Daemon: "acme:b"}}
+	if m.lacks&Keys == 0 {
+		m.units = append(m.units, daemon.Unit{Daemon: "acme:b", Key: "k"}, daemon.Unit{Daemon: "acme:b", Key: "two words"})
+	}
 	return m
 }
 

@@ -3,6 +3,7 @@ package storagetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -44,6 +45,9 @@ func (m *model) actions() map[string]func(*rapid.T) {
 	}
 	if m.lacks&States == 0 {
 		out["save"], out["save again"] = m.savesState, m.savesState
+	}
+	if m.lacks&Keys == 0 {
+		out["keys"], out["keys again"] = m.changesKeys, m.changesKeys
 	}
 	return out
 }
@@ -360,6 +364,41 @@ func (m *model) savesState(rt *rapid.T) {
 		}
 		for _, state := range after {
 			answer += "\n" + s.text.unitState(state)
+		}
+		return answer
+	})
+}
+
+// changesKeys adds some keys and removes others, or sweeps.
+func (m *model) changesKeys(rt *rapid.T) {
+	c := storage.KeyChange{Daemon: "acme:b", Actor: among(rt, "actor", "", "alice"), Reason: "why"}
+	for _, u := range m.units {
+		switch among(rt, "key", "add", "remove", "leave") {
+		case "add":
+			c.Add = append(c.Add, u.Key)
+		case "remove":
+			c.Remove = append(c.Remove, u.Key)
+		}
+	}
+	c.Add = slices.DeleteFunc(c.Add, func(key string) bool { return key == "" })
+	c.Remove = slices.DeleteFunc(c.Remove, func(key string) bool { return key == "" })
+	number, sweep, age := among(rt, "number", -2, -2, 0, 1), chance(rt, "sweep", 30), m.length(rt, "age")
+	m.do(rt, fmt.Sprintf("keys %+v in term %+d, sweep of those older than %v: %v", c, number, age, sweep), func(s *side) string {
+		keys, ok := s.store.(storage.KeyStore)
+		if !ok {
+			return "no storage.KeyStore"
+		}
+		ctx, c := context.Background(), c
+		if number > -2 {
+			c.Term = s.snap.Term.Number + int64(number)
+		}
+		counts, err := keys.ChangeKeys(ctx, c)
+		answer := fmt.Sprint(counts, s.text.err(err))
+		if sweep {
+			f := daemon.Fence{Unit: sweeperUnit, Generation: 3}
+			_ = s.store.StampFence(ctx, f) // a refusal is seen below
+			n, err := keys.SweepUnits(ctx, f, age, 100)
+			answer += fmt.Sprint(" swept ", n, s.text.err(err))
 		}
 		return answer
 	})

@@ -95,15 +95,16 @@ const (
 	Wakes                            // storage.Watcher
 	IdentityChange                   // Backend.ChangeIdentity
 	States                           // daemon.StateStore
+	Keys                             // storage.KeyStore
 
-	all      = States<<1 - 1
+	all      = Keys<<1 - 1
 	optional = IdentityChange // may be missing without being listed
 )
 
 // String names the members of the set, as in Clock|Tx.
 func (h Hooks) String() string {
 	var out []string
-	for i, name := range []string{"Clock", "FrozenClock", "Tx", "StateWrites", "Locks", "Sweeps", "Wakes", "IdentityChange", "States"} {
+	for i, name := range []string{"Clock", "FrozenClock", "Tx", "StateWrites", "Locks", "Sweeps", "Wakes", "IdentityChange", "States", "Keys"} {
 		if h&(1<<i) != 0 {
 			out = append(out, name)
 		}
@@ -117,11 +118,12 @@ func (b Backend) offers() Hooks {
 	_, sweeps := b.Store.(storage.Sweeper)
 	_, wakes := b.Store.(storage.Watcher)
 	_, states := b.Store.(daemon.StateStore)
+	_, keys := b.Store.(storage.KeyStore)
 	var h Hooks
 	for hook, has := range map[Hooks]bool{
 		Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, StateWrites: b.WriteState != nil,
 		Locks: locks, Sweeps: sweeps, Wakes: wakes, IdentityChange: b.ChangeIdentity != nil,
-		States: states,
+		States: states, Keys: keys,
 	} {
 		if has {
 			h |= hook
@@ -153,6 +155,7 @@ var themes = []struct {
 	{"events", eventStories},
 	{"fence", fenceStories},
 	{"state", stateStories},
+	{"keys", keyStories},
 	{"lock", lockStories},
 	{"command", commandStories},
 	{"sweep", sweepStories},

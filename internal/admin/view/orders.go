@@ -37,7 +37,7 @@ func (v *viewer) orders() []Order {
 		}
 		switch {
 		case args.Node != "":
-		case args.Index != nil:
+		case !args.Unit().IsZero():
 			o.Subject = args.Unit().String()
 		default:
 			o.Subject = string(args.Daemon)
@@ -88,7 +88,7 @@ func ofNode(all []Order, name string) []Order {
 func ofUnit(all []Order, u daemon.Unit) []Order {
 	var out []Order
 	for _, o := range all {
-		if o.args.Daemon == u.Daemon && (o.args.Index == nil || *o.args.Index == u.Index) {
+		if o.args.Daemon == u.Daemon && (o.args.Unit().IsZero() || o.args.Unit() == u) {
 			out = append(out, o)
 		}
 	}

@@ -82,7 +82,7 @@ func (s Status) ByDaemon() []Daemon {
 func (s Status) ofDaemon(id daemon.ID) []Order {
 	var out []Order
 	for _, o := range s.Orders {
-		if o.args.Daemon == id && o.args.Index == nil {
+		if o.args.Daemon == id && o.args.Unit().IsZero() {
 			out = append(out, o)
 		}
 	}

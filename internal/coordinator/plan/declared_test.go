@@ -51,8 +51,8 @@ func TestExplainReportsWhoseSpecIsInForce(t *testing.T) {
 		t.Errorf("a return: %+v", d)
 	}
 
-	d = explain(report("n1", 1, daemon.Spec{ID: "a", Instances: -1}))
-	if d.By != (node.Identity{}) || len(d.Others) != 1 || d.Others[0].What != "instances is -1, want 1 to 100000" {
+	d = explain(report("n1", 1, daemon.Spec{ID: "a", Instances: -2}))
+	if d.By != (node.Identity{}) || len(d.Others) != 1 || d.Others[0].What != "instances is -2, want 1 to 100000" {
 		t.Errorf("none that can be planned: %+v", d)
 	}
 }

@@ -131,10 +131,20 @@ func (g *group) neverPlaced(u daemon.Unit) (Why, bool) {
 	switch {
 	case g.advertised == nil:
 		return Why{Rule: NotAdvertised}, true
-	case u.Index < 0 || u.Index >= g.instances():
+	case u.Key != "" && g.removed(u):
+		return Why{Rule: KeyRemoved}, true
+	case u.Key != "" && !g.advertised.Keyed():
+		return Why{Rule: NotKeyed}, true
+	case u.Key == "" && (u.Index < 0 || u.Index >= g.instances()):
 		return instancesReduced(g), true
 	}
 	return Why{}, false
+}
+
+// removed reports whether a key is none of the daemon, or not any more.
+func (g *group) removed(u daemon.Unit) bool {
+	i, ok := slices.BinarySearchFunc(g.rows, u, func(r *daemon.Record, u daemon.Unit) int { return r.Unit.Compare(u) })
+	return !ok || g.rows[i].Retired
 }
 
 // replay adds what the plan has placed so far to a new floor.

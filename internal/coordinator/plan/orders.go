@@ -40,6 +40,7 @@ type subject struct {
 	node   string
 	daemon daemon.ID
 	index  int // wholeDaemon for a daemon
+	key    string
 }
 
 const wholeDaemon = -1
@@ -89,8 +90,8 @@ func (o *orders) read(c *daemon.Command) {
 		return
 	}
 	whole := subject{daemon: args.Daemon, index: wholeDaemon}
-	if args.Index != nil {
-		whole.index = *args.Index
+	if u := args.Unit(); !u.IsZero() {
+		whole.index, whole.key = u.Index, u.Key
 	}
 	switch c.Kind {
 	case daemon.CommandCordon, daemon.CommandDrain:
@@ -212,7 +213,7 @@ func (o *orders) forget(c *daemon.Command, name string) {
 	o.end(c, daemon.ResultDone, "")
 }
 
-func (s subject) unit() daemon.Unit { return daemon.Unit{Daemon: s.daemon, Index: s.index} }
+func (s subject) unit() daemon.Unit { return daemon.Unit{Daemon: s.daemon, Index: s.index, Key: s.key} }
 
 // readMove decides how far a move or restart has come. Its generation is that of the run that it ends. The unit gets a
 // higher one when it is assigned again, so a move never ends a second run.
@@ -451,25 +452,24 @@ func (o *orders) heldWithout(n *Node, without daemon.Unit) int64 {
 
 // unknownUnit returns why the arguments name no unit or daemon of the cluster; "" if they do.
 func (o *orders) unknownUnit(args daemon.CommandArgs) string {
-	instances := 0
-	if at, ok := find(o.union.inForce, args.Daemon); ok {
-		instances = max(o.union.inForce[at].spec.Instances, 1)
-	}
+	at, advertised := find(o.union.inForce, args.Daemon)
+	u := args.Unit()
+	row := o.rows[u]
 	switch {
-	case args.Index == nil && instances > 0, args.Index != nil && *args.Index >= 0 && *args.Index < instances:
+	case u.IsZero() && advertised, row != nil && !row.Retired:
 		return ""
-	case args.Index != nil && o.rows[args.Unit()] != nil && !o.rows[args.Unit()].Retired:
+	case !u.IsZero() && u.Key == "" && advertised && u.Index >= 0 && u.Index < instancesOf(o.union.inForce[at].spec):
 		return ""
-	case args.Index == nil:
+	case u.IsZero():
 		return fmt.Sprintf("no node advertises a daemon %q", args.Daemon)
 	}
-	return fmt.Sprintf("there is no unit %s", args.Unit())
+	return fmt.Sprintf("there is no unit %s", u)
 }
 
 // notPaused returns why a unit or daemon cannot be resumed.
 func (o *orders) notPaused(args daemon.CommandArgs) string {
 	switch {
-	case args.Index == nil:
+	case args.Unit().IsZero():
 		return fmt.Sprintf("%s is not paused", args.Daemon)
 	case o.paused(args.Unit()) != nil:
 		return fmt.Sprintf("the whole daemon %s is paused: resume it instead", args.Daemon)
@@ -479,7 +479,7 @@ func (o *orders) notPaused(args daemon.CommandArgs) string {
 
 // paused returns the command that pauses the unit or its daemon, or nil.
 func (o *orders) paused(u daemon.Unit) *daemon.Command {
-	if c := o.standing[subject{kind: daemon.CommandPause, daemon: u.Daemon, index: u.Index}]; c != nil {
+	if c := o.standing[subject{kind: daemon.CommandPause, daemon: u.Daemon, index: u.Index, key: u.Key}]; c != nil {
 		return c
 	}
 	return o.standing[subject{kind: daemon.CommandPause, daemon: u.Daemon, index: wholeDaemon}]

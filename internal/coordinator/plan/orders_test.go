@@ -179,7 +179,7 @@ func TestOrders(t *testing.T) {
 		{"a restart revokes once", []daemon.Command{order(t, "r", restart, "a/0", inForce, expecting(6))}, nil, "r done: a/0 runs on n1; assign b/0 n3"},
 		{"a restart stays on its node", []daemon.Command{order(t, "r", restart, "a/0", inForce)}, func(i *in) {
 			i.Units[0].State = daemon.Deleted
-			i.Units = append(i.Units, row(t, "x/0", daemon.Active, "n1"), row(t, "x/1", daemon.Active, "n1"))
+			i.Units = append(i.Units, row(t, "x/0", daemon.Revoking, "n1"), row(t, "x/1", daemon.Revoking, "n1"))
 		}, "assign a/0 n1; assign b/0 n3"},
 		{"a pin brings the unit to its node", []daemon.Command{order(t, "p", pin, "a/0 to n3", inForce)}, nil, "revoke a/0 ; assign b/0 n3"},
 		{"a pin to a node that is gone holds nothing up", []daemon.Command{order(t, "p", pin, "a/0 to n3", inForce)}, func(i *in) {

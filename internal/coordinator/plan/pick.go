@@ -30,7 +30,7 @@ func (p *planner) placeAll() {
 	for _, g := range jobs {
 		j := p.placement.begin(g)
 		for i := g.lo; i < g.hi; i++ {
-			if d := &p.decisions[i]; d.Step == daemon.Assign && d.Reason.Rule != Quarantined {
+			if d := &p.decisions[i]; d.Step == daemon.Assign && d.Reason.Rule == "" {
 				p.place(j, &p.decisions[i], p.rows[i])
 			}
 		}

@@ -19,11 +19,16 @@
 //	none                      declare                           –                        –
 //	free                      place                             retire                   wait; retire after RetireAfter
 //	free and retired          declare again                     –                        –
-//	assigning, active         keep; revoke in a round           revoke                   keep
-//	                          of rebalancing
+//	assigning, active         keep; revoke in a round           revoke                   keep; revoke from a live node
+//	                          of rebalancing                                             that has taken it back
 //	… on a leaving node       revoke                            revoke                   revoke
 //	revoking                  keep                              keep                     keep
 //	unknown state             keep, listed                      keep, listed             keep, listed
+//
+// A unit with a key is wanted if its key was not removed (its row is not retired) and the spec in force is keyed. Its row
+// is neither declared nor retired by a plan, because only a change of keys says which there are. A unit whose key was
+// removed is revoked whoever advertises the daemon. A node has taken a daemon back if it is live, its advert does not
+// have the daemon, and it does not run the daemon's kind. It gives the units up, also while others advertise the daemon.
 //
 // A leaving node is one that drains or is deaf. A node in a state that this version does not know keeps its units.
 // A unit that has a holder is never placed. Whether a deadline has passed or a holder is dead is not decided here,

@@ -114,7 +114,13 @@ func TestLifeOfAUnit(t *testing.T) {
 			row(t, "a/0", daemon.Deleted, ""), time.Minute,
 			[]string{"a/0: retire (no node advertises it for 1m0s)"},
 		},
-		{"nobody advertises it, running: kept", []Node{live("n1", none)}, row(t, "a/0", daemon.Active, "n1"), time.Second, nil},
+		{
+			"nobody advertises it, running: revoked",
+			[]Node{live("n1", none)},
+			row(t, "a/0", daemon.Active, "n1"), time.Second,
+			[]string{"a/0: revoke (its node no longer declares it n1)"},
+		},
+		{"nobody advertises it, running on a node that is late: kept", []Node{live("n1", none).being(node.Late)}, row(t, "a/0", daemon.Active, "n1"), time.Second, nil},
 		{
 			"a late node advertises it: waits for a candidate, is not retired",
 			[]Node{live("n1", one).being(node.Late)},
@@ -265,7 +271,7 @@ func TestEmbargoes(t *testing.T) {
 			r.Embargoes = []daemon.Embargo{
 				{Incarnation: "i-n1", Until: tt.until, Length: time.Minute}, {Incarnation: "i-gone", Until: tt.until, Length: time.Minute},
 			}
-			busy := row(t, "b/0", daemon.Active, "n2") // without the embargo, n1 would be better
+			busy := row(t, "b/0", daemon.Revoking, "n2") // without the embargo, n1 would be better
 			wantReported(t, Make(Input{Now: epoch, Nodes: livesOf(2, a), Units: []daemon.Record{r, busy}}), tt.want)
 		})
 	}

@@ -47,7 +47,7 @@ func drawAdvert(t *rapid.T, version int) *daemon.Advert {
 		}
 		s := daemon.Spec{
 			ID:        id,
-			Instances: rapid.SampledFrom([]int{0, 1, 2, 5, -1}).Draw(t, "instances"),
+			Instances: rapid.SampledFrom([]int{0, 1, 2, 5, daemon.Keyed, -2}).Draw(t, "instances"),
 			Weight:    rapid.SampledFrom([]int{0, 0, 1, 2, 7, -3}).Draw(t, "weight"),
 			Spread:    rapid.SampledFrom([]string{"", "rack"}).Draw(t, "spread"),
 			Requires:  rapid.SampledFrom([]map[string]string{nil, nil, nil, {"gpu": "a"}, {"gpu": ""}, {"zone": "1", "gpu": "a"}}).Draw(t, "requires"),
@@ -88,6 +88,9 @@ func drawRecord(t *rapid.T, nodes int) daemon.Record {
 		Unit:  daemon.Unit{Daemon: rapid.SampledFrom([]daemon.ID{"a", "b", "c", "d", "gone"}).Draw(t, "daemon"), Index: rapid.IntRange(0, 6).Draw(t, "index")},
 		State: rapid.SampledFrom([]daemon.State{daemon.Unassigned, daemon.Deleted, daemon.Deleted, daemon.Assigning, daemon.Active, daemon.Revoking, "paused"}).Draw(t, "state"),
 		Since: epoch.Add(-time.Duration(rapid.IntRange(0, 90).Draw(t, "since")) * time.Minute),
+	}
+	if rapid.IntRange(0, 3).Draw(t, "keyed") == 0 {
+		r.Unit.Key, r.Unit.Index = fmt.Sprintf("k%d", r.Unit.Index), 0
 	}
 	r.Generation = int64(rapid.IntRange(0, 9).Draw(t, "generation"))
 	r.Retired = rapid.IntRange(0, 5).Draw(t, "retired") == 0

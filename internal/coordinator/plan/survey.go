@@ -29,6 +29,9 @@ type planner struct {
 	decisions []Decision
 	rows      []*daemon.Record
 	unknown   []Unknown
+	nodes     map[node.Incarnation]*Node            // the present ones; set by node
+	common    *daemon.Advert                        // what all live nodes advertise; nil if they differ
+	declared  map[*daemon.Advert]map[daemon.ID]bool // which daemons an advert declares; set by undeclared
 
 	orders    *orders
 	placement *placement    // set once there are units to place
@@ -39,19 +42,47 @@ type planner struct {
 // up to hi.
 type group struct {
 	id         daemon.ID
-	advertised *daemon.Spec // as advertised, without defaults
-	spec       *daemon.Spec // the same with defaults; set when units are placed
+	advertised *daemon.Spec   // as advertised, without defaults
+	advert     *daemon.Advert // in which it was found
+	spec       *daemon.Spec   // the same with defaults; set when units are placed
 	rows       []*daemon.Record
 	holders    []*candidate // the present nodes that hold the rows; nil for none; set once there is a placement
 	lo, hi     int
 	place      int // how many of the decisions are drafts to place
 }
 
+// instances is how many units with an index the daemon has.
 func (g *group) instances() int {
 	if g.advertised == nil {
 		return 0
 	}
-	return cmp.Or(g.advertised.Instances, 1)
+	return instancesOf(g.advertised)
+}
+
+func instancesOf(spec *daemon.Spec) int {
+	if spec.Keyed() {
+		return 0
+	}
+	return cmp.Or(spec.Instances, 1)
+}
+
+// wants reports whether the unit of a row should run somewhere.
+func (g *group) wants(row *daemon.Record) bool {
+	if row.Unit.Key != "" {
+		return g.advertised != nil && g.advertised.Keyed() && !row.Retired
+	}
+	return row.Unit.Index < g.instances()
+}
+
+// unwanted returns the reason why the unit of a row should run nowhere.
+func (g *group) unwanted(row *daemon.Record) Why {
+	switch {
+	case row.Unit.Key != "" && row.Retired:
+		return Why{Rule: KeyRemoved}
+	case row.Unit.Key != "" && g.advertised != nil:
+		return Why{Rule: NotKeyed}
+	}
+	return instancesReduced(g)
 }
 
 // weight returns the weight of one unit. It counts as 1 if nobody advertises the daemon.
@@ -66,6 +97,7 @@ func (g *group) weight() int64 {
 func decideAll(in Input) *planner {
 	p := &planner{in: in, union: newUnion(in.Nodes), membership: readMembership(&in), ledger: readLedger(&in)}
 	p.readOrders()
+	p.common = commonAdvert(in.Nodes)
 	for i := range in.Nodes {
 		n := &in.Nodes[i]
 		rule, ok := n.leaving()
@@ -87,7 +119,7 @@ func decideAll(in Input) *planner {
 	for len(rows) > 0 || len(words) > 0 {
 		g := group{lo: len(p.decisions)}
 		if len(words) > 0 && (len(rows) == 0 || words[0].spec.ID <= rows[0].Unit.Daemon) {
-			g.id, g.advertised, words = words[0].spec.ID, words[0].spec, words[1:]
+			g.id, g.advertised, g.advert, words = words[0].spec.ID, words[0].spec, words[0].by.Advert, words[1:]
 		} else {
 			g.id = rows[0].Unit.Daemon
 		}
@@ -113,7 +145,7 @@ func (p *planner) reserve() {
 		}
 	}
 	for _, w := range p.union.inForce {
-		missing += cmp.Or(w.spec.Instances, 1)
+		missing += instancesOf(w.spec)
 	}
 	n := free + max(missing, 0)
 	p.decisions, p.rows = make([]Decision, 0, n), make([]*daemon.Record, 0, n)
@@ -126,9 +158,7 @@ func sorted(units []daemon.Record) []*daemon.Record {
 	for i := range units {
 		rows[i] = &units[i]
 	}
-	byUnit := func(a, b *daemon.Record) int {
-		return cmp.Or(cmp.Compare(a.Unit.Daemon, b.Unit.Daemon), cmp.Compare(a.Unit.Index, b.Unit.Index))
-	}
+	byUnit := func(a, b *daemon.Record) int { return a.Unit.Compare(b.Unit) }
 	if !slices.IsSortedFunc(rows, byUnit) {
 		slices.SortFunc(rows, byUnit)
 	}
@@ -144,8 +174,12 @@ func (p *planner) decideDaemon(g *group) {
 		}
 	}
 	for _, row := range g.rows {
-		declare(min(row.Unit.Index, g.instances()))
-		next = max(next, row.Unit.Index+1)
+		if row.Unit.Key == "" {
+			declare(min(row.Unit.Index, g.instances()))
+			next = max(next, row.Unit.Index+1)
+		} else {
+			declare(g.instances()) // units with an index come first
+		}
 		p.decideRow(g, row)
 	}
 	declare(g.instances())
@@ -155,16 +189,18 @@ func (p *planner) decideDaemon(g *group) {
 // because this version must not touch a state that it does not know. A unit that is both unwanted
 // and on a leaving node is revoked once, for the reason that is permanent.
 func (p *planner) decideRow(g *group, row *daemon.Record) {
-	wanted := row.Unit.Index < g.instances()
+	wanted := g.wants(row)
 	switch {
 	case !row.State.Known():
 		p.unknown = append(p.unknown, Unknown{Unit: row.Unit, State: row.State})
 	case row.State.IsFree():
 		p.decideFreeRow(g, row, wanted)
-	case row.State != daemon.Revoking && g.advertised != nil && !wanted:
-		p.revoke(g, row, instancesReduced(g))
+	case row.State != daemon.Revoking && !wanted && (g.advertised != nil || row.Unit.Key != "" && row.Retired):
+		p.revoke(g, row, g.unwanted(row))
 	case row.State != daemon.Revoking && p.leaving[row.Holder.Incarnation] != "":
 		p.revoke(g, row, Why{Rule: p.leaving[row.Holder.Incarnation], Note: row.Holder.Name})
+	case row.State != daemon.Revoking && p.undeclared(g, row):
+		p.revoke(g, row, Why{Rule: NotDeclared, Note: row.Holder.Name})
 	case row.Retired && wanted:
 		p.write(g, row, false, Why{Rule: DeclaredAgain})
 	case row.State != daemon.Revoking:
@@ -191,6 +227,10 @@ func (p *planner) decideFreeRow(g *group, row *daemon.Record, wanted bool) {
 		g.place++
 		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign}, row)
 	case row.Retired:
+	case row.Unit.Key != "" && g.advertised != nil:
+		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Reason: Why{Rule: NotAdvertised, Note: "with keys"}}, row)
+	case row.Unit.Key != "": // only a change of keys ends it
+		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Reason: Why{Rule: NotAdvertised}}, row)
 	case g.advertised != nil:
 		p.write(g, row, true, instancesReduced(g))
 	case p.in.RetireAfter > 0 && p.in.Now.Sub(row.Since) >= p.in.RetireAfter:
@@ -198,6 +238,61 @@ func (p *planner) decideFreeRow(g *group, row *daemon.Record, wanted bool) {
 	default:
 		p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Reason: Why{Rule: NotAdvertised}}, row)
 	}
+}
+
+// undeclared reports whether the unit's holder is live and has taken the daemon back: it declares it no longer, and does
+// not run its kind. A node that declares the daemon differently keeps its units.
+func (p *planner) undeclared(g *group, row *daemon.Record) bool {
+	if p.common != nil && p.common == g.advert {
+		return false
+	}
+	n := p.node(row.Holder.Incarnation)
+	if n == nil || n.State != node.Live || n.Advert == nil || n.Advert == g.advert {
+		return false
+	}
+	if g.advertised != nil && n.Advert.RunsKind(cmp.Or(g.advertised.Kind, daemon.Kind(g.id))) {
+		return false
+	}
+	declared, known := p.declared[n.Advert]
+	if !known {
+		declared = make(map[daemon.ID]bool, len(n.Advert.Specs))
+		for i := range n.Advert.Specs {
+			declared[n.Advert.Specs[i].ID] = true
+		}
+		if p.declared == nil {
+			p.declared = map[*daemon.Advert]map[daemon.ID]bool{}
+		}
+		p.declared[n.Advert] = declared
+	}
+	return !declared[g.id]
+}
+
+// commonAdvert returns the advert that all live nodes share, or nil.
+func commonAdvert(nodes []Node) *daemon.Advert {
+	var common *daemon.Advert
+	for i := range nodes {
+		switch n := &nodes[i]; {
+		case n.State != node.Live || n.Advert == nil || n.Advert == common:
+		case common != nil:
+			return nil
+		default:
+			common = n.Advert
+		}
+	}
+	return common
+}
+
+// node returns the present node of a process, or nil.
+func (p *planner) node(inc node.Incarnation) *Node {
+	if p.nodes == nil {
+		p.nodes = make(map[node.Incarnation]*Node, len(p.in.Nodes))
+		for i := range p.in.Nodes {
+			if n := &p.in.Nodes[i]; n.present() {
+				p.nodes[n.Member.Incarnation] = n
+			}
+		}
+	}
+	return p.nodes[inc]
 }
 
 // instancesReduced returns the reason for decisions about units beyond Instances.

@@ -29,26 +29,47 @@ func slow(in Input) Plan {
 	var place []daemon.Unit
 	for u, r := range rows {
 		spec, known := specs[u.Daemon]
-		wanted := known && u.Index < spec.Instances
+		instances := spec.Instances
+		if spec.Keyed() {
+			instances = 0
+		}
+		wanted := known && u.Index < instances
+		if u.Key != "" {
+			wanted = known && spec.Keyed() && !r.Retired
+		}
 		held := r.State == daemon.Assigning || r.State == daemon.Active
 		d := Decision{Unit: u, Generation: r.Generation, State: r.State, Spec: spec}
-		smaller := Why{Rule: InstancesReduced, Note: "to " + strconv.Itoa(spec.Instances)}
+		smaller := Why{Rule: InstancesReduced, Note: "to " + strconv.Itoa(instances)}
+		if u.Key != "" {
+			smaller = Why{Rule: NotKeyed}
+		}
 		switch {
 		case !r.State.Known():
 			out.Unknown = append(out.Unknown, Unknown{Unit: u, State: r.State})
 			continue
+		case held && u.Key != "" && r.Retired:
+			d.Step, d.Reason = daemon.Revoke, Why{Rule: KeyRemoved}
 		case held && known && !wanted:
 			d.Step, d.Reason = daemon.Revoke, smaller
 		case held && slowState(in.Nodes, r.Holder.Incarnation) == node.Draining:
 			d.Step, d.Reason = daemon.Revoke, Why{Rule: NodeDraining, Note: r.Holder.Name}
 		case held && slowState(in.Nodes, r.Holder.Incarnation) == node.Deaf:
 			d.Step, d.Reason = daemon.Revoke, Why{Rule: NodeDeaf, Note: r.Holder.Name}
+		case held && slowTakenBack(in.Nodes, r, specs):
+			d.Step, d.Reason = daemon.Revoke, Why{Rule: NotDeclared, Note: r.Holder.Name}
 		case wanted && r.Retired:
 			d.Reason = Why{Rule: DeclaredAgain}
 		case wanted && r.State.IsFree():
 			place = append(place, u)
 			continue
 		case !r.State.IsFree() || r.Retired:
+			continue
+		case u.Key != "":
+			why := Why{Rule: NotAdvertised}
+			if known {
+				why.Note = "with keys"
+			}
+			out.Unplaced = append(out.Unplaced, Unplaced{Unit: u, Since: r.Since, Why: why})
 			continue
 		case known:
 			d.Retired, d.Reason = true, smaller
@@ -72,6 +93,19 @@ func slow(in Input) Plan {
 	slices.SortFunc(out.Unplaced, func(a, b Unplaced) int { return a.Unit.Compare(b.Unit) })
 	slices.SortFunc(out.Unknown, func(a, b Unknown) int { return a.Unit.Compare(b.Unit) })
 	return out
+}
+
+// slowTakenBack reports whether the unit's holder is live and neither declares the daemon nor runs its kind.
+func slowTakenBack(nodes []Node, r daemon.Record, specs map[daemon.ID]daemon.Spec) bool {
+	for _, n := range nodes {
+		if n.Member.Incarnation != r.Holder.Incarnation || n.State != node.Live || n.Member.State == node.Removed || n.Advert == nil {
+			continue
+		}
+		spec, known := specs[r.Unit.Daemon]
+		declares := slices.ContainsFunc(n.Advert.Specs, func(s daemon.Spec) bool { return s.ID == r.Unit.Daemon })
+		return !declares && (!known || !n.Advert.RunsKind(spec.Kind))
+	}
+	return false
 }
 
 func slowState(nodes []Node, inc node.Incarnation) node.State {

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -197,7 +198,7 @@ func unusable(s *daemon.Spec) string {
 	switch {
 	case s.ID == "":
 		return "the daemon has no id"
-	case s.Instances < 1 || s.Instances > daemon.MaxInstances:
+	case s.Instances < 1 && !s.Keyed() || s.Instances > daemon.MaxInstances:
 		return fmt.Sprintf("instances is %d, want 1 to %d", s.Instances, daemon.MaxInstances)
 	case s.Weight < 1 || s.Weight > maxWeight:
 		return fmt.Sprintf("weight is %d, want 1 to %d", s.Weight, maxWeight)
@@ -217,7 +218,7 @@ func difference(wins, loses *daemon.Spec) string {
 	}{
 		{"kind", wins.Kind, loses.Kind},
 		{"revision", wins.Revision, loses.Revision},
-		{"instances", wins.Instances, loses.Instances},
+		{"instances", instancesText(wins), instancesText(loses)},
 		{"weight", wins.Weight, loses.Weight},
 		{"requires", fmt.Sprint(wins.Requires), fmt.Sprint(loses.Requires)},
 		{"spread", wins.Spread, loses.Spread},
@@ -234,6 +235,13 @@ func difference(wins, loses *daemon.Spec) string {
 		}
 	}
 	return strings.Join(out, "; ")
+}
+
+func instancesText(s *daemon.Spec) string {
+	if s.Keyed() {
+		return "one for each key"
+	}
+	return strconv.Itoa(s.Instances)
 }
 
 // same compares two specs without allocating, because nearly all are equal.

@@ -84,7 +84,7 @@ func TestTheUnionOfWhatNodesAdvertise(t *testing.T) {
 func TestAnUnusableSpecDisturbsNobody(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []daemon.Spec{
-		{ID: "a", Instances: -1}, {ID: "a", Instances: daemon.MaxInstances + 1}, {ID: "a", Weight: -1}, {ID: "a", Weight: maxWeight + 1},
+		{ID: "a", Instances: -2}, {ID: "a", Instances: daemon.MaxInstances + 1}, {ID: "a", Weight: -1}, {ID: "a", Weight: maxWeight + 1},
 	} {
 		in := Input{
 			Now: epoch, Nodes: []Node{live("n1", advert(bad, daemon.Spec{ID: "b"})), live("n2", advert(daemon.Spec{ID: "a"})).born(2 * time.Hour)},

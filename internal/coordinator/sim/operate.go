@@ -48,7 +48,8 @@ func (w *world) drawCommand() (daemon.CommandKind, daemon.CommandArgs, int64) {
 	}
 	name := func() string { return w.hosts[w.rng.IntN(len(w.hosts))].name }
 	row := snap.Units[w.rng.IntN(len(snap.Units))]
-	unit := daemon.CommandArgs{Daemon: row.Unit.Daemon, Index: &row.Unit.Index, Generation: row.Generation}
+	unit := daemon.CommandArgs{Generation: row.Generation}
+	unit.SetUnit(row.Unit)
 	if w.chance(0.05) {
 		unit.Generation-- // the operator looked at an older run
 	}

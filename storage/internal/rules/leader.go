@@ -130,8 +130,9 @@ func declare(r Rows, old *daemon.Record, change storage.Change, now time.Time) s
 		return storage.Outcome{Unit: change.Unit}
 	case fresh && old.Retired && !change.Retired,
 		!fresh && old.State == change.State && old.Generation == change.Generation:
-		rec = *old
-		rec.Retired = change.Retired
+		if rec = *old; rec.Unit.Key == "" { // whether a key was removed is not the leader's to say
+			rec.Retired = change.Retired
+		}
 	default:
 		return storage.Outcome{Unit: change.Unit, Record: *old}
 	}
@@ -163,7 +164,7 @@ func expire(r Rows, rec *daemon.Record, change storage.Change, now time.Time) (d
 		}
 	}
 	rec.Forced = change.Forced
-	rec.Retired = rec.Retired || change.Retired
+	rec.Retired = rec.Retired || change.Retired && rec.Unit.Key == ""
 	if change.Embargo != 0 {
 		rec.Embargoes = embargo(r, rec.Embargoes, daemon.Embargo{Incarnation: rec.Holder.Incarnation, Node: rec.Holder.Name, Length: change.Embargo, Reason: change.Reason}, now)
 	}

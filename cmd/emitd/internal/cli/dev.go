@@ -263,6 +263,10 @@ func (b *console) begin(d *dev, r *host.Running) {
 		names = append(names, c.Node().Name)
 	}
 	for _, s := range r.Daemons {
+		if s.Keyed() {
+			daemons = append(daemons, string(s.ID)+" (keyed)")
+			continue
+		}
 		daemons = append(daemons, fmt.Sprintf("%s ×%d", s.ID, s.WithDefaults().Instances))
 	}
 	if r.Queues {

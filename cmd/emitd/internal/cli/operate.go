@@ -201,7 +201,7 @@ func (o order) arguments(s view.Status, subject string) (daemon.CommandArgs, err
 	}
 	args.Daemon = units[0].Daemon
 	if units[0].Unit.String() == subject {
-		args.Index = &units[0].Unit.Index
+		args.SetUnit(units[0].Unit)
 		return args, nil
 	}
 	if o.kind == daemon.CommandPause || o.kind == daemon.CommandResume {
@@ -210,7 +210,7 @@ func (o order) arguments(s view.Status, subject string) (daemon.CommandArgs, err
 	if len(units) > 1 {
 		return args, fault.New(fault.Usage, "%s has %d units: name one of them, such as %s", subject, len(units), units[0].Unit)
 	}
-	args.Index = &units[0].Unit.Index
+	args.SetUnit(units[0].Unit)
 	return args, nil
 }
 
