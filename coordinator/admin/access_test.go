@@ -34,10 +34,10 @@ func TestEveryCallIsAuthorized(t *testing.T) {
 	t.Parallel()
 	open := []string{"getOutbox", "getSession", "listQueues", "signIn", "signOut"}
 	for _, o := range operations() {
-		var asked []Access
+		var called []Access
 		a := api(t, unreached{}, func(c *Config) {
 			c.Authorize = func(_ *http.Request, need Access) error {
-				asked = append(asked, need)
+				called = append(called, need)
 				return errors.New("you may not")
 			}
 		})
@@ -56,13 +56,13 @@ func TestEveryCallIsAuthorized(t *testing.T) {
 		}
 		switch {
 		case slices.Contains(open, o.name):
-			if o.method == http.MethodGet && len(asked) == 0 {
+			if o.method == http.MethodGet && len(called) == 0 {
 				t.Errorf("%s has not asked", o.name)
 			}
 		case w.Code != 403 || !strings.Contains(w.Body.String(), "you may not") || !strings.Contains(w.Body.String(), string(fault.MissingRole)):
 			t.Errorf("%s: %d %s", o.name, w.Code, w.Body)
-		case !slices.Equal(asked, []Access{want}):
-			t.Errorf("%s asked for %+v, want %+v", o.name, asked, want)
+		case !slices.Equal(called, []Access{want}):
+			t.Errorf("%s asked for %+v, want %+v", o.name, called, want)
 		}
 	}
 }

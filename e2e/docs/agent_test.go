@@ -59,8 +59,8 @@ func (s *session) require() {
 	}
 }
 
-// bury waits for the end of the process that the page has killed, which no Ctrl-C will end.
-func (s *session) bury() {
+// remove waits for the end of the process that the page has killed, which no Ctrl-C will end.
+func (s *session) remove() {
 	s.t.Helper()
 	ended := time.After(time.Minute)
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -371,7 +371,7 @@ func (s *session) run(at, line string) {
 		s.last = line
 		s.finish(at, line)
 		if strings.HasPrefix(line, "kill ") {
-			s.bury()
+			s.remove()
 		}
 		return
 	}

@@ -30,7 +30,7 @@ func TestDrillUpgrade(t *testing.T) {
 		c.Program = program
 		return c.Start(name)
 	}
-	say(t, former, "migrate", "up", "--store", c.URL)
+	report(t, former, "migrate", "up", "--store", c.URL)
 	nodes := map[string]*Node{}
 	for _, name := range []string{"a", "b", "c"} {
 		nodes[name] = start(name, former)
@@ -44,7 +44,7 @@ func TestDrillUpgrade(t *testing.T) {
 		t.Errorf("before the migration a node of this version says\n%s", early.Output())
 	}
 
-	say(t, Binary(t), "migrate", "up", "--store", c.URL)
+	report(t, Binary(t), "migrate", "up", "--store", c.URL)
 	store, err := postgres.Open(context.Background(), c.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -90,18 +90,18 @@ func formerBinary(t *testing.T, version int) string {
 	t.Helper()
 	const file = "storage/postgres/migrate.go"
 	root := filepath.Join("..", "..")
-	next := strings.Fields(say(t, "git", "-C", root, "log", "--format=%H", "-S", fmt.Sprintf("const Version = %d", version+1), "--", file))
+	next := strings.Fields(report(t, "git", "-C", root, "log", "--format=%H", "-S", fmt.Sprintf("const Version = %d", version+1), "--", file))
 	if len(next) == 0 {
 		t.Fatalf("no commit has begun version %d of the schema: this drill needs the history (git fetch --unshallow)", version+1)
 	}
 	commit := next[len(next)-1] + "^"
-	if text := say(t, "git", "-C", root, "show", commit+":"+file); !strings.Contains(text, fmt.Sprintf("const Version = %d\n", version)) {
+	if text := report(t, "git", "-C", root, "show", commit+":"+file); !strings.Contains(text, fmt.Sprintf("const Version = %d\n", version)) {
 		t.Fatalf("%s has not version %d of the schema", commit, version)
 	}
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "source.tar")
-	say(t, "git", "-C", root, "archive", "-o", archive, commit)
-	say(t, "tar", "-x", "-f", archive, "-C", dir)
+	report(t, "git", "-C", root, "archive", "-o", archive, commit)
+	report(t, "tar", "-x", "-f", archive, "-C", dir)
 	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "former"), "./cmd/emitd")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -111,8 +111,8 @@ func formerBinary(t *testing.T, version int) string {
 	return filepath.Join(dir, "former")
 }
 
-// say returns what a command prints.
-func say(t *testing.T, name string, args ...string) string {
+// report returns what a command prints.
+func report(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	out, err := cmd.Output()

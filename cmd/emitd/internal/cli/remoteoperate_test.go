@@ -43,9 +43,9 @@ func (w *cannedNode) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: a.status, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(a.body)), Request: r}, nil
 }
 
-// TestNodeIsAskedAgain: a command is given to a node until it is answered, always with the same key; what is certain is said
+// TestNodeIsCalledAgain: a command is given to a node until it is answered, always with the same key; what is certain is said
 // at once.
-func TestNodeIsAskedAgain(t *testing.T) {
+func TestNodeIsCalledAgain(t *testing.T) {
 	t.Parallel()
 	command := `"command": {"id": "c1", "kind": "node.cordon", "result": "cordoned", "created_at": "2026-01-01T00:00:00Z"}`
 	done := canned{status: 200, body: `{"done": true, ` + command + `, "moves": []}`}
@@ -58,7 +58,7 @@ func TestNodeIsAskedAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answers []canned
 		code    fault.Code // "" means no fault
-		says    string
+		prints  string
 		calls   int // at least
 	}{
 		"done at once":             {[]canned{done}, "", "", 1},
@@ -85,8 +85,8 @@ func TestNodeIsAskedAgain(t *testing.T) {
 				switch f := (*fault.Fault)(nil); {
 				case tt.code == "" && (err != nil || answer.Command.Result != "cordoned"):
 					t.Errorf("%+v, %v", answer, err)
-				case tt.code != "" && (!errors.As(err, &f) || f.Code != tt.code || !strings.Contains(f.What, tt.says)):
-					t.Errorf("%v, want %s with %q", err, tt.code, tt.says)
+				case tt.code != "" && (!errors.As(err, &f) || f.Code != tt.code || !strings.Contains(f.What, tt.prints)):
+					t.Errorf("%v, want %s with %q", err, tt.code, tt.prints)
 				}
 				for key, n := range w.keys {
 					if len(w.keys) != 1 || len(key) != 36 || n < tt.calls {
