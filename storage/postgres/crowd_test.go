@@ -88,3 +88,34 @@ func newcomer(store *postgres.Store, name string) (*storage.Reply, error) {
 		Advert: &daemon.Advert{Kinds: []daemon.Kind{"acme:reports"}},
 	})
 }
+
+// A node whose registration was sent and not answered may be a member, so it does not wait for calls of the lowest rank.
+func TestUnansweredRegistrationIsRepeatedFirst(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	who := node.Identity{Name: "n", ID: "0198c5a2-0001-7000-8000-00000000beef", Incarnation: "0198c5a2-0002-7000-8000-00000000beef"}
+	register := func(ctx context.Context, seq uint64) error {
+		_, err := c.store.Heartbeat(ctx, storage.Heartbeat{
+			Node: who, Seq: seq, TTL: time.Hour, EventsAfter: -1, TermRequest: storage.TermRequest{Lease: time.Hour},
+			Advert: &daemon.Advert{Kinds: []daemon.Kind{"acme:reports"}},
+		})
+		return err
+	}
+	middle := c.begin(t, c.in("select from %s.counter for update"))
+	ctx, cancel := context.WithCancel(context.Background())
+	first := later(func() (struct{}, error) { return struct{}{}, register(ctx, 1) })
+	c.blocked(t, 1)
+	cancel()
+	commit(t, middle)
+	if r := await(t, "the first registration", first); r.err == nil {
+		t.Log("it was answered, after its caller had given up")
+	}
+	middle, reports := c.blockReports(t, 8) // all connections that a registration may have
+	if err := register(context.Background(), 2); err != nil {
+		t.Errorf("repeated beside reports that wait: %v", err)
+	}
+	commit(t, middle)
+	for _, r := range reports {
+		await(t, "a report", r).get(t)
+	}
+}

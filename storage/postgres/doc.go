@@ -56,8 +56,8 @@
 // lost events that this process has seen, it records the new one (identity.go). If the node is more
 // than 500 events behind, it reads the next ones in order. If the function was called in another
 // isolation, it has done nothing: the store repeats the call, once, and sets the isolation from
-// then on. If other nodes of the process register at the same time, a newcomer reads the member
-// list afterwards, together with them.
+// then on. If several nodes of the process want the member list at the same time, they read it
+// afterwards, together.
 //
 // # The rules of the statements
 //
@@ -111,7 +111,8 @@
 //     ended the statement. It waits half of Config.QueryTimeout, at most a second, and keeps the
 //     connection. Only a connection on which nothing arrives even then is dropped.
 //   - Fence stamps that are requested at the same time are sent together.
-//   - Nodes that register at the same time read the member list together, in a second round trip.
+//   - Nodes that want the member list at the same time, as all do that register, read it together, in
+//     a second round trip. A registration that repeats an unanswered one has the rank of heartbeats.
 //
 // # Fences
 //

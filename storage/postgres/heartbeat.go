@@ -20,6 +20,7 @@ import (
 // beat is a heartbeat and the answers of its statements.
 type beat struct {
 	storage.Heartbeat
+	store        *Store
 	reply        storage.Reply
 	admitted     bool
 	taken        storage.IDInUseError
@@ -29,6 +30,7 @@ type beat struct {
 	before       heads  // newest events seen when the heartbeat began
 	waiting      []command
 	members      int64 // newest event when the member list was read
+	sent         bool  // it got a connection, so the server may have carried it out
 	listLater    bool  // the member list is read after the heartbeat, together with others
 	known        known // what an earlier reply brought
 }
@@ -61,13 +63,21 @@ func (s *Store) newestReply(who node.Identity) known {
 // which the commit has locked. If one statement wrote the row and read the units, it would have taken
 // its snapshot before that wait. The reply would lack the unit, and A would start it a heartbeat later.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
-	b := &beat{Heartbeat: hb, before: s.heads(), known: s.newestReply(hb.Node)}
+	b := &beat{Heartbeat: hb, store: s, before: s.heads(), known: s.newestReply(hb.Node)}
+	r, err := s.heartbeat(ctx, b)
+	s.noteRegistration(ctx, b, err)
+	return r, err
+}
+
+// heartbeat is Heartbeat for a beat that knows what an earlier reply brought.
+func (s *Store) heartbeat(ctx context.Context, b *beat) (*storage.Reply, error) {
+	hb := b.Heartbeat
 	var advert []byte
 	if hb.Advert != nil {
 		advert = hb.Advert.Encode()
 	}
 	var err error
-	if b.newcomer() {
+	if b.WantMembers {
 		b.listLater = s.lists.enter()
 		defer s.lists.leave()
 	}
@@ -99,12 +109,18 @@ func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.R
 	return r, nil
 }
 
-// newcomer reports whether the heartbeat registers a process that knows nothing of the cluster yet.
-func (b *beat) newcomer() bool { return b.Advert != nil && b.WantMembers && b.EventsAfter < 0 }
-
-// listMembers reads the member list of a newcomer, in a second round trip. The heartbeat itself is done, so an error only
-// means that the reply has no list: then the next heartbeat asks for one, as after any reply without it.
+// listMembers reads the member list in a second round trip, which several heartbeats share. The heartbeat itself is done.
+// Its reply must not come too late because of the list: then it has none, and the next heartbeat asks for one.
+//
+// The list is of a later moment than the rest of the reply, so later replies repeat the events in between. That gives the
+// same membership: the list is what these events lead to, and each is about one process.
 func (s *Store) listMembers(ctx context.Context, b *beat) {
+	if deadline, ok := ctx.Deadline(); ok {
+		left := time.Until(deadline)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, left-left/4)
+		defer cancel()
+	}
 	rows, head, err := s.sharedMembers(ctx)
 	if err != nil {
 		b.WantMembers = false
@@ -133,6 +149,9 @@ func (s *Store) catchUp(ctx context.Context, b *beat) error {
 func (b *beat) operation() string {
 	switch {
 	case b.Advert != nil:
+		if _, unknown := b.store.unanswered.Load(b.Node.Incarnation); unknown {
+			return "register again"
+		}
 		return "register"
 	case b.TermRequest.Campaign:
 		return "stand"
@@ -148,8 +167,21 @@ func (b *beat) simple() bool {
 	return b.Advert == nil && !b.TermRequest.Campaign && !b.WantMembers && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
 }
 
+// noteRegistration remembers whose registration was sent and not answered in time. Such a node may be a member and not know it.
+// It sends no heartbeats then but registers again, and must not wait for all that register for the first time: it
+// would be taken for dead.
+func (s *Store) noteRegistration(ctx context.Context, b *beat, err error) {
+	switch {
+	case err == nil && ctx.Err() == nil:
+		s.unanswered.Delete(b.Node.Incarnation)
+	case b.Advert != nil && b.sent:
+		s.unanswered.Store(b.Node.Incarnation, true)
+	}
+}
+
 // writeStatements writes a heartbeat as statements into a message.
 func (b *beat) writeStatements(m *message, advert []byte) {
+	b.sent = true
 	if advert != nil {
 		m.do("register_lock", cleanText(string(b.Node.ID)))
 	}
@@ -281,7 +313,7 @@ func (b *beat) claim(m *message) {
 // before the events. A change that happens in between is then reported by the next heartbeat, once.
 func (b *beat) read(m *message) {
 	if b.WantMembers && !b.listLater {
-		m.query(members(&b.reply.Members, &b.members), "members")
+		m.query(b.store.members(&b.reply.Members, &b.members), "members")
 	}
 	m.query(b.state.scanSingle, "single")
 	m.query(records(&b.reply.Units), "held", inc(b.Node))

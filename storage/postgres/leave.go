@@ -40,6 +40,7 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 		}
 	})
 	s.known.Delete(l.Node.Incarnation)
+	s.unanswered.Delete(l.Node.Incarnation)
 	if err == nil && !admitted {
 		err = s.refused(ctx, l.Node, storage.IDInUseError{}, func(present, _ bool) bool { return present || l.Deregister })
 	}

@@ -2,21 +2,22 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
 	"slices"
 	"sync"
 
 	"github.com/emitd/emitd/node"
 )
 
-// memberLists shares member lists among nodes of this process that register at the same time. Each wants the list of all.
-// If each read its own, a thousand nodes would read half a million rows, which takes longer than everything else that
-// they do.
+// memberLists shares member lists among nodes of this process that want one at the same time, as all do that register. If
+// each read its own, a thousand nodes would read half a million rows, which takes longer than everything else that they do.
 type memberLists struct {
-	mu          sync.Mutex
-	registering int       // registrations under way
-	next        *listRead // has not begun; whoever comes now shares it
-	reading     bool
-	reads       int // readings that have begun
+	mu      sync.Mutex
+	wanted  int       // heartbeats under way that want a list
+	next    *listRead // has not begun; whoever comes now shares it
+	reading bool
+	reads   int // readings that have begun
 }
 
 // listRead is one reading of the member list, for all that wait for it.
@@ -27,19 +28,19 @@ type listRead struct {
 	err  error
 }
 
-// enter counts a registration that begins, and reports whether another one is under way.
+// enter counts a heartbeat that wants a list, and reports whether another one is under way.
 func (l *memberLists) enter() (others bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.registering++
-	return l.registering > 1
+	l.wanted++
+	return l.wanted > 1
 }
 
-// leave counts a registration that has ended.
+// leave counts a heartbeat that has ended.
 func (l *memberLists) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.registering--
+	l.wanted--
 }
 
 // sharedMembers returns the member list and the newest event of that moment. The reading begins after the call, so the list
@@ -102,7 +103,45 @@ func (l *memberLists) end() {
 // readLists reads one list after the other until nobody waits.
 func (s *Store) readLists() {
 	for r := s.lists.begin(); r != nil; r = s.lists.begin() {
-		r.err = s.call(s.calls, "members", reading, func(m *message) { m.query(members(&r.rows, &r.head), "members") })
+		r.err = s.call(s.calls, "members", reading, func(m *message) { m.query(s.members(&r.rows, &r.head), "members") })
 		close(r.done)
 	}
+}
+
+// traitsCache has the traits of each process as they were parsed last. A process seldom changes them, and parsing them is
+// most of the work with a member list. The zero value is empty.
+type traitsCache struct {
+	mu   sync.Mutex
+	last map[node.Incarnation]parsedTraits
+}
+
+type parsedTraits struct {
+	text   string
+	traits node.Traits
+}
+
+// maxTraits bounds the cache. It is emptied then, because the rows of most of its processes are gone.
+const maxTraits = 10_000
+
+// parse returns the traits that a text stands for.
+func (c *traitsCache) parse(process node.Incarnation, text []byte) (node.Traits, error) {
+	c.mu.Lock()
+	known, ok := c.last[process]
+	c.mu.Unlock()
+	if ok && known.text == string(text) {
+		known.traits.Labels = maps.Clone(known.traits.Labels) // the caller may write to its own
+		return known.traits, nil
+	}
+	parsed := parsedTraits{text: string(text)}
+	if err := json.Unmarshal(text, &parsed.traits); err != nil {
+		return parsed.traits, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == nil || len(c.last) >= maxTraits {
+		c.last = map[node.Incarnation]parsedTraits{}
+	}
+	c.last[process] = parsed
+	parsed.traits.Labels = maps.Clone(parsed.traits.Labels)
+	return parsed.traits, nil
 }

@@ -1,6 +1,10 @@
 package postgres
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/emitd/emitd/node"
+)
 
 // All that ask before a reading begins share it. Who asks later gets the next one, which has what was written meanwhile.
 func TestListsAreSharedUntilTheyBegin(t *testing.T) {
@@ -25,19 +29,50 @@ func TestListsAreSharedUntilTheyBegin(t *testing.T) {
 	}
 }
 
-// A registration is one of several while another one is under way.
-func TestRegistrationsAreCounted(t *testing.T) {
+// A heartbeat that wants a list is one of several while another one is under way.
+func TestHeartbeatsThatWantListsAreCounted(t *testing.T) {
 	t.Parallel()
 	var l memberLists
 	if l.enter() {
-		t.Error("the first registration is called one of several")
+		t.Error("the first is called one of several")
 	}
 	if !l.enter() {
-		t.Error("the second registration is called alone")
+		t.Error("the second is called alone")
 	}
 	l.leave()
 	l.leave()
 	if l.enter() {
-		t.Error("a later registration is called one of several")
+		t.Error("a later one is called one of several")
+	}
+}
+
+// The traits are those of the text, whatever the cache has, and nobody writes to what others read.
+func TestTraitsFollowTheirText(t *testing.T) {
+	t.Parallel()
+	var c traitsCache
+	parse := func(process node.Incarnation, text string) node.Traits {
+		t.Helper()
+		traits, err := c.parse(process, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return traits
+	}
+	const a, b = `{"labels": {"zone": "a"}, "capacity": 1}`, `{"labels": {"zone": "b"}, "capacity": 2}`
+	for range 2 {
+		got := parse("1", a)
+		if got.Labels["zone"] != "a" || got.Capacity != 1 {
+			t.Errorf("%+v", got)
+		}
+		got.Labels["zone"] = "mine"
+	}
+	if got := parse("2", b); got.Labels["zone"] != "b" {
+		t.Errorf("of another process: %+v", got)
+	}
+	if got := parse("1", b); got.Labels["zone"] != "b" || got.Capacity != 2 {
+		t.Errorf("of the same process with another text: %+v", got)
+	}
+	if _, err := c.parse("1", []byte(`{`)); err == nil {
+		t.Error("a text that is not JSON has traits")
 	}
 }

@@ -33,7 +33,8 @@ func (c *composite) record() (r daemon.Record) {
 	return r
 }
 
-func (c *composite) member() (m node.Member) {
+// member reads the row of a node. The traits are the last column: known has those of most nodes.
+func (c *composite) member(known *traitsCache) (m node.Member) {
 	m.Incarnation = node.Incarnation(c.text())
 	m.Seq, m.ConfirmedSeq = uint64(c.int()), uint64(c.int())
 	m.LastHeartbeatAt, m.ConfirmedAt = c.time(), c.time()
@@ -45,7 +46,11 @@ func (c *composite) member() (m node.Member) {
 	m.State, m.LeaderState = node.State(c.text()), node.State(c.text())
 	m.ID, m.Name = node.ID(c.text()), c.text()
 	m.Advert, m.EndReason = c.text(), c.text()
-	c.json(&m.Traits)
+	if text, null := c.field(); !null {
+		var err error
+		m.Traits, err = known.parse(m.Incarnation, text)
+		c.fail(err)
+	}
 	return m
 }
 
@@ -156,11 +161,11 @@ func commands(into *[]command) func(*composite) error { return list(into, (*comp
 
 // members reads the newest event and the member list, both of the same snapshot. There is always a
 // row, because the node that asks has one.
-func members(into *[]node.Member, head *int64) func(*composite) error {
+func (s *Store) members(into *[]node.Member, head *int64) func(*composite) error {
 	return func(c *composite) error {
 		*head = c.int()
 		row := c.row()
-		*into = append(*into, row.member())
+		*into = append(*into, row.member(&s.traits))
 		return row.err
 	}
 }

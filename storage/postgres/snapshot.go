@@ -31,7 +31,7 @@ func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.S
 	var units func() (*knownUnits, bool)
 	var open []command
 	err = s.call(ctx, "snapshot", reading, func(m *message) {
-		m.query(members(&snap.Nodes, &head), "members")
+		m.query(s.members(&snap.Nodes, &head), "members")
 		units = s.readUnits(m, &st, known)
 		m.query(st.scanSingle, "single")
 		m.query(commands(&open), "waiting")

@@ -26,11 +26,13 @@ type Store struct {
 	systems      sync.Map // start of a server process → its system identifier
 	seen         atomic.Pointer[heads]
 	known        sync.Map // incarnation → known, of its newest reply
+	unanswered   sync.Map // incarnation → true, of processes whose registration was sent and not answered
 	units        atomic.Pointer[knownUnits]
 	limits       rankLimits    // bound the connections that calls use at a time
 	grace        time.Duration // how long an answer may arrive after its call
 	stamps       stamps
 	lists        memberLists
+	traits       traitsCache
 	briefWaiters chan struct{} // places of short attempts to stamp; see stampWithRetry
 	lockWaiters  chan struct{} // places of long attempts to stamp
 	notifyOff    atomic.Bool   // notifications do not arrive, or Config.Notify is poll

@@ -25,7 +25,7 @@ const (
 // ranks maps the names of calls to their ranks. All names that are missing here are other.
 var ranks = map[string]rank{
 	"renew": leading, "leave": leading, "identify": leading,
-	"heartbeat": routine, "stand": routine, "heartbeat events": routine, "standing": routine,
+	"heartbeat": routine, "stand": routine, "heartbeat events": routine, "standing": routine, "register again": routine,
 	"snapshot": progress, "adverts": progress, "commit": progress, "stamps": progress, "members": progress,
 }
 
