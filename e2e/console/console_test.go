@@ -189,16 +189,24 @@ func TestScreenshots(t *testing.T) {
 	if dir == "" {
 		t.Skip("EMITD_TEST_SCREENSHOTS names no directory for the pictures: make screenshots")
 	}
-	leader, url := cluster(t)
-	play(t, leader, "screenshots.mjs", url, "", dir)
+	url, token := demo(t, daemons)
+	play(t, nil, "screenshots.mjs", url, token, dir)
 }
 
 // TestWork plays what people do with tokens, jobs and messages, in emitd dev with its sample orders.
 func TestWork(t *testing.T) {
 	t.Parallel()
+	url, token := demo(t, "")
+	play(t, nil, "work.mjs", url, token)
+}
+
+// demo starts emitd dev with its sample orders, and returns its address and its token.
+func demo(t *testing.T, config string) (url, token string) {
+	t.Helper()
 	dir := t.TempDir()
 	out := newAnswers(func(string) {})
-	cmd := exec.Command(drill.Binary(t), "dev", "--demo", "--listen", "127.0.0.1:0")
+	write(t, filepath.Join(dir, "emitd.yaml"), []byte(config))
+	cmd := exec.Command(drill.Binary(t), "dev", "--demo", "--listen", "127.0.0.1:0", "--config", "emitd.yaml")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	proc, err := testproc.Start(cmd)
@@ -217,9 +225,8 @@ func TestWork(t *testing.T) {
 			t.Log(out)
 		}
 	})
-	url := said(t, out, regexp.MustCompile(`console +(http\S+)/\n`), proc.Done)
-	token := strings.TrimSpace(string(read(t, filepath.Join(dir, ".emitd", "token"))))
-	play(t, nil, "work.mjs", url, token)
+	url = said(t, out, regexp.MustCompile(`console +(http\S+)/\n`), proc.Done)
+	return url, strings.TrimSpace(string(read(t, filepath.Join(dir, ".emitd", "token"))))
 }
 
 // said waits until a program has said something, and returns the first group of it.

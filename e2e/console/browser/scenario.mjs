@@ -73,8 +73,9 @@ try {
   await page.locator(".output", { hasText: "<b>begin</b>" }).waitFor();
   check((await page.locator(".output b").count()) === 0, "output is shown as text");
 
-  // A drain shows its effect in numbers first, and is carried out.
-  await at(`/nodes/${next}`);
+  // A drain takes three clicks, shows its effect in numbers first, and is carried out.
+  await at("/");
+  await page.locator(".heat a", { hasText: next }).click();
   await page.getByRole("button", { name: "Drain …" }).click();
   await page.locator("dialog .effect strong").waitFor();
   check(/\d+ units? moves?: .*|No unit moves/.test(await text("dialog .effect strong")), `the dry run says: ${await text("dialog .effect strong")}`);

@@ -28,9 +28,23 @@ async function places(read) {
   return out;
 }
 
+/** Lets the leader resign, so that there are two terms, and a job fail for good. */
+async function prepare() {
+  const send = async (path, body) => {
+    const answer = await fetch(base + path, { method: "POST", headers: { "Content-Type": "application/json", ...(token ? { Authorization: `Bearer ${token}` } : {}) }, body: JSON.stringify(body) });
+    return answer.json();
+  };
+  await send("/api/v1/commands", { kind: "leader.resign", reason: "to show two terms", actor: "alice" });
+  await send("/v1/queues/default/jobs", { id: "invoice-1042", type: "invoice:send", payload: { to: "a@example.org", cents: 129900 } });
+  const { jobs } = await send("/v1/queues/default/claim", { types: ["invoice:send"], wait_ms: 20_000, worker: "worker-1" });
+  if (jobs?.[0]) await send("/v1/queues/default/jobs/invoice-1042/fail", { token: jobs[0].token, cause: "550 no such mailbox", dead: true });
+  await send("/api/v1/commands", { kind: "node.cordon", node: "dev-2", reason: "kernel patch", actor: "alice" });
+}
+
 const [base, token, directory, ...only] = process.argv.slice(2);
 mkdirSync(directory, { recursive: true });
 let wrong = 0;
+await prepare();
 for (const [name, options] of Object.entries({ light: {}, dark: { theme: "dark" }, phone: { width: 390, height: 844 } })) {
   const { browser, page, at, problems } = await open(base, token, options);
   const read = (path) => page.evaluate(async ([p, t]) => (await fetch(`api/v1${p}`, t ? { headers: { Authorization: `Bearer ${t}` } } : {})).json(), [path, token]);
@@ -41,6 +55,7 @@ for (const [name, options] of Object.entries({ light: {}, dark: { theme: "dark" 
     if (only.length && !only.includes(file)) continue;
     await at(path);
     await page.waitForFunction(() => document.querySelector("main h1") && !/Reading /.test(document.querySelector("main").textContent));
+    if (path.startsWith("/queues/") || path.startsWith("/outbox/")) await page.waitForFunction(() => !document.querySelector(".lines p")); // the lines are drawn
     await page.screenshot({ path: `${directory}/${file}-${name}.png`, fullPage: true });
     for (const o of await overflow(page)) {
       console.log(`${file} ${name}: ${o}`);

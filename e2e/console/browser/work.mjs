@@ -41,7 +41,9 @@ try {
   await queue("jobs", { id: "poison", type: "hostile", payload: { html: "<img src=x onerror=document.title='taken'>" } });
   const { jobs } = await queue("claim", { types: ["hostile"], wait_ms: 30_000, worker: "test" });
   await queue("jobs/poison/fail", { token: jobs[0].token, cause: "no such <b>address</b>", dead: true });
-  await at("/queues/default?state=dead");
+  await at("/");
+  await page.locator("#attention a", { hasText: "queue default" }).click();
+  check(page.url().includes("state=dead"), "what needs attention leads to the dead jobs");
   await page.locator("tbody a", { hasText: "poison" }).click();
   await page.locator("h1", { hasText: "poison" }).waitFor();
   await page.locator(".json", { hasText: "<img" }).waitFor();

@@ -42,21 +42,64 @@ export class Refusal extends Error {
 
 const tokenKey = "emitd-token";
 
+/** Who looks at the console, and what that person may do. */
+export interface Session {
+  actor: string;
+  roles: string[];
+  login: boolean; // people sign in here
+}
+
+/** Null until it is known. */
+export const session = store<Session | null>(null);
+
 /** Whether the server asks for a token, and why it was not content with the last one. */
 export const login = store<{ needed: boolean; why: string }>({ needed: false, why: "" });
 
-/** Keeps a token for this tab, and calls again with it. */
-export function signIn(token: string) {
-  sessionStorage.setItem(tokenKey, token);
-  login.set({ needed: false, why: "" });
+/** A server without sessions takes the token in each call, and says nothing of rights. */
+let sessions = false;
+const everything: Session = { actor: "", roles: ["read", "operate", "admin"], login: false };
+
+/** Asks who this is. */
+export async function whoAmI(why = "") {
+  const answer = await fetch(address("/session"), { headers: headers(), credentials: "same-origin", cache: "no-store" });
+  if (answer.status === 404) {
+    session.set(everything);
+    login.set({ needed: false, why: "" });
+  } else if (answer.ok) {
+    sessions = true;
+    const who = (await answer.json()) as Session;
+    session.set(who);
+    login.set({ needed: who.login && who.roles.length === 0 && !who.actor, why }); // a named caller may be limited to some queues
+  } else if (answer.status === 401) {
+    login.set({ needed: true, why: hasToken() ? (await problemOf(answer)).detail : "" });
+  }
 }
 
-export function signOut() {
+/** Signs in with a token. The server gives a cookie that no script can read. */
+export async function signIn(token: string) {
+  if (!sessions) {
+    sessionStorage.setItem(tokenKey, token);
+    await whoAmI();
+    return;
+  }
+  const answer = await fetch(address("/session"), {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }), credentials: "same-origin",
+  });
+  if (answer.ok) await whoAmI();
+  else login.set({ needed: true, why: (await problemOf(answer)).detail });
+}
+
+export async function signOut() {
   sessionStorage.removeItem(tokenKey);
-  login.set({ needed: true, why: "" });
+  if (sessions) await fetch(address("/session"), { method: "DELETE", credentials: "same-origin" });
+  session.set(null);
+  await whoAmI();
 }
 
-export const hasToken = () => sessionStorage.getItem(tokenKey) !== null;
+const hasToken = () => sessionStorage.getItem(tokenKey) !== null;
+
+/** Whether there is something to sign out of. */
+export const signedIn = () => hasToken() || (session.get()?.login ?? false);
 
 function headers(more?: Record<string, string>): Record<string, string> {
   const token = sessionStorage.getItem(tokenKey);
@@ -74,7 +117,7 @@ export async function call(url: string, init: RequestInit = {}): Promise<Respons
   }
   if (answer.ok) return answer;
   const problem = await problemOf(answer);
-  if (answer.status === 401) login.set({ needed: true, why: hasToken() ? problem.detail : "" });
+  if (answer.status === 401) void whoAmI(problem.detail).catch(() => {});
   throw new Refusal(problem);
 }
 

@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { login, signIn } from "./api";
+import { login, session, signIn } from "./api";
 import { isPaused, overview, setPaused, streamState, trouble } from "./live";
 import { go, to, useRoute, type Route } from "./route";
 import { useStore } from "./store";
@@ -78,6 +78,7 @@ export function App() {
         <nav aria-label="Pages">
           {nav.map(([path, label]) => <a key={path} href={path ? to(path) : to()} aria-current={path === first ? "page" : undefined}>{label}</a>)}
         </nav>
+        <Who />
         <Stream />
         <button type="button" class="icon" onClick={nextTheme} aria-label={`Theme: ${useStore(theme)}`} title="theme (t)">{({ system: "◐", light: "☀", dark: "☾" } as Record<string, string>)[useStore(theme)]}</button>
         <button type="button" class="icon" onClick={() => setHelp(true)} aria-label="Keys" title="keys (?)">?</button>
@@ -86,6 +87,13 @@ export function App() {
       {help && <Help onClose={() => setHelp(false)} />}
     </>
   );
+}
+
+/** Who looks, and that nothing can be changed. */
+function Who() {
+  const who = useStore(session);
+  if (!who) return null;
+  return <>{who.actor && <span class="quiet who" title="who you are">{who.actor}</span>}{!who.roles.includes("operate") && who.roles.length > 0 && <span class="badge">read only</span>}</>;
 }
 
 function Stream() {
@@ -111,13 +119,12 @@ function Trouble() {
 function Login({ why }: { why: string }) {
   const [token, setToken] = useState("");
   return (
-    <form class="login panel" onSubmit={(e) => { e.preventDefault(); if (token.trim()) signIn(token.trim()); }}>
+    <form class="login panel" onSubmit={(e) => { e.preventDefault(); if (token.trim()) void signIn(token.trim()); }}>
       <h1>Sign in</h1>
       <p>This server wants a token. It is one of those in the file <code>api.tokens_file</code>; <code>emitd dev</code> has written one to <code>.emitd/token</code>.</p>
       {why && <p class="error" role="alert">{why}</p>}
       <label class="field">Token<input type="password" value={token} onInput={(e) => setToken(e.currentTarget.value)} autocomplete="off" autofocus /></label>
       <div class="buttons"><button type="submit" class="primary" disabled={!token.trim()}>Sign in</button></div>
-      <p class="quiet">It is kept in this tab until you close it.</p>
     </form>
   );
 }

@@ -1,5 +1,5 @@
 // The stream: one for the whole page. It tells what has happened, and the pages read what they show anew.
-import { address, call, login, Refusal, type Event, type Overview, type Problem } from "./api";
+import { address, call, login, Refusal, whoAmI, type Event, type Overview, type Problem } from "./api";
 import { store } from "./store";
 import { setStoreTime } from "./time";
 
@@ -48,7 +48,7 @@ export function start() {
     if (login.get().needed) stop("lost");
     else if (!paused) void connect();
   });
-  void connect();
+  whoAmI().catch(() => {}).finally(() => login.get().needed || void connect()); // without an answer, the stream says why
 }
 
 function stop(state: StreamState) {
@@ -161,6 +161,12 @@ function message(kind: string, text: string) {
       recent.set([]);
       stir();
       break;
+    case "end": {
+      const { problem } = value as { problem: Problem };
+      trouble.set(problem);
+      void whoAmI(problem.detail).catch(() => {});
+      break;
+    }
     case "store":
       trouble.set((value as { problem: Problem | null }).problem);
   }

@@ -115,7 +115,7 @@ export function SubscriptionPage({ name }: { name: string }) {
     <>
       <h1>{name} <State of={stateOf(s)} /></h1>
       <Refused problem={problem} />
-      <div class="actions"><Actions offers={subscriptionOffers(s)} /></div>
+      <div class="actions"><Actions of={{ subscription: name }} offers={subscriptionOffers(s)} /></div>
       <Panel title="Subscription">
         <Facts rows={[
           ["Pending", <>{pending(s)}{s.pending > 0 && <span class="quiet">, the oldest since <Moment at={s.oldest_at} />, for {span(s.oldest_age_ms)}</span>}</>],
@@ -126,7 +126,7 @@ export function SubscriptionPage({ name }: { name: string }) {
           ["Log on disk", bytes(s.retained_bytes)],
         ]} />
         <div class="charts">
-          <Lines title="Pending" format={(n) => several(Math.round(n), "message")} series={[{ name: "pending", value: (x) => of(x)?.pending }, { name: "dead", value: (x) => of(x)?.dead }]} />
+          <Lines title="Pending" format={(n) => several(Math.round(n), "message")} series={[{ name: "pending", value: (x) => of(x)?.pending }, { name: "dead", value: (x) => of(x)?.dead, bad: true }]} />
           <Lines title="Lag" format={span} series={[{ name: "age of the oldest pending message", value: (x) => (of(x)?.pending ? of(x)?.oldest_age_ms : 0) }]} />
         </div>
       </Panel>
@@ -145,7 +145,7 @@ export function SubscriptionPage({ name }: { name: string }) {
             <label class="field" key={param}>{label}<input value={value} spellcheck={false} onChange={(e) => setParams({ [param]: e.currentTarget.value.trim() })} /></label>
           ))}
         </form>
-        <div class="actions"><Actions key={JSON.stringify(filter)} offers={messageOffers(name, filter)} /></div>
+        <div class="actions"><Actions key={JSON.stringify(filter)} of={{ subscription: name }} offers={messageOffers(name, filter)} /></div>
         <Messages subscription={name} filter={filter} />
       </Panel>
     </>
@@ -190,7 +190,7 @@ export function MessagePage({ subscription, seq }: { subscription: string; seq: 
       <p><a href={to("outbox", subscription)}>Subscription {subscription}</a></p>
       <Refused problem={problem} />
       <div class="actions">
-        <Actions offers={[
+        <Actions of={{ subscription }} offers={[
           { label: "Retry …", action: outboxAction(subscription, { action: "retry", ...only }, { title: "Retry", about: "It is delivered again at once.", none, effect: (n) => `${n} would be tried again.` }) },
           ...(m.kind === "dead"
             ? [{ label: "Purge …", danger: true, action: outboxAction(subscription, { action: "purge", ...only }, { title: "Purge", about: "It is removed for good.", none, effect: (n) => `${n} would be removed.` }) }]

@@ -2,10 +2,10 @@ import { all, get, type Notice, type Overview as Data } from "../api";
 import { count, several } from "../format";
 import { overview, recent } from "../live";
 import { useQuery } from "../query";
-import { to, useParam } from "../route";
+import { subjectLink, to, useParam } from "../route";
 import { useStore } from "../store";
 import { span, ticks, useNow } from "../time";
-import { Ago, Bar, Copy, Panel, State, Subject, Tile, Waiting } from "../parts/basic";
+import { age, Ago, Bar, Copy, Panel, State, Subject, Tile, Waiting } from "../parts/basic";
 import { EventList } from "../parts/events";
 import { HeatMap } from "../parts/heat";
 import { TermTimeline } from "../parts/terms";
@@ -49,7 +49,7 @@ function Attention({ notices, all: total }: { notices: Notice[]; all: number }) 
           {notices.slice(0, 20).map((n) => (
             <li key={n.subject + n.do + n.text.slice(0, 20)}>
               <State of={n.severity} />
-              <span><Subject of={n.subject} />: {n.text}</span>
+              <Text notice={n} />
               {n.do && <Copy text={n.do} />}
             </li>
           ))}
@@ -58,6 +58,22 @@ function Attention({ notices, all: total }: { notices: Notice[]; all: number }) 
       )}
     </Panel>
   );
+}
+
+/** The text of a notice. The first name in it is a link to where one can do something. */
+function Text({ notice: n }: { notice: Notice }) {
+  const [word = ""] = n.text.split(" ");
+  if (word.startsWith(n.subject + "/")) return <span><Subject of={word} />{n.text.slice(word.length)}</span>;
+  const href = noticeLink(n);
+  const name = href ? <a href={href}>{n.subject}</a> : n.subject;
+  return n.text.startsWith(n.subject + " ") ? <span>{name}{n.text.slice(n.subject.length)}</span> : <span>{name}: {n.text}</span>;
+}
+
+/** The page about a notice, with the jobs or messages that it is about. */
+function noticeLink(n: Notice): string | null {
+  const href = subjectLink(n.subject);
+  const which = / --(state|kind) (\w+)$/.exec(n.do);
+  return href && which && /^(queue|outbox) /.test(n.subject) ? `${href}?${which[1]}=${which[2]}` : href;
 }
 
 function Tiles({ data }: { data: Data }) {
@@ -126,14 +142,15 @@ function LeaseTile({ data }: { data: Data }) {
 const ranges: [string, number][] = [["15m", 900_000], ["1h", 3_600_000], ["6h", 21_600_000], ["24h", 86_400_000]];
 
 export function Terms() {
-  const [range, setRange] = useParam("terms", "1h");
+  const { data, problem } = useQuery("terms", (signal) => get("/terms", { limit: 200 }, signal), 2000);
+  const oldest = data?.terms.at(-1)?.elected_at;
+  const [range, setRange] = useParam("terms", oldest && age(oldest) < ranges[0]![1] ? "15m" : "1h");
   const over = ranges.find(([name]) => name === range)?.[1] ?? 3_600_000;
   useNow(5000);
-  const { data, problem } = useQuery(`terms ${range}`, (signal) => get("/terms", { limit: 200, since: range }, signal), 2000);
   return (
     <Panel title="Terms" aside={<Choice label="Period of the terms" options={ranges.map(([n]) => n)} value={range} onChange={setRange} />}>
       {data ? (
-        data.terms.length ? <TermTimeline terms={data.terms} over={over} /> : <p class="quiet">No term began or ended in this period; an older one may still be in force.</p>
+        data.terms.length ? <TermTimeline terms={data.terms} over={over} /> : <p class="quiet">No node has led yet.</p>
       ) : (
         <Waiting problem={problem} what="the terms" />
       )}

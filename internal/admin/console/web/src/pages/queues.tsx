@@ -93,7 +93,7 @@ export function QueuePage({ name }: { name: string }) {
     <>
       <h1>{name} <State of={s.paused ? "paused" : "serving"} /></h1>
       <Refused problem={problem} />
-      <div class="actions"><Actions offers={[pause]} /></div>
+      <div class="actions"><Actions of={{ queue: name }} offers={[pause]} /></div>
       <Panel title="Queue">
         <Facts rows={[
           ["Waiting", <>{count(s.waiting)}{s.waiting > 0 && <span class="quiet">, the oldest for {span(s.oldest_age_ms)}</span>}</>],
@@ -112,14 +112,14 @@ export function QueuePage({ name }: { name: string }) {
           ["Limit", set.max_jobs ? several(set.max_jobs, "job") : ""],
         ]} />
         <div class="charts">
-          <Lines title="Jobs" format={(n) => several(Math.round(n), "job")} series={(["waiting", "active", "dead"] as const).map((f) => ({ name: f, value: (x) => x.overview.queues?.queues.find((q) => q.queue === name)?.[f] }))} />
+          <Lines title="Jobs" format={(n) => several(Math.round(n), "job")} series={(["waiting", "active", "dead"] as const).map((f) => ({ name: f, value: (x) => x.overview.queues?.queues.find((q) => q.queue === name)?.[f], bad: f === "dead" }))} />
           <Lines title="Rates" format={rate} series={([["submitted", "enqueue_rate"], ["completed", "complete_rate"]] as const).map(([n, f]) => ({ name: n, value: (x) => x.overview.queues?.queues.find((q) => q.queue === name)?.[f] }))} />
         </div>
       </Panel>
       <Panel title="Jobs" aside={<Choice label="State of the jobs" options={["waiting", "delayed", "active", "dead"]} value={state} onChange={setState} />}>
         <div class="actions">
           <label class="field inline">Type <input value={type} spellcheck={false} onChange={(e) => setParams({ type: e.currentTarget.value.trim() })} /></label>
-          <Actions key={state + type} offers={jobOffers(name, state, type)} />
+          <Actions key={state + type} of={{ queue: name }} offers={jobOffers(name, state, type)} />
         </div>
         <Jobs queue={name} state={state} type={type} />
       </Panel>
@@ -204,7 +204,7 @@ export function JobPage({ queue, id }: { queue: string; id: string }) {
       <h1>{job.id} <State of={job.state} /></h1>
       <p><a href={to("queues", queue)}>Queue {queue}</a></p>
       <Refused problem={problem} />
-      <div class="actions"><Actions offers={offersOf(queue, job)} /></div>
+      <div class="actions"><Actions of={{ queue }} offers={offersOf(queue, job)} /></div>
       <Panel title="Job">
         <Facts rows={[
           ["Type", job.type],

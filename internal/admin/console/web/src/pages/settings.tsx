@@ -1,4 +1,4 @@
-import { get, hasToken, signOut } from "../api";
+import { get, session, signedIn, signOut } from "../api";
 import { overview } from "../live";
 import { useQuery } from "../query";
 import { useStore } from "../store";
@@ -10,13 +10,16 @@ import { Choice } from "./overview";
 export function SettingsPage() {
   const { data, problem } = useQuery("settings", (signal) => get("/settings", {}, signal), 60_000);
   const o = useStore(overview);
+  const who = useStore(session);
   return (
     <>
       <h1>Settings</h1>
       <Panel title="This console">
         <Facts rows={[
           ["Theme", <Choice label="Theme" options={themes} value={useStore(theme)} onChange={(t) => theme.set(t as (typeof themes)[number])} />],
-          ["Token", hasToken() ? <button type="button" onClick={signOut}>Forget the token of this tab</button> : ""],
+          ["You", who?.actor ?? ""],
+          ["Roles", who?.login ? who.roles.join(", ") : ""],
+          ["Token", signedIn() ? <button type="button" onClick={() => void signOut()}>Sign out</button> : ""],
         ]} />
       </Panel>
       {o && (

@@ -1,8 +1,9 @@
 // What operators do. An action shows its effect in numbers before it can be given, and says afterwards what became of it.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { post, Refusal, type Command, type CommandAnswer, type Move, type Problem } from "../api";
+import { address, call, post, Refusal, session, type Command, type CommandAnswer, type Move, type Problem, type Session } from "../api";
 import { several } from "../format";
 import { pulse } from "../live";
+import { useStore } from "../store";
 import { Refused, Subject } from "./basic";
 import { Dialog } from "./dialog";
 
@@ -40,9 +41,40 @@ export interface Offer {
   danger?: boolean;
 }
 
-/** Buttons for actions. A dialog that is open stays as it is, whatever the page offers meanwhile. */
-export function Actions({ offers }: { offers: Offer[] }) {
+/** Whether the caller may change something: in the cluster, in a queue or in a subscription. */
+function useRight(of: Rights): boolean {
+  const who = useStore(session);
+  const [mine, setMine] = useState<boolean | null>(null);
+  const limited = of.queue !== undefined || of.subscription !== undefined;
+  useEffect(() => {
+    if (!limited || !who?.login) return;
+    let current = true;
+    rights(of).then((roles) => current && setMine(roles.includes("operate")), () => {});
+    return () => {
+      current = false;
+    };
+  }, [of.queue, of.subscription, who]);
+  if (!who) return false;
+  return who.roles.includes("operate") || (limited && mine === true);
+}
+
+export interface Rights {
+  queue?: string;
+  subscription?: string;
+}
+
+async function rights(of: Rights): Promise<string[]> {
+  const answer = await call(address("/session", { queue: of.queue, subscription: of.subscription }));
+  return ((await answer.json()) as Session).roles;
+}
+
+/**
+ * Buttons for actions; none for callers who may not change anything. A dialog that is open stays as it is, whatever the
+ * page offers meanwhile.
+ */
+export function Actions({ offers, of = {} }: { offers: Offer[]; of?: Rights }) {
   const [open, setOpen] = useState<Offer | null>(null);
+  if (!useRight(of)) return null;
   return (
     <>
       {offers.map((o) => <button key={o.label} type="button" class={o.danger ? "danger" : ""} onClick={() => setOpen(o)}>{o.label}</button>)}

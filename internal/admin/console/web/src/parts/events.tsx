@@ -11,8 +11,24 @@ export function Kind({ of }: { of: string }) {
   return <State of={bad.test(of) ? "warning" : good.test(of) ? "live" : "plain"}>{of}</State>;
 }
 
+/** What an operator's command is about, who gave it, and what has become of it. */
+function Order({ detail }: { detail: unknown }) {
+  const d = (detail ?? {}) as { actor?: string; result?: string; args?: { node?: string; daemon?: string; index?: number; to?: string } };
+  const unit = d.args?.daemon && d.args.index !== undefined ? `${d.args.daemon}/${d.args.index}` : "";
+  return (
+    <>
+      {unit ? <a href={to("units", unit)}>{unit}</a> : d.args?.daemon ? <a href={to("daemons", d.args.daemon)}>{d.args.daemon}</a> : null}
+      {d.args?.node && <a href={to("nodes", d.args.node)}>{d.args.node}</a>}
+      {d.args?.to && <> to <a href={to("nodes", d.args.to)}>{d.args.to}</a></>}
+      {d.actor && <span class="quiet"> by {d.actor}</span>}
+      <span class="quiet">: {d.result || "given"}</span>
+    </>
+  );
+}
+
 /** What an event is about, with links. */
 export function About({ event: e }: { event: Event }) {
+  if (e.kind.startsWith("operator.")) return <Order detail={e.detail} />;
   return (
     <>
       {e.unit ? <a href={to("units", e.unit)}>{e.unit}</a> : e.daemon ? <a href={to("daemons", e.daemon)}>{e.daemon}</a> : null}

@@ -6,12 +6,14 @@ import { clock, span } from "../time";
 export interface Series {
   name: string;
   value: (s: Sample) => number | null | undefined;
+  /** Of something that should not be there. */
+  bad?: boolean;
 }
 
 /** Up to three lines with one scale. A value is shown with its unit by format. */
 export function Lines({ title, series, format }: { title: string; series: Series[]; format: (n: number) => string }) {
   const all = useStore(samples);
-  const lines = series.map((s) => ({ name: s.name, points: all.flatMap((x) => {
+  const lines = series.map((s, i) => ({ name: s.name, colour: s.bad ? "l2" : `l${i}`, points: all.flatMap((x) => {
     const v = s.value(x);
     return v === null || v === undefined ? [] : [[x.at, v] as const];
   }) }));
@@ -29,10 +31,10 @@ export function Lines({ title, series, format }: { title: string; series: Series
       <figcaption>{title} <span class="quiet">of the last {span(last - first)}; highest {format(top === 1e-9 ? 0 : top)}</span></figcaption>
       <svg viewBox={`0 0 ${width} ${height}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${lines.map((l) => `${l.name} ${now(l)}`).join(", ")}`}>
         <rect class="none" x="0" y="0" width={width} height={height} />
-        {lines.map((l, i) => <path key={l.name} class={`line l${i}`} d={path(l.points)} vector-effect="non-scaling-stroke" />)}
+        {lines.map((l) => <path key={l.name} class={`line ${l.colour}`} d={path(l.points)} vector-effect="non-scaling-stroke" />)}
       </svg>
       <div class="axis"><span>{clock(new Date(first).toISOString())}</span><span>now</span></div>
-      <ul class="legend">{lines.map((l, i) => <li key={l.name}><span class={`swatch l${i}`} aria-hidden="true" /> {l.name}: {now(l)}</li>)}</ul>
+      <ul class="legend">{lines.map((l) => <li key={l.name}><span class={`swatch ${l.colour}`} aria-hidden="true" /> {l.name}: {now(l)}</li>)}</ul>
     </figure>
   );
 }

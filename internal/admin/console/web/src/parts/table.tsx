@@ -2,7 +2,7 @@
 // thousand of them cost as much as fifty.
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { count } from "../format";
+import { count, several } from "../format";
 import { useParam } from "../route";
 
 export interface Column<R> {
@@ -50,7 +50,7 @@ export function Table<R>(p: Props<R>) {
             placeholder={`filter ${p.what}  ( / )`} aria-label={`Filter ${p.what}`} spellcheck={false} />
           {p.controls}
           <span class="quiet" role="status">
-            {rows.length === p.rows.length ? count(rows.length) : `${count(rows.length)} of ${count(p.rows.length)}`} {p.what}
+            {rows.length === p.rows.length ? several(rows.length, p.what.replace(/s$/, ""), p.what) : `${count(rows.length)} of ${several(p.rows.length, p.what.replace(/s$/, ""), p.what)}`}
             {p.partial ? `, ${p.partial}` : ""}
           </span>
           <span class="exports">
