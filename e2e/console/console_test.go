@@ -39,7 +39,7 @@ const (
 )
 
 // bound is for what takes seconds on an idle machine.
-const bound = 10 * time.Minute
+const bound = 4 * time.Minute
 
 // run runs a program of Node.js to its end.
 func run(t *testing.T, dir, name string, args ...string) {
@@ -189,23 +189,30 @@ func TestScreenshots(t *testing.T) {
 	if dir == "" {
 		t.Skip("EMITD_TEST_SCREENSHOTS names no directory for the pictures: make screenshots")
 	}
-	url, token := demo(t, daemons)
+	url, token := demo(t, "api: {tokens_file: tokens}\n"+daemons)
 	play(t, nil, "screenshots.mjs", url, token, dir)
 }
 
 // TestWork plays what people do with tokens, jobs and messages, in emitd dev with its sample orders.
 func TestWork(t *testing.T) {
 	t.Parallel()
-	url, token := demo(t, "")
+	url, token := demo(t, `
+api:
+  tokens_file: tokens
+  proxies: [127.0.0.1]
+  user_header: X-Forwarded-User
+`)
 	play(t, nil, "work.mjs", url, token)
 }
 
 // demo starts emitd dev with its sample orders, and returns its address and its token.
-func demo(t *testing.T, config string) (url, token string) {
+func demo(t *testing.T, config string) (url, secret string) {
 	t.Helper()
 	dir := t.TempDir()
 	out := newAnswers(func(string) {})
+	const token = "the-token-of-this-test"
 	write(t, filepath.Join(dir, "emitd.yaml"), []byte(config))
+	write(t, filepath.Join(dir, "tokens"), []byte(token+"\nuser name=viewer roles=read\n"))
 	cmd := exec.Command(drill.Binary(t), "dev", "--demo", "--listen", "127.0.0.1:0", "--config", "emitd.yaml")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -225,8 +232,7 @@ func demo(t *testing.T, config string) (url, token string) {
 			t.Log(out)
 		}
 	})
-	url = said(t, out, regexp.MustCompile(`console +(http\S+)/\n`), proc.Done)
-	return url, strings.TrimSpace(string(read(t, filepath.Join(dir, ".emitd", "token"))))
+	return said(t, out, regexp.MustCompile(`console +(http\S+)/\s`), proc.Done), token
 }
 
 // said waits until a program has said something, and returns the first group of it.

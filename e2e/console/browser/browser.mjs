@@ -11,7 +11,10 @@ export async function open(base, token, { width = 1280, height = 900, theme = "l
   if (!path) throw new Error("Chromium is missing: make deps, or apt-get install chromium, or set EMITD_TEST_CHROMIUM to its path");
   const browser = await chromium.launch({ executablePath: path, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, reducedMotion: "reduce", acceptDownloads: true });
-  if (token) await context.addInitScript((t) => sessionStorage.setItem("emitd-token", t), token);
+  if (token) {
+    const signed = await context.request.post(`${base}/api/v1/session`, { data: { token }, headers: { Origin: new URL(base).origin } });
+    if (!signed.ok()) throw new Error(`cannot sign in: ${signed.status()} ${await signed.text()}`);
+  }
   const page = await context.newPage();
   page.setDefaultTimeout(60_000);
   const problems = [];

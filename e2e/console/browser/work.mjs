@@ -3,7 +3,7 @@ import { accessibility, checks, open } from "./browser.mjs";
 
 const [base, token] = process.argv.slice(2);
 const { check, end } = checks();
-const { browser, page, problems, at } = await open(base, "");
+const { browser, context, page, problems, at } = await open(base, "");
 const queue = async (path, body) => {
   const answer = await fetch(`${base}/v1/queues/default/${path}`, { method: "POST", headers: { Authorization: `Bearer ${token}` }, body: JSON.stringify(body) });
   if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
@@ -83,6 +83,21 @@ try {
       check(wrong.length === 0, `${theme} ${path}: ${wrong.join("; ") || "accessible"}`);
     }
   }
+
+  // Whoever may only read sees no button, and is refused: the proxy names the user.
+  const viewer = await context.browser().newContext({ extraHTTPHeaders: { "X-Forwarded-User": "viewer" } });
+  const watched = await viewer.newPage();
+  for (const path of ["/nodes/dev-0", "/queues/default?state=dead", "/outbox/demo-webhook", "/daemons"]) {
+    await watched.goto(`${base}/#${path}`);
+    await watched.locator(".panel, .table").first().waitFor();
+    await watched.locator(".badge", { hasText: "read only" }).waitFor();
+    check((await watched.getByRole("button", { name: "…" }).count()) === 0, `who may only read sees no action on ${path}`);
+  }
+  const refused = await watched.evaluate(async () => {
+    const answer = await fetch("api/v1/commands", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ kind: "node.drain", node: "dev-0" }) });
+    return `${answer.status} ${(await answer.json()).detail}`;
+  });
+  check(refused.startsWith("403"), `and is refused: ${refused}`);
 } catch (error) {
   check(false, String(error));
   console.log((await page.locator("body").innerText().catch(() => "")).slice(0, 3000));

@@ -40,14 +40,8 @@ export class Refusal extends Error {
   }
 }
 
-const tokenKey = "emitd-token";
-
 /** Who looks at the console, and what that person may do. */
-export interface Session {
-  actor: string;
-  roles: string[];
-  login: boolean; // people sign in here
-}
+export type Session = Schemas["SessionAnswer"];
 
 /** Null until it is known. */
 export const session = store<Session | null>(null);
@@ -55,62 +49,36 @@ export const session = store<Session | null>(null);
 /** Whether the server asks for a token, and why it was not content with the last one. */
 export const login = store<{ needed: boolean; why: string }>({ needed: false, why: "" });
 
-/** A server without sessions takes the token in each call, and says nothing of rights. */
-let sessions = false;
-const everything: Session = { actor: "", roles: ["read", "operate", "admin"], login: false };
-
-/** Asks who this is. */
+/** Asks who this is. A caller with a name may be limited to some queues, and have no role in the cluster. */
 export async function whoAmI(why = "") {
-  const answer = await fetch(address("/session"), { headers: headers(), credentials: "same-origin", cache: "no-store" });
-  if (answer.status === 404) {
-    session.set(everything);
-    login.set({ needed: false, why: "" });
-  } else if (answer.ok) {
-    sessions = true;
-    const who = (await answer.json()) as Session;
-    session.set(who);
-    login.set({ needed: who.login && who.roles.length === 0 && !who.actor, why }); // a named caller may be limited to some queues
-  } else if (answer.status === 401) {
-    login.set({ needed: true, why: hasToken() ? (await problemOf(answer)).detail : "" });
-  }
+  const answer = await send(address("/session"));
+  if (!answer.ok) return;
+  const who = (await answer.json()) as Session;
+  session.set(who);
+  const needed = who.login && who.roles.length === 0 && !who.actor;
+  if (needed !== login.get().needed || why) login.set({ needed, why });
 }
 
 /** Signs in with a token. The server gives a cookie that no script can read. */
 export async function signIn(token: string) {
-  if (!sessions) {
-    sessionStorage.setItem(tokenKey, token);
-    await whoAmI();
-    return;
-  }
-  const answer = await fetch(address("/session"), {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }), credentials: "same-origin",
-  });
+  const answer = await send(address("/session"), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }) });
   if (answer.ok) await whoAmI();
   else login.set({ needed: true, why: (await problemOf(answer)).detail });
 }
 
 export async function signOut() {
-  sessionStorage.removeItem(tokenKey);
-  if (sessions) await fetch(address("/session"), { method: "DELETE", credentials: "same-origin" });
+  await send(address("/session"), { method: "DELETE" });
   session.set(null);
   await whoAmI();
 }
 
-const hasToken = () => sessionStorage.getItem(tokenKey) !== null;
-
-/** Whether there is something to sign out of. */
-export const signedIn = () => hasToken() || (session.get()?.login ?? false);
-
-function headers(more?: Record<string, string>): Record<string, string> {
-  const token = sessionStorage.getItem(tokenKey);
-  return { ...(token ? { Authorization: `Bearer ${token}` } : {}), ...more };
-}
+const send = (url: string, init: RequestInit = {}) => fetch(url, { ...init, credentials: "same-origin", cache: "no-store" });
 
 /** Makes a call to a path beside the page, and refuses what is no success. */
 export async function call(url: string, init: RequestInit = {}): Promise<Response> {
   let answer: Response;
   try {
-    answer = await fetch(url, { ...init, headers: headers(init.headers as Record<string, string>), credentials: "same-origin", cache: "no-store" });
+    answer = await send(url, init);
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new Refusal({ type: "", code: "", title: "no answer", status: 0, detail: "The node does not answer.", hint: "Look whether it runs, or open the console of another node: each shows the same." });

@@ -121,7 +121,7 @@ function Login({ why }: { why: string }) {
   return (
     <form class="login panel" onSubmit={(e) => { e.preventDefault(); if (token.trim()) void signIn(token.trim()); }}>
       <h1>Sign in</h1>
-      <p>This server wants a token. It is one of those in the file <code>api.tokens_file</code>; <code>emitd dev</code> has written one to <code>.emitd/token</code>.</p>
+      <p>This server wants a token: one of those in its file <code>api.tokens_file</code>. <code>emitd dev</code> has written one to <code>.emitd/token</code>.</p>
       {why && <p class="error" role="alert">{why}</p>}
       <label class="field">Token<input type="password" value={token} onInput={(e) => setToken(e.currentTarget.value)} autocomplete="off" autofocus /></label>
       <div class="buttons"><button type="submit" class="primary" disabled={!token.trim()}>Sign in</button></div>

@@ -1,4 +1,4 @@
-import { get, session, signedIn, signOut } from "../api";
+import { get, session, signOut } from "../api";
 import { overview } from "../live";
 import { useQuery } from "../query";
 import { useStore } from "../store";
@@ -19,7 +19,7 @@ export function SettingsPage() {
           ["Theme", <Choice label="Theme" options={themes} value={useStore(theme)} onChange={(t) => theme.set(t as (typeof themes)[number])} />],
           ["You", who?.actor ?? ""],
           ["Roles", who?.login ? who.roles.join(", ") : ""],
-          ["Token", signedIn() ? <button type="button" onClick={() => void signOut()}>Sign out</button> : ""],
+          ["Session", who?.login && (who.actor || who.roles.length > 0) ? <button type="button" onClick={() => void signOut()}>Sign out</button> : ""],
         ]} />
       </Panel>
       {o && (
