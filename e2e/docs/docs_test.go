@@ -61,7 +61,7 @@ func blocks(t *testing.T) []block {
 		var open *block
 		for i, line := range strings.Split(string(text), "\n") {
 			switch {
-			case open == nil && strings.HasPrefix(strings.TrimSpace(line), "```"): // in a list it is indented
+			case open == nil && (strings.HasPrefix(line, "```") || strings.TrimSpace(line) == "```sh"): // commands may be in a list
 				open = &block{page: strings.TrimPrefix(page, root+"/"), line: i + 1, lang: strings.TrimPrefix(strings.TrimSpace(line), "```")}
 			case open != nil && strings.TrimSpace(line) == "```":
 				out = append(out, *open)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -33,26 +34,30 @@ func (a *app) completeFlag(cmd *cobra.Command, flag string, names func(c *cluste
 }
 
 func (a *app) completions(ctx context.Context, begun string, names func(c *cluster) []string) []string {
+	return a.completeWith(ctx, begun, func(ctx context.Context) (all []string) {
+		cfg, err := a.loadToRead()
+		if err != nil {
+			return nil
+		}
+		_ = a.withClusterOf(ctx, cfg, true, func(_ context.Context, c *cluster) error {
+			all = names(c)
+			return nil
+		})
+		return all
+	})
+}
+
+// completeWith returns the names that begin as what was typed, or none if finding them takes too long.
+func (a *app) completeWith(ctx context.Context, begun string, find func(context.Context) []string) []string {
 	if ctx == nil {
 		ctx = context.Background()
 	}
 	ctx, cancel := context.WithTimeout(ctx, completeLimit)
 	defer cancel()
 	a.quiet = true
-	cfg, err := a.loadToRead()
-	if err != nil {
-		return nil
-	}
-	var out []string
 	found := make(chan []string, 1)
-	go func() { // a call that ignores its context must not keep the shell waiting
-		var all []string
-		_ = a.withClusterOf(ctx, cfg, true, func(_ context.Context, c *cluster) error {
-			all = names(c)
-			return nil
-		})
-		found <- all
-	}()
+	go func() { found <- find(ctx) }() // a call that ignores its context must not keep the shell waiting
+	var out []string
 	select {
 	case all := <-found:
 		for _, name := range all {
@@ -64,6 +69,28 @@ func (a *app) completions(ctx context.Context, begun string, names func(c *clust
 	}
 	return out
 }
+
+// completeSubscriptions offers the subscriptions of the outbox as a command's first argument.
+func (o *outboxes) completeSubscriptions(cmd *cobra.Command) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return o.a.completeWith(cmd.Context(), begun, func(ctx context.Context) (all []string) {
+			_ = o.with(ctx, func(ctx context.Context, box *backend.Outbox) error {
+				stats, err := box.Stats(ctx, "")
+				for _, s := range stats {
+					all = append(all, s.Subscription)
+				}
+				return err
+			})
+			return sorted(all)
+		}), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// eventFamilies are patterns of the kinds of events, for completion.
+var eventFamilies = []string{"assignment.*", "brake.*", "fence.*", "leader.*", "ledger.*", "node.*", "operator.*", "periodic.*"}
 
 // nodeNames lists the nodes that have not left.
 func nodeNames(c *cluster) []string {

@@ -34,6 +34,9 @@ func (a *app) eventsCommand() *cobra.Command {
 	fl.StringVar(&f.Kind, "kind", "*", "only kinds that match, such as leader.* or assignment.failed")
 	fl.StringVar(&f.Node, "node", "", "only of this node, by name or ID")
 	fl.StringVar(&f.Daemon, "daemon", "", "only of this daemon or unit")
+	a.completeFlag(cmd, "node", nodeNames)
+	a.completeFlag(cmd, "daemon", unitNames)
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(eventFamilies, cobra.ShellCompDirectiveNoFileComp))
 	return a.addrFlags(a.outputFlag(cmd))
 }
 

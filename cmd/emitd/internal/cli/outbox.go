@@ -23,8 +23,14 @@ type outboxes struct{ a *app }
 
 func (a *app) outboxCommand() *cobra.Command {
 	o := &outboxes{a: a}
-	return group("outbox", "Inspect the outbox, and handle messages that could not be delivered",
+	g := group("outbox", "Inspect the outbox, and handle messages that could not be delivered",
 		o.stats(), o.ls(), o.show(), o.retry(), o.skip(), o.purge(), o.replay(), o.pause(true), o.pause(false), o.forget(), o.publish())
+	for _, c := range g.Commands() {
+		if c.Name() != "publish" { // its first argument is a topic, which may be new
+			o.completeSubscriptions(c)
+		}
+	}
+	return g
 }
 
 // with opens the outbox and passes it to f, within --timeout.
