@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -78,33 +77,6 @@ func (s *session) remove() {
 		case <-tick.C:
 		case <-ended:
 			s.t.Fatal("the page kills a process, and none has ended")
-		}
-	}
-}
-
-// prints repeats the last command until its output has the lines of the block in this order, where numbers and the width
-// of columns may differ, and … stands for anything.
-func (s *session) prints(b block) {
-	s.t.Helper()
-	var want *regexp.Regexp
-	{
-		var lines []string
-		for _, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
-			line = regexp.QuoteMeta(strings.Join(strings.Fields(line), " "))
-			line = regexp.MustCompile(`[0-9]+`).ReplaceAllString(line, "[0-9]+")
-			lines = append(lines, strings.ReplaceAll(strings.ReplaceAll(line, "…", ".*"), " ", `[ \t]+`))
-		}
-		want = regexp.MustCompile(`(?m)^[ \t]*` + strings.Join(lines, `[ \t]*$\n(?:.*\n)*?^[ \t]*`) + `[ \t]*$`)
-	}
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
-		out, err := s.command(s.t.Context(), "sh", "-c", s.last).Output()
-		if err == nil && want.Match(out) {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s:%d: %s prints (%v)\n%s\nand not\n%s", b.page, b.line, s.last, err, out, b.text)
 		}
 	}
 }

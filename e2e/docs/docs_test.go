@@ -179,8 +179,8 @@ var elsewhere = []string{"make ", "apt-get "}
 
 // TestCommandsRun runs the commands of each page in one folder, in order. A command that does not end
 // (dev, serve) keeps running until the page ends, and must then stop cleanly. The file emitd.yaml has the
-// text that the page last gave it, and so has each Go file whose first line is its name. A block "output" is what
-// the command before it prints. The test provides the database, the receiver and the module that a page names.
+// text that the page last gave it, and so has each Go file whose first line is its name. The test provides the
+// database, the receiver and the module that a page names.
 func TestCommandsRun(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "emitd")
@@ -192,7 +192,7 @@ func TestCommandsRun(t *testing.T) {
 		if b.lang == "yaml" {
 			checkConfig(t, bin, b)
 		}
-		if !slices.Contains([]string{"sh", "console", "http", "output"}, b.lang) && b.file() == "" {
+		if !slices.Contains([]string{"sh", "console", "http"}, b.lang) && b.file() == "" {
 			continue
 		}
 		pages[b.page] = append(pages[b.page], b)
@@ -219,8 +219,6 @@ func TestCommandsRun(t *testing.T) {
 					s.receives(b)
 				case b.lang == "console":
 					s.transcript(b)
-				case b.lang == "output":
-					s.prints(b)
 				default:
 					for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
 						s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
@@ -277,8 +275,7 @@ type session struct {
 	dir  string
 	env  []string // what was exported
 	live []*testproc.Process
-	last string // the last command that ended
-	away bool   // the page works in a folder outside of the clone
+	away bool // the page works in a folder outside of the clone
 	hook *httptest.Server
 	got  chan http.Header // headers of the requests that the receiver took
 }
@@ -368,7 +365,6 @@ func (s *session) run(at, line string) {
 	line = example.ReplaceAllString(strings.ReplaceAll(line, "go run ./cmd/emitd", "emitd"), "example-$1")
 	stays := strings.HasPrefix(line, "emitd dev") || strings.HasPrefix(line, "emitd serve") || strings.HasPrefix(line, "./") || strings.Contains(line, " -f") || strings.Contains(line, " --watch")
 	if !stays {
-		s.last = line
 		s.finish(at, line)
 		if strings.HasPrefix(line, "kill ") {
 			s.remove()

@@ -25,7 +25,7 @@ func TestSixQuestions(t *testing.T) {
 			switch line = strings.TrimSpace(line); {
 			case strings.HasPrefix(line, "```"):
 				in = line == "```sh"
-			case in && line != "":
+			case in && line != "", strings.HasPrefix(line, "$ "):
 				commands++
 			}
 		}

@@ -71,7 +71,7 @@ func squeezed(text string) string {
 
 // changesNothing matches commands that may be repeated until they print what the page shows: a reader is slower than
 // the test.
-var changesNothing = regexp.MustCompile(`^emitd (status|events|plan|node ls|daemon ls|daemon explain)|--dry-run`)
+var changesNothing = regexp.MustCompile(`^emitd (status|events|plan|node ls|daemon ls|daemon explain|leader history|outbox stats|queue peek)|--dry-run`)
 
 // transcript runs the commands of a block and compares what they print.
 func (s *session) transcript(b block) {
