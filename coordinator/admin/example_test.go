@@ -1,9 +1,11 @@
 package admin_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/coordinator/admin"
@@ -66,4 +68,37 @@ func ExampleAPI() {
 	fmt.Print(w.Code, " ", w.Body)
 	// Output:
 	// 404 {"type":"urn:emitd:error:E2202","title":"no such node","status":404,"detail":"there is no node \"emitd-0\"","code":"E2202","hint":"list them: emitd node ls"}
+}
+
+// ownRules is the admin API with rules of the program's own: everybody may look, and operators may act.
+func ownRules(store storage.Store, isOperator func(*http.Request) bool) (*admin.API, error) {
+	return admin.New(admin.Config{
+		Store: store,
+		Authorize: func(r *http.Request, need admin.Access) error {
+			if need.Role == admin.RoleRead || isOperator(r) {
+				return nil
+			}
+			return errors.New("ask the team that runs the queues")
+		},
+	})
+}
+
+// Rules of the program's own decide what each caller may do.
+func ExampleConfig() {
+	manage, err := ownRules(memory.Open(memory.Config{}), func(r *http.Request) bool { return r.Header.Get("X-User") == "alice" })
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, user := range []string{"bob", "alice"} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, "/api/v1/commands", strings.NewReader(`{"kind": "node.cordon", "node": "emitd-0"}`))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("X-User", user)
+		manage.ServeHTTP(w, r)
+		fmt.Println(user, w.Code)
+	}
+	// Output:
+	// bob 403
+	// alice 404
 }

@@ -211,21 +211,27 @@ func TestCommandsRun(t *testing.T) {
 			s := newSession(t, bin)
 			defer s.clean(page)
 			defer s.end()
-			for _, b := range bs {
-				switch {
-				case b.file() != "":
-					s.write(b)
-				case b.lang == "http":
-					s.receives(b)
-				case b.lang == "console":
-					s.transcript(b)
-				default:
-					for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
-						s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
-					}
-				}
-			}
+			s.play(bs)
 		})
+	}
+}
+
+// play does what the blocks of a page show.
+func (s *session) play(bs []block) {
+	s.t.Helper()
+	for _, b := range bs {
+		switch {
+		case b.file() != "":
+			s.write(b)
+		case b.lang == "http":
+			s.receives(b)
+		case b.lang == "console":
+			s.transcript(b)
+		case b.lang == "sh":
+			for i, line := range strings.Split(strings.ReplaceAll(b.text, "\\\n", " "), "\n") {
+				s.run(fmt.Sprintf("%s:%d", b.page, b.line+1+i), strings.TrimSpace(line))
+			}
+		}
 	}
 }
 
