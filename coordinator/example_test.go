@@ -132,6 +132,7 @@ func ExampleCoordinator_SweepTasks() {
 	// nodes
 	// events
 	// locks
+	// units
 }
 
 // Two sets of hooks, neither of which can delay the other.

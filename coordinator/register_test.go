@@ -40,7 +40,7 @@ func TestRegisterRefuses(t *testing.T) {
 		{"twice", daemon.Spec{ID: "acme:once"}, worker, "registered on this node already"},
 		{"reserved", daemon.Spec{ID: "emit:mine"}, worker, "reserved"},
 		{"no agent", daemon.Spec{ID: "acme:none"}, nil, "agent is nil"},
-		{"bad spec", daemon.Spec{ID: "acme:x", Instances: -1}, worker, "instances is -1"},
+		{"bad spec", daemon.Spec{ID: "acme:x", Instances: -2}, worker, "instances is -2"},
 		{"never due", daemon.Spec{ID: "acme:x"}, daemon.Cron("0 0 30 2 *", nothing), "never comes"},
 		{"always due", daemon.Spec{ID: "acme:x"}, daemon.Every(0, nothing), "the interval is 0s"},
 	} {
