@@ -87,6 +87,12 @@ type CommandArgs struct {
 	To     string `json:"to,omitempty"` // name of the node that is to get the unit or the term
 	// Generation is the generation that the unit is expected to have.
 	Generation int64 `json:"generation,omitempty"`
+
+	// Role and Address say how the actor came to give the command: by which role, from where. Before says in words what was
+	// so when it was given, such as "acme:mail/0 active on node-1, generation 6". They are for the history, and decide nothing.
+	Role    string `json:"role,omitempty"`
+	Address string `json:"address,omitempty"`
+	Before  string `json:"before,omitempty"`
 }
 
 // Unit returns the unit that the arguments name; the zero Unit if they name none.

@@ -500,6 +500,13 @@ type Retention struct {
 	Age                  time.Duration
 }
 
+// Recorder is implemented by stores that take events about what was done elsewhere, such as in a queue. All four stores
+// implement it.
+type Recorder interface {
+	// Record appends an event to the history. Of the event, Kind, Reason and Detail count.
+	Record(ctx context.Context, e daemon.Event) error
+}
+
 // Lock is one holding of a named lock.
 type Lock struct {
 	Name  string `json:"name"`

@@ -1,13 +1,16 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/emitd/emitd/internal/access"
+	"github.com/emitd/emitd/internal/admin/audit"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/queue"
@@ -73,6 +76,22 @@ func selected[T any](a *API, r *http.Request, all []T, need func(*T) Access) ([]
 		return nil, unlimited
 	}
 	return out, nil
+}
+
+// by says who makes a call, for the history.
+func (a *API) by(r *http.Request) audit.By {
+	var by audit.By
+	if a.cfg.Authorize != nil {
+		by.Role = string(RoleOperate)
+	}
+	if a.cfg.Actor != nil {
+		by.Actor = a.cfg.Actor(r)
+	}
+	by.Actor = cmp.Or(by.Actor, "api")
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		by.Address = host
+	}
+	return by
 }
 
 // sessionOperations lists the calls about who calls.

@@ -16,8 +16,10 @@ import (
 
 	"github.com/emitd/emitd/coordinator/operator"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/audit"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -87,6 +89,8 @@ type commandRequest struct {
 	Reason string `json:"reason,omitempty"`
 	// DryRun changes nothing and only returns what would move.
 	DryRun bool `json:"dry_run,omitempty"`
+
+	by audit.By // who makes the call
 }
 
 type commandIn struct {
@@ -103,7 +107,7 @@ func (in *commandIn) from(a *API, r *http.Request) {
 	if a.cfg.Actor != nil {
 		in.Body.Actor = cmp.Or(a.cfg.Actor(r), in.Body.Actor)
 	}
-	in.Body.Actor = cmp.Or(in.Body.Actor, "api")
+	in.Body.Actor, in.Body.by = cmp.Or(in.Body.Actor, "api"), a.by(r)
 }
 
 // commandAnswer is a command after it was given.
@@ -224,6 +228,8 @@ func (o commandRequest) command(snap *daemon.Snapshot) (daemon.Command, error) {
 	if ofLeader(o.Kind) && c.Term == 0 {
 		c.Term = snap.Term.Number
 	}
+	args.Before = plan.Before(snap, o.Kind, args)
+	args.Role, args.Address = o.by.Role, o.by.Address
 	c.Args = args.Encode()
 	return c, nil
 }
@@ -243,6 +249,9 @@ func (o commandRequest) gave(c, stored daemon.Command) bool {
 	}
 	if o.Generation == 0 {
 		given.Generation = had.Generation
+	}
+	for _, args := range []*daemon.CommandArgs{&given, &had} { // these are for the history, and a repetition may have others
+		args.Role, args.Address, args.Before = "", "", ""
 	}
 	return c.Kind == stored.Kind && c.Actor == stored.Actor && c.Reason == stored.Reason && c.Cooldown == stored.Cooldown &&
 		(o.Term == 0 || o.Term == stored.Term) && reflect.DeepEqual(given, had)

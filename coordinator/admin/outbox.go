@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/internal/admin/audit"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/outbox"
@@ -277,6 +278,7 @@ func (r replayRange) empty() bool {
 
 type outboxActionIn struct {
 	subscriptionIn
+	fromRequest
 	Body outboxAction `body:"json"`
 }
 
@@ -313,11 +315,13 @@ func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*outboxActio
 	if err := act.check(onMessages); err != nil {
 		return nil, err
 	}
-	box, _, err := a.subscribed(ctx, in.Subscription)
+	box, now, err := a.subscribed(ctx, in.Subscription)
 	if err != nil {
 		return nil, err
 	}
+	before := audit.LagOf(now)
 	defer a.outboxReads.forget()
+	c := audit.Change{Kind: audit.Outbox + act.Action, Subject: in.Subscription, By: a.by(in.r), Args: act.selection(), Before: before}
 	switch {
 	case onMessages:
 		out.Count, err = kind.settle(ctx, box, in.Subscription, act)
@@ -331,10 +335,30 @@ func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*outboxActio
 	default:
 		err = box.Pause(ctx, in.Subscription, act.Action == "pause")
 	}
+	if !act.DryRun {
+		c.Count, c.Err = out.Count, err
+		if _, after, err := a.subscribed(ctx, in.Subscription); err == nil {
+			c.After = audit.LagOf(after)
+		}
+		audit.Record(ctx, a.cfg.Store, a.cfg.Logger, c)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", act.Action, in.Subscription, err)
 	}
 	return out, nil
+}
+
+// selection is what an action is about; nil for a whole subscription.
+func (o outboxAction) selection() any {
+	if len(o.Seqs) == 0 && o.Select == nil && o.Replay == nil && !o.All {
+		return nil
+	}
+	return struct {
+		Seqs   []int64        `json:"seqs,omitempty"`
+		Select *messageFilter `json:"select,omitempty"`
+		Replay *replayRange   `json:"replay,omitempty"`
+		All    bool           `json:"all,omitempty"`
+	}{o.Seqs, o.Select, o.Replay, o.All}
 }
 
 // check refuses an action with fields that contradict each other or have no effect.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/emitd/emitd/internal/admin/audit"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/queue/wire"
@@ -230,6 +231,7 @@ type queueAction struct {
 
 type queueActionIn struct {
 	queueIn
+	fromRequest
 	Body queueAction `body:"json"`
 }
 
@@ -259,12 +261,46 @@ func (a *API) actOnQueue(ctx context.Context, in *queueActionIn) (*queueActionAn
 		out.Count, out.More, err = a.wouldChange(ctx, in.Queue, act)
 	} else {
 		defer a.queueReads.forget()
-		out.Count, err = a.cfg.Queues.Do(ctx, in.Queue, queue.Command{Act: act.Action, IDs: act.IDs, State: act.State, Type: act.Type})
+		out.Count, err = a.changeQueue(ctx, in)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", act.Action, in.Queue, err)
 	}
 	return out, nil
+}
+
+// changeQueue carries an action out, and records it in the history.
+func (a *API) changeQueue(ctx context.Context, in *queueActionIn) (n int, err error) {
+	act := in.Body
+	c := audit.Change{Kind: audit.Queue + string(act.Action), Subject: in.Queue, By: a.by(in.r), Args: act.selection()}
+	c.Before = a.counts(ctx, in.Queue)
+	n, err = a.cfg.Queues.Do(ctx, in.Queue, queue.Command{Act: act.Action, IDs: act.IDs, State: act.State, Type: act.Type})
+	c.After, c.Count, c.Err = a.counts(ctx, in.Queue), n, err
+	audit.Record(ctx, a.cfg.Store, a.cfg.Logger, c)
+	return n, err
+}
+
+// selection is what an action is about; nil for a whole queue.
+func (q queueAction) selection() any {
+	q.Action, q.DryRun = "", false
+	if len(q.IDs) == 0 && q.Type == "" && q.State == "" && !q.All {
+		return nil
+	}
+	return struct {
+		IDs   []string    `json:"ids,omitempty"`
+		Type  string      `json:"type,omitempty"`
+		State queue.State `json:"state,omitempty"`
+		All   bool        `json:"all,omitempty"`
+	}{q.IDs, q.Type, q.State, q.All}
+}
+
+// counts are the counts of a queue for the history; nil if they are not known.
+func (a *API) counts(ctx context.Context, name string) any {
+	s, err := a.cfg.Queues.Stats(ctx, name)
+	if err != nil {
+		return nil
+	}
+	return audit.CountsOf(s)
 }
 
 // check refuses an action with fields that contradict each other or have no effect.

@@ -35,6 +35,7 @@ var (
 
 	_ daemon.StateStore = (*link)(nil)
 	_ storage.KeyStore  = (*link)(nil)
+	_ storage.Recorder  = (*link)(nil)
 )
 
 func (l *link) set(s state) {
@@ -151,4 +152,8 @@ func (l *link) UnitStates(ctx context.Context, of daemon.Unit) ([]daemon.UnitSta
 
 func (l *link) SaveUnitState(ctx context.Context, f daemon.Fence, state daemon.UnitState, events ...daemon.Event) error {
 	return through0(ctx, l, func(ctx context.Context) error { return l.store.SaveUnitState(ctx, f, state, events...) })
+}
+
+func (l *link) Record(ctx context.Context, e daemon.Event) error {
+	return through0(ctx, l, func(ctx context.Context) error { return l.store.Record(ctx, e) })
 }

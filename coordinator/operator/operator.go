@@ -183,6 +183,7 @@ func (o *Client) complete(snap *daemon.Snapshot, c daemon.Command) (daemon.Comma
 			c.Term = snap.Term.Number
 		}
 	}
+	args.Before = plan.Before(snap, c.Kind, args)
 	c.Args = args.Encode()
 	return c, nil
 }

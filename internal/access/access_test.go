@@ -85,10 +85,10 @@ func TestMalformed(t *testing.T) {
 		{line + " name=ci", "each once"},
 		{named, "has sha256="},
 		{"user name=alice roles=read sha256=" + sums, "and nothing else"},
-		{line + "\n" + line, "line 2: there is another token"},
+		{line + "\n" + line, "2: there is another token"},
 	} {
 		_, err := Parse(c.line)
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "line ") || strings.Contains(err.Error(), secret) {
+		if err == nil || !strings.Contains(err.Error(), c.want) || err.Error()[1] != ':' || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v, want %s", c.line, err, c.want)
 		}
 	}

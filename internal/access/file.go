@@ -25,7 +25,7 @@ const ShortestToken = 16
 // longestName bounds the name of a caller in bytes. It is stored in the history.
 const longestName = 128
 
-// Parse reads an access file. The error names the line.
+// Parse reads an access file. The error begins with the number of the line.
 func Parse(text string) ([]Entry, error) {
 	var out []Entry
 	number := 0
@@ -40,7 +40,7 @@ func Parse(text string) ([]Entry, error) {
 			err = fmt.Errorf("there is another %s with the name %s", e.Kind, e.Name)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", number, err)
+			return nil, fmt.Errorf("%d: %w", number, err)
 		}
 		out = append(out, e)
 	}

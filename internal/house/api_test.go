@@ -28,14 +28,14 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        41,
-	allNames:           1109,
+	allNames:           1114,
 	"daemon":           157,
 	"outbox":           68,
 	"outbox/postgres":  44,
 	"queue":            75,
-	"storage":          68,
-	"storage/postgres": 43,
-	"storage/sqlite":   44,
+	"storage":          69,
+	"storage/postgres": 44,
+	"storage/sqlite":   45,
 }
 
 const (

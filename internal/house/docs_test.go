@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/audit"
 )
 
 // pages returns the text of each public page by its path in the repository.
@@ -133,6 +134,13 @@ func TestEventsAreDocumented(t *testing.T) {
 	kinds := constants(t, "daemon/event.go", "EventKind")
 	for _, command := range constants(t, "daemon/command.go", "CommandKind") {
 		kinds = append(kinds, string(daemon.CommandKind(command).Event()))
+	}
+	for _, act := range constants(t, "queue/queue.go", "Act") {
+		kinds = append(kinds, audit.Queue+act)
+	}
+	kinds = append(kinds, audit.Declare, audit.Remove)
+	for _, verb := range []string{"retry", "skip", "purge", "replay", "pause", "resume", "forget"} {
+		kinds = append(kinds, audit.Outbox+verb)
 	}
 	slices.Sort(kinds)
 	reasons := slices.Concat(

@@ -2,6 +2,8 @@ package storagetest
 
 import (
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -16,6 +18,7 @@ var eventStories = []story{
 	{"a reader that is ahead of the store is told so", 0, reportsAhead},
 	{"one heartbeat brings at most 500 events, the next the rest", 0, boundsRoll},
 	{"a life has one event for each change, in order", 0, emitsLife},
+	{"what was done elsewhere is recorded between the events of the cluster", 0, records},
 }
 
 func pages(w *world) {
@@ -161,4 +164,21 @@ func emitsLife(w *world) {
 	}
 	w.equal("kinds", kinds, want)
 	w.equal("state", r.State, daemon.Deleted)
+}
+
+func records(w *world) {
+	r, ok := w.Store.(storage.Recorder)
+	w.holds(ok, "the store is no storage.Recorder")
+	w.ok(r.Record(w.ctx, daemon.Event{Seq: 99, Kind: "queue.purge", Node: "ignored", Reason: "3 jobs", Detail: []byte(`{"actor":"alice"}`)}))
+	w.join("node-0")
+	w.ok(r.Record(w.ctx, daemon.Event{Kind: "queue.pause"}))
+	page, err := w.Store.Events(w.ctx, 0, 10)
+	w.ok(err)
+	w.holds(len(page.Events) == 3 && page.Head == 3, "%d events, the newest is %d, want 3", len(page.Events), page.Head)
+	first, last := page.Events[0], page.Events[2]
+	w.holds(!first.At.IsZero() && !last.At.Before(first.At), "the events are at %s and %s", first.At, last.At)
+	w.equal("detail", strings.ReplaceAll(string(first.Detail), " ", ""), `{"actor":"alice"}`)
+	first.At, last.At, first.Detail, last.Detail = time.Time{}, time.Time{}, nil, nil
+	w.equal("first", first, daemon.Event{Seq: 1, Kind: "queue.purge", Reason: "3 jobs"})
+	w.equal("last", last, daemon.Event{Seq: 3, Kind: "queue.pause"})
 }

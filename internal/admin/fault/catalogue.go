@@ -193,7 +193,7 @@ var catalogue = []Entry{
 	{
 		AccessFile, ExitUsage, "certificate or token file cannot be used",
 		"A file named by api.tls.cert, api.tls.key or api.tokens_file cannot be read or parsed.",
-		"correct the file; a token file has one token per line, each of at least 16 characters",
+		"correct the file; docs/how-to/access.md shows what the lines of an access file may be",
 	},
 	{
 		Telemetry, ExitUsage, "telemetry cannot be set up",

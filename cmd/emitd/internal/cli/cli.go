@@ -172,7 +172,7 @@ func (a *app) root() *cobra.Command {
 		a.serveCommand(), a.devCommand(),
 		a.statusCommand(), a.topCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.planCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
 		a.migrateCommand(), a.configCommand(), a.doctorCommand(), a.checkCommand(),
-		a.debugCommand(), a.errorCommand(), a.manCommand(), a.versionCommand(),
+		a.tokenCommand(), a.debugCommand(), a.errorCommand(), a.manCommand(), a.versionCommand(),
 	} {
 		root.AddCommand(c)
 	}

@@ -46,6 +46,7 @@ func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *ba
 		return err
 	}
 	defer func() { err = errors.Join(err, box.Close(ctx)) }()
+	box.Operator = recordedOutbox{box.Operator, o.a, cfg}
 	if err := f(ctx, box); err != nil {
 		return backend.OutboxFault(err)
 	}

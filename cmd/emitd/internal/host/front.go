@@ -87,7 +87,10 @@ func (f *queueAPI) assemble(s api.Sharding, local queue.Service, d api.Directory
 	if err != nil {
 		return nil, err
 	}
-	handler, err := api.New(forward, api.Options{
+	if d != nil {
+		d = recordedDirectory{d, f.h}
+	}
+	handler, err := api.New(recorded{forward, f.h}, api.Options{
 		Queues: d, Origins: f.h.Config.API.Origins, Limiter: f.h.limiter, Healthy: forward.Healthy, Authorize: authorizeQueue, ThrottleStats: f.throttle, Logger: f.h.log,
 	})
 	if err != nil {

@@ -126,7 +126,7 @@ func (g *guard) entries() ([]access.Entry, error) {
 	}
 	entries, err := access.Parse(string(text))
 	if err != nil {
-		return nil, fault.New(fault.AccessFile, "api.tokens_file %s: %w", file, err)
+		return nil, fault.New(fault.AccessFile, "api.tokens_file %s:%w", file, err)
 	}
 	if len(entries) == 0 {
 		return nil, fault.New(fault.AccessFile, "api.tokens_file %s has no token: every call would be refused", file)

@@ -17,7 +17,7 @@ func (h *host) mux(manage http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	h.addConsole(mux)
 	for _, path := range queuePaths {
-		mux.Handle(path, h.front)
+		mux.Handle(path, withBy(h.front))
 	}
 	mux.Handle("GET "+nodeapi.Output, needing(access.Read, http.HandlerFunc(h.output)))
 	mux.Handle(adminPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

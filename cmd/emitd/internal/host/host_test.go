@@ -102,8 +102,8 @@ func TestBadAccessFiles(t *testing.T) {
 	}{
 		{config.API{TokensFile: "/nowhere"}, "no such file"},
 		{config.API{TokensFile: write(t, "t", "# nothing\n")}, "has no token"},
-		{config.API{TokensFile: write(t, "t", "short\n")}, "line 1: a token is at least 16"},
-		{config.API{TokensFile: write(t, "t", "\n0123456789 0123456789\n")}, "line 2: a line is one token"},
+		{config.API{TokensFile: write(t, "t", "short\n")}, ":1: a token is at least 16"},
+		{config.API{TokensFile: write(t, "t", "\n0123456789 0123456789\n")}, ":2: a line is one token"},
 		{config.API{TLS: config.TLS{Cert: "/nowhere", Key: "/nowhere"}}, "api.tls.cert"},
 		{config.API{TLS: config.TLS{Cert: write(t, "c", "x"), Key: write(t, "k", "x")}}, "api.tls.cert"},
 	} {
