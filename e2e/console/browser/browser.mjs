@@ -44,6 +44,16 @@ export async function overflow(page) {
       const box = e.getBoundingClientRect();
       if (box.width && (box.right > innerWidth + 1 || box.left < -1)) out.push(`${e.tagName} ${e.className} reaches from ${box.left | 0} to ${box.right | 0}: ${e.textContent.slice(0, 60)}`);
     }
+    // What can be clicked lies nowhere below something else of the kind.
+    const all = [...document.querySelectorAll("main button, main input, main select")].filter((e) => !e.closest(".scroll"));
+    const boxes = all.map((e) => [e, e.getBoundingClientRect()]).filter(([, b]) => b.width && b.height);
+    for (const [i, [e, a]] of boxes.entries()) {
+      for (const [f, b] of boxes.slice(i + 1)) {
+        const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (wide > 3 && high > 3) out.push(`${e.tagName} ${e.textContent} and ${f.tagName} ${f.textContent} overlap`);
+      }
+    }
     return out;
   });
 }

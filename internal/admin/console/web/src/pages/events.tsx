@@ -105,7 +105,6 @@ export function EventsPage() {
             { name: "kind", value: (e) => e.kind, show: (e) => <Kind of={e.kind} /> },
             { name: "about", value: (e) => [e.unit || e.daemon, e.node].filter(Boolean).join(" "), show: (e) => <About event={e} /> },
             { name: "reason", value: (e) => e.reason, show: (e) => <span class="clip" title={e.reason}>{e.reason || "–"}</span> },
-            { name: "term", value: (e) => e.term_ordinal ?? "", numeric: true },
           ]} />
       ) : (
         !problem && <Waiting problem={null} what="the events" />

@@ -5,7 +5,7 @@ import { useQuery } from "../query";
 import { subjectLink, to, useParam } from "../route";
 import { useStore } from "../store";
 import { span, ticks, useNow } from "../time";
-import { age, Ago, Bar, Copy, Panel, State, Subject, Tile, Waiting } from "../parts/basic";
+import { age, Ago, Bar, Copy, Moment, Panel, State, Subject, Tile, Waiting } from "../parts/basic";
 import { EventList } from "../parts/events";
 import { HeatMap } from "../parts/heat";
 import { TermTimeline } from "../parts/terms";
@@ -139,12 +139,12 @@ function LeaseTile({ data }: { data: Data }) {
   );
 }
 
-const ranges: [string, number][] = [["15m", 900_000], ["1h", 3_600_000], ["6h", 21_600_000], ["24h", 86_400_000]];
+const ranges: [string, number][] = [["5m", 300_000], ["15m", 900_000], ["1h", 3_600_000], ["6h", 21_600_000], ["24h", 86_400_000]];
 
 export function Terms() {
   const { data, problem } = useQuery("terms", (signal) => get("/terms", { limit: 200 }, signal), 2000);
   const oldest = data?.terms.at(-1)?.elected_at;
-  const [range, setRange] = useParam("terms", oldest && age(oldest) < ranges[0]![1] ? "15m" : "1h");
+  const [range, setRange] = useParam("terms", (oldest && ranges.find(([, ms]) => age(oldest) < ms && ms < 3_600_000)?.[0]) || "1h");
   const over = ranges.find(([name]) => name === range)?.[1] ?? 3_600_000;
   useNow(5000);
   return (
@@ -169,7 +169,7 @@ export function TermTable({ terms, controls }: { terms: import("../api").Term[];
     <Table what="terms" bare={!controls} controls={controls} rows={terms} id={(t) => String(t.term)} prefix="t" columns={[
       { name: "term", value: (t) => t.term_ordinal, numeric: true },
       { name: "node", value: (t) => t.node, show: (t) => <a href={to("nodes", t.node)}>{t.node}</a> },
-      { name: "elected", value: (t) => t.elected_at, show: (t) => (t.elected_at ? new Date(t.elected_at).toLocaleString() : "–") },
+      { name: "elected", value: (t) => t.elected_at, show: (t) => <Moment at={t.elected_at} /> },
       { name: "held", value: (t) => t.held_seconds, show: (t) => span(t.held_seconds * 1000), numeric: true },
       { name: "ended by", value: (t) => t.ended_by, show: (t) => (t.ended_at ? t.ended_by : <State of="live">leads</State>) },
       { name: "gap to next", value: (t) => t.gap_seconds, show: (t) => (t.gap_seconds === null ? "–" : span(t.gap_seconds * 1000)), numeric: true },
