@@ -97,7 +97,7 @@ func ParseWake(payload string) storage.WakeUp { return parseWake(payload) }
 // UnitsRead takes a snapshot and returns how many units it has read.
 func (s *Store) UnitsRead() int {
 	var units []daemon.Record
-	known := s.units.Load()
+	known, loaded := s.units.Load(), s.loading.read
 	err := s.call(context.Background(), "snapshot", reading, func(m *message) {
 		m.query(records(&units), "units", known.revision, known.oldest, known.history)
 	})
@@ -107,7 +107,7 @@ func (s *Store) UnitsRead() int {
 	if err != nil {
 		panic(err)
 	}
-	return len(units)
+	return len(units) + s.loading.read - loaded
 }
 
 // ListReads counts the readings of the member list that nodes shared.
@@ -116,3 +116,16 @@ func (s *Store) ListReads() int {
 	defer s.lists.mu.Unlock()
 	return s.lists.reads
 }
+
+// LoadPage reads one page of the units, as a process that knows none does. It reports whether that was the last one.
+func (s *Store) LoadPage(size int) bool {
+	s.loading.size = size
+	whole, err := s.loadPage(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	return whole
+}
+
+// ForgetUnits makes the store one that knows no units.
+func (s *Store) ForgetUnits() { s.units.Store(nil) }

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -10,20 +9,37 @@ import (
 )
 
 // Snapshot implements [storage.Store]: one transaction whose statements all see the same moment. Each process fetches the
-// text of an advert only once. Of the units it fetches those that have changed since its newest snapshot.
+// text of an advert only once. Of the units it fetches those that have changed since its newest snapshot. A process that
+// knows none fetches all first, in pages. If that takes longer than ctx, the next call goes on.
 func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
-	known := cmp.Or(s.units.Load(), noUnits)
-	snap, whole, err := s.snapshot(ctx, known)
-	if err == nil && !whole {
-		snap, _, err = s.snapshot(ctx, noUnits)
+	known := s.units.Load()
+	for range snapshotTries {
+		var err error
+		if known == nil {
+			known, err = s.loadUnits(ctx)
+		}
+		var snap *daemon.Snapshot
+		var whole bool
+		if err == nil {
+			snap, whole, err = s.snapshot(ctx, known)
+		}
+		switch {
+		case err != nil:
+			return nil, s.fail("snapshot", err)
+		case whole:
+			return snap, nil
+		}
+		s.units.CompareAndSwap(known, nil)
+		known = nil
 	}
-	if err != nil {
-		return nil, s.fail("snapshot", err)
-	}
-	return snap, nil
+	return nil, s.fail("snapshot", &unavailable{"units come and go faster than they can be read", errUnitsGone})
 }
 
-// snapshot reads the cluster. The result is whole unless rows of known units are gone.
+// snapshotTries is how often a snapshot reads all units anew because some are gone.
+const snapshotTries = 3
+
+// snapshot reads the cluster. The result is whole unless rows of known units are gone, or the server is not the one that
+// they were read from.
 func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.Snapshot, whole bool, err error) {
 	snap = &daemon.Snapshot{}
 	var st state

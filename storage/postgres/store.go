@@ -28,6 +28,7 @@ type Store struct {
 	known        sync.Map // incarnation → known, of its newest reply
 	unanswered   sync.Map // incarnation → true, of processes whose registration was sent and not answered
 	units        atomic.Pointer[knownUnits]
+	loading      loading
 	limits       rankLimits    // bound the connections that calls use at a time
 	grace        time.Duration // how long an answer may arrive after its call
 	stamps       stamps
@@ -59,7 +60,7 @@ var (
 )
 
 func newStore(cfg Config) (*Store, error) {
-	s := &Store{cfg: cfg, sql: cfg.names().compile()}
+	s := &Store{cfg: cfg, sql: cfg.names().compile(), loading: loading{turn: make(chan struct{}, 1), size: unitsPage}}
 	s.limits, s.grace = newRankLimits(cfg.MaxConns), graceOf(cfg.QueryTimeout)
 	s.briefWaiters, s.lockWaiters = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
 	s.calls, s.endCalls = context.WithCancel(context.Background())

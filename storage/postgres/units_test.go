@@ -2,9 +2,12 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -72,6 +75,73 @@ func TestSnapshotsSeeLateTransactions(t *testing.T) {
 	commit(t, late)
 	if s := c.sameAsWhole(t); s.Units[len(s.Units)-1].Reason != "late" {
 		t.Errorf("units %+v", s.Units)
+	}
+}
+
+// While a process reads the units in pages, others write. The snapshot is whole nevertheless.
+func TestUnitsChangeWhileTheyAreLoaded(t *testing.T) {
+	t.Parallel()
+	const insert = `insert into %[1]s.unit (daemon, index, state, name, node_id, incarnation, generation, term, since,
+		acknowledge_timeout, drain_timeout, failures, forced, retired, reason, error)
+		select '`
+	const values = `', i, 'unassigned', '', '', '', 0, 0, now(), 0, 0, 0, false, false, '', '' from generate_series(0, 9) i;`
+	for name, change := range map[string]string{
+		"nothing":                   "select from %[1]s.unit",
+		"a unit of the first page":  "update %[1]s.unit set reason = 'other' where daemon = 'acme:b' and index = 1",
+		"a unit of a later page":    "update %[1]s.unit set reason = 'other' where daemon = 'acme:b' and index = 8",
+		"new before the first page": insert + "acme:a" + values,
+		"new behind the last page":  insert + "acme:z" + values,
+		"one of the first is gone":  "delete from %[1]s.unit where daemon = 'acme:b' and index = 1",
+		"one gone and one new":      insert + "acme:a" + values + "delete from %[1]s.unit where daemon = 'acme:b' and index < 3",
+		"all are gone":              "truncate %[1]s.unit",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.exec(t, c.in(insert+"acme:b"+values))
+			store := open(t, c.cfg)
+			if store.LoadPage(3) {
+				t.Fatal("the first page is the last one")
+			}
+			c.exec(t, c.in(change))
+			store.LoadPage(3)
+			c.exec(t, c.in("update %[1]s.unit set reason = 'again' where daemon = 'acme:b' and index = 2"))
+			want := value[string](t, c.stage, c.in("select coalesce(string_agg(daemon || '/' || index || ' ' || reason, ',' order by daemon, index), '') from %[1]s.unit"))
+			for range 2 {
+				var got []string
+				for _, r := range mustSnapshot(t, store).Units {
+					got = append(got, r.Unit.String()+" "+r.Reason)
+				}
+				if strings.Join(got, ",") != want {
+					t.Errorf("units\n%v, want\n%v", strings.Join(got, ","), want)
+				}
+			}
+		})
+	}
+}
+
+// A call that has too little time for all units leaves what it has read to the next one.
+func TestLoadingGoesOn(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.exec(t, c.in(copyUnits+"i"+restOfUnit+` from %[1]s.unit u, generate_series(1, 999) i`))
+	store := open(t, c.cfg)
+	for range 9 {
+		store.LoadPage(100)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+	defer cancel()
+	if s, err := store.Snapshot(ctx); err != nil || len(s.Units) != 1000 {
+		t.Errorf("%v, %v", s, err)
+	}
+	over, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+	defer cancel()
+	store.ForgetUnits()
+	if _, err := store.Snapshot(over); !errors.Is(err, storage.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a snapshot without time: %v", err)
+	}
+	if s, err := store.Snapshot(ctx); err != nil || len(s.Units) != 1000 {
+		t.Errorf("the next snapshot: %v, %v", s, err)
 	}
 }
 
