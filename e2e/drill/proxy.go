@@ -17,6 +17,8 @@ type Proxy struct {
 	swallow atomic.Bool
 	// Swallowed counts the dropped bytes.
 	Swallowed atomic.Int64
+	// Answered counts the bytes that the server has sent.
+	Answered atomic.Int64
 	// Trips counts round trips: how often a client sent after the server had sent.
 	Trips atomic.Int64
 
@@ -98,6 +100,7 @@ func (p *Proxy) serve(client net.Conn) {
 	for {
 		n, err := server.Read(buf)
 		answered.Store(true)
+		p.Answered.Add(int64(n))
 		if p.swallow.Load() {
 			p.Swallowed.Add(int64(n))
 		} else if n > 0 {

@@ -99,7 +99,7 @@ func (s *Store) UnitsRead() int {
 	var units []daemon.Record
 	known, loaded := s.units.Load(), s.loading.read
 	err := s.call(context.Background(), "snapshot", reading, func(m *message) {
-		m.query(records(&units), "units", known.revision, known.oldest, known.history)
+		m.query(records(&units), "units", known.revision, known.oldest, known.history, unitsPage+1)
 	})
 	if err == nil {
 		_, err = s.Snapshot(context.Background())
@@ -120,6 +120,9 @@ func (s *Store) ListReads() int {
 // LoadPage reads one page of the units, as a process that knows none does. It reports whether that was the last one.
 func (s *Store) LoadPage(size int) bool {
 	s.loading.size = size
+	if s.loading.base == nil {
+		s.loading.base = noUnits
+	}
 	whole, err := s.loadPage(context.Background())
 	if err != nil {
 		panic(err)

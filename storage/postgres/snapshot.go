@@ -16,21 +16,25 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	for range snapshotTries {
 		var err error
 		if known == nil {
-			known, err = s.loadUnits(ctx)
+			known, err = s.loadUnits(ctx, noUnits)
 		}
 		var snap *daemon.Snapshot
-		var whole bool
+		var read completeness
 		if err == nil {
-			snap, whole, err = s.snapshot(ctx, known)
+			snap, read, err = s.snapshot(ctx, known)
+		}
+		if err == nil && read == behind {
+			known, err = s.loadUnits(ctx, known)
 		}
 		switch {
 		case err != nil:
 			return nil, s.fail("snapshot", err)
-		case whole:
+		case read == whole:
 			return snap, nil
+		case read == gone:
+			s.units.CompareAndSwap(known, nil)
+			known = nil
 		}
-		s.units.CompareAndSwap(known, nil)
-		known = nil
 	}
 	return nil, s.fail("snapshot", &unavailable{"units come and go faster than they can be read", errUnitsGone})
 }
@@ -38,13 +42,12 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 // snapshotTries is how often a snapshot reads all units anew because some are gone.
 const snapshotTries = 3
 
-// snapshot reads the cluster. The result is whole unless rows of known units are gone, or the server is not the one that
-// they were read from.
-func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.Snapshot, whole bool, err error) {
+// snapshot reads the cluster. It says how complete the units are.
+func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.Snapshot, read completeness, err error) {
 	snap = &daemon.Snapshot{}
 	var st state
 	var head int64
-	var units func() (*knownUnits, bool)
+	var units func() (*knownUnits, completeness)
 	var open []command
 	err = s.call(ctx, "snapshot", reading, func(m *message) {
 		m.query(s.members(&snap.Nodes, &head), "members")
@@ -53,8 +56,8 @@ func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.S
 		m.query(commands(&open), "waiting")
 	})
 	if err == nil {
-		known, whole = units()
-		if snap.Units = known.units; whole {
+		known, read = units()
+		if snap.Units = known.units; read == whole {
 			s.units.Store(known)
 		}
 	}
@@ -67,7 +70,7 @@ func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.S
 		snap.StoreID = st.identity(snap.StoreID)
 		err = s.attachAdverts(ctx, snap)
 	}
-	return snap, whole, err
+	return snap, read, err
 }
 
 // attachAdverts fills in the adverts from the cache or, for texts not seen before, from the store.

@@ -60,7 +60,7 @@ var (
 )
 
 func newStore(cfg Config) (*Store, error) {
-	s := &Store{cfg: cfg, sql: cfg.names().compile(), loading: loading{turn: make(chan struct{}, 1), size: unitsPage}}
+	s := &Store{cfg: cfg, sql: cfg.names().compile(), loading: loading{busy: make(chan struct{}, 1), size: unitsPage}}
 	s.limits, s.grace = newRankLimits(cfg.MaxConns), graceOf(cfg.QueryTimeout)
 	s.briefWaiters, s.lockWaiters = make(chan struct{}, cfg.MaxConns/4), make(chan struct{}, cfg.MaxConns/4)
 	s.calls, s.endCalls = context.WithCancel(context.Background())

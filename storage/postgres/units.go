@@ -23,30 +23,45 @@ type knownUnits struct {
 	units   []daemon.Record // sorted; never written to
 }
 
+// noUnits is what a process knows that has read none: every number is as old as that transaction or younger.
+var noUnits = &knownUnits{revision: noRevision, oldest: "3"}
+
+// completeness says whether a reading of the changes has all of them.
+type completeness int
+
+const (
+	whole  completeness = iota
+	behind              // more has changed than fits into one call
+	gone                // rows are gone, or the server is not the one of the earlier reading
+)
+
 // readUnits asks for the units. What it returns puts together the answers, once they are there: the units and what the
-// next snapshot may know. It returns false if rows are gone or the readings do not compare, so that all units must be read
-// again.
-func (s *Store) readUnits(m *message, st *state, known *knownUnits) func() (*knownUnits, bool) {
+// next snapshot may know.
+func (s *Store) readUnits(m *message, st *state, known *knownUnits) func() (*knownUnits, completeness) {
 	var changed []daemon.Record
-	var partial bool
+	var comparable bool
 	var count int64
 	next := &knownUnits{}
-	m.query(records(&changed), "units", known.revision, known.oldest, known.history)
+	m.query(records(&changed), "units", known.revision, known.oldest, known.history, unitsPage+1)
 	m.query(func(c *composite) error {
-		partial, count = c.bool(), c.int()
+		comparable, count = c.bool(), c.int()
 		next.oldest, next.history = c.text(), c.text()
 		return nil
 	}, "units_count", known.revision, known.oldest, known.history)
-	return func() (*knownUnits, bool) {
+	return func() (*knownUnits, completeness) {
 		switch next.revision = st.revision; {
 		case next.revision == known.revision:
 			next.units = known.units
-			return next, true
-		case !partial:
-			return next, false
+			return next, whole
+		case !comparable:
+			return next, gone
+		case len(changed) > unitsPage:
+			return next, behind
 		}
-		next.units = mergeUnits(known.units, changed)
-		return next, int64(len(next.units)) == count
+		if next.units = mergeUnits(known.units, changed); int64(len(next.units)) != count {
+			return next, gone
+		}
+		return next, whole
 	}
 }
 
@@ -63,15 +78,17 @@ func mergeUnits(known, changed []daemon.Record) []daemon.Record {
 	return append(out, known...)
 }
 
-// loading is the reading of all units in pages, by a process that knows none. A single statement for a hundred thousand
-// units would take longer than a call may, and a leader that cannot read them would resign, again and again.
+// loading is the reading of units in pages, by a process that knows none, or since whose newest snapshot many have changed.
+// A single statement for a hundred thousand units would take longer than a call may, and a leader that cannot read them
+// would resign, again and again.
 //
 // Each page is of a moment of its own. All together are compared with the moment of the first one: the snapshot that
 // follows reads what any transaction has written that the first page may not have seen. A row that none of these wrote was the
 // same the whole time, and its page has it.
 type loading struct {
-	turn chan struct{} // held while a page is read; made with the store
-	so   *knownUnits   // so far, with the moment of the first page; nil before it
+	busy chan struct{} // holds an element while a page is read; made with the store
+	base *knownUnits   // the pages have what has changed since
+	so   *knownUnits   // the pages so far, with the moment of the first one; nil before it
 	size int           // of the next page
 	read int           // how many units all pages so far had
 }
@@ -85,58 +102,67 @@ const (
 // errUnitsGone says that a reading of units must begin anew.
 var errUnitsGone = errors.New("rows of units are gone")
 
-// loadUnits reads all units in pages. When ctx will end before the next page, it returns an error, and the next call
-// goes on from there. What it returns is to be completed by a snapshot.
-func (s *Store) loadUnits(ctx context.Context) (*knownUnits, error) {
+// loadUnits reads in pages what has changed since base. When ctx will end before the next page, it returns an error, and
+// the next call goes on from there. What it returns is to be completed by a snapshot.
+func (s *Store) loadUnits(ctx context.Context, base *knownUnits) (*knownUnits, error) {
 	l := &s.loading
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.busy <- struct{}{}:
+		defer func() { <-l.busy }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if known := s.units.Load(); known != nil {
+	if known := s.units.Load(); known != nil && known != base {
 		return known, nil // another call has read them meanwhile
+	}
+	if l.so == nil {
+		l.base = base
 	}
 	for last := time.Duration(0); ; {
 		began := time.Now()
 		if deadline, ok := ctx.Deadline(); ok && last > 0 && deadline.Sub(began) < last+last/2 {
 			return nil, &unavailable{fmt.Sprintf("%d units were read so far, the next call goes on", len(l.so.units)), context.DeadlineExceeded}
 		}
-		whole, err := s.loadPage(ctx)
+		complete, err := s.loadPage(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if whole {
+		if complete {
 			break
 		}
 		last = time.Since(began)
 	}
 	known := l.so
-	l.so = nil
-	byUnit := func(a, b daemon.Record) int { return a.Unit.Compare(b.Unit) }
-	if !slices.IsSortedFunc(known.units, byUnit) { // the columns may order keys in another way
-		slices.SortFunc(known.units, byUnit)
-	}
+	sortUnits(known.units)
+	known.units = mergeUnits(l.base.units, known.units)
+	l.so, l.base = nil, nil
 	s.units.Store(known) // the snapshot may fail, and the next one goes on with this
 	return known, nil
 }
 
+// sortUnits sorts units that may be in the order of their columns, which is another one for keys.
+func sortUnits(units []daemon.Record) {
+	byUnit := func(a, b daemon.Record) int { return a.Unit.Compare(b.Unit) }
+	if !slices.IsSortedFunc(units, byUnit) {
+		slices.SortFunc(units, byUnit)
+	}
+}
+
 // loadPage reads the next page. It reports whether that was the last one.
-func (s *Store) loadPage(ctx context.Context) (whole bool, err error) {
+func (s *Store) loadPage(ctx context.Context) (complete bool, err error) {
 	l := &s.loading
 	after, index := "", 0
 	if l.so != nil && len(l.so.units) > 0 {
 		after, index = rules.Columns(l.so.units[len(l.so.units)-1].Unit)
 	}
 	var page []daemon.Record
-	moment := &knownUnits{revision: noRevision}
+	comparable, moment := false, &knownUnits{revision: noRevision}
 	err = s.call(ctx, "snapshot", reading, func(m *message) {
 		m.query(func(c *composite) error {
-			moment.oldest, moment.history = c.text(), c.text()
+			comparable, moment.oldest, moment.history = c.bool(), c.text(), c.text()
 			return nil
-		}, "units_origin")
-		m.query(records(&page), "units_page", after, int64(index), l.size)
+		}, "units_origin", l.base.oldest, l.base.history)
+		m.query(records(&page), "units_page", after, int64(index), l.size, l.base.oldest, l.base.history)
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || pgerror.Code(err) == codeCancelled:
@@ -144,11 +170,14 @@ func (s *Store) loadPage(ctx context.Context) (whole bool, err error) {
 		return false, err
 	case err != nil:
 		return false, err
-	case l.so == nil:
-		l.so = moment
-	case l.so.history != moment.history: // another server, or it was restarted
+	case l.so != nil && l.so.history != moment.history: // another server, or it was restarted
 		l.so = nil
 		return false, &unavailable{"the server was restarted while units were read", errUnitsGone}
+	case l.so == nil:
+		l.so = moment
+		if !comparable {
+			l.base = noUnits // the page is of all units
+		}
 	}
 	l.read += len(page)
 	l.so.units = append(l.so.units, page...)

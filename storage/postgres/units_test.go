@@ -120,6 +120,29 @@ func TestUnitsChangeWhileTheyAreLoaded(t *testing.T) {
 	}
 }
 
+// More changes than one call may read are read in pages.
+func TestManyChangesAreLoadedInPages(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	if s := mustSnapshot(t, c.store); len(s.Units) != 1 {
+		t.Fatalf("%d units", len(s.Units))
+	}
+	c.exec(t, c.in(copyUnits+"i"+restOfUnit+` from %[1]s.unit u, generate_series(1, 12000) i`))
+	if s := mustSnapshot(t, c.store); len(s.Units) != 12001 {
+		t.Errorf("%d units after a change of 12,000, want 12,001", len(s.Units))
+	}
+	c.exec(t, c.in("update %[1]s.unit set reason = 'other' where index %% 2 = 0"))
+	other := 0
+	for _, r := range mustSnapshot(t, c.store).Units {
+		if r.Reason == "other" {
+			other++
+		}
+	}
+	if other != 6001 {
+		t.Errorf("%d units have changed, want 6,001", other)
+	}
+}
+
 // A call that has too little time for all units leaves what it has read to the next one.
 func TestLoadingGoesOn(t *testing.T) {
 	t.Parallel()

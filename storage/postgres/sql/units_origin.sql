@@ -1,2 +1,3 @@
--- Tells what a reading of units that begins now is to be compared with: see units_count.
-select {{oldest}}, {{history}}
+-- Tells whether a reading of units that begins now compares with an earlier one, and what it is to be compared with itself:
+-- see units_count.
+select {{comparable "$1" "$2"}}, {{oldest}}, {{history}}

@@ -1,3 +1,6 @@
--- Reads the next units in order, for a process that reads all of them. So many that they fit into one message only for a
--- small cluster: a hundred thousand take longer than a call may.
-select u from {{unit}} u where (u.daemon, u.index) > ($1, $2::integer) order by u.daemon, u.index limit $3
+-- Reads the next page of the units that may have changed since an earlier reading, in order, as the statement units does. If
+-- there is none that compares, the page is of all units. A hundred thousand in one message take longer than a call may.
+select u from {{unit}} u
+where (u.daemon, u.index) > ($1, $2::integer)
+	and age(u.xmin) <= coalesce((select age($4::text::xid8::xid) where {{comparable "$4" "$5"}}), 2147483647)
+order by u.daemon, u.index limit $3
