@@ -38,7 +38,7 @@ func full() *cluster {
 	c.Oldest, c.Head, c.LastMemberEvent = 3, 5, 4
 	c.Commands = []*storage.Command{{ID: "c", Kind: "k", Args: json.RawMessage(`{}`), CreatedAt: at, Cooldown: time.Second}}
 	c.Locks = map[string]storage.Lock{"l": {Name: "l", Owner: "o", Number: 3, Renewals: 2, TTL: time.Minute, ExpiresAt: at}}
-	c.LockFloor = 2
+	c.LockFloor, c.GenerationFloor = 2, 40
 	return c
 }
 
@@ -71,16 +71,24 @@ func TestClusterSurvives(t *testing.T) {
 }
 
 // An object is written in the oldest format that has its fields, so that programs of earlier versions read it until
-// the first unit has a state.
+// the first unit has a state or a key.
 func TestOldestFormat(t *testing.T) {
 	t.Parallel()
 	c := full()
-	for _, want := range []string{"emitd cluster 2 ", "emitd cluster 1 "} {
-		data, err := seal(kindCluster, c)
-		if err != nil || !bytes.HasPrefix(data, []byte(want)) {
-			t.Errorf("%.20q, %v; want %s", data, err, want)
+	key := &daemon.Record{Unit: daemon.Unit{Daemon: "acme:a", Key: "k"}}
+	for _, step := range []struct {
+		change func()
+		format string
+	}{
+		{func() {}, "emitd cluster 3 "}, // a key was swept once
+		{func() { c.GenerationFloor, c.Units = 0, append(c.Units, key) }, "emitd cluster 3 "},
+		{func() { c.Units = c.Units[:len(c.Units)-1] }, "emitd cluster 2 "},
+		{func() { c.UnitStates = nil }, "emitd cluster 1 "},
+	} {
+		step.change()
+		if data, err := seal(kindCluster, c); err != nil || !bytes.HasPrefix(data, []byte(step.format)) {
+			t.Errorf("%.20q, %v; want %s", data, err, step.format)
 		}
-		c.UnitStates = nil
 	}
 	if data, err := seal(kindNode, &pulse{Seq: 1}); err != nil || !bytes.HasPrefix(data, []byte("emitd node 1 ")) {
 		t.Errorf("%.20q, %v", data, err)

@@ -175,12 +175,12 @@ func TestOpen(t *testing.T) {
 	t.Run("a newer format", func(t *testing.T) {
 		t.Parallel()
 		bucket := mem.New(mem.Config{})
-		if _, err := bucket.Create(t.Context(), object.ClusterKey, []byte("emitd cluster 3 00000000\nwhat may come")); err != nil {
+		if _, err := bucket.Create(t.Context(), object.ClusterKey, []byte("emitd cluster 4 00000000\nwhat may come")); err != nil {
 			t.Fatal(err)
 		}
 		_, err := object.Open(t.Context(), bucket, object.Config{NoProbe: true})
 		var schema *storage.SchemaError
-		if !errors.Is(err, storage.ErrSchema) || !errors.As(err, &schema) || schema.Have != 3 || schema.Want != 2 {
+		if !errors.Is(err, storage.ErrSchema) || !errors.As(err, &schema) || schema.Have != 4 || schema.Want != 3 {
 			t.Errorf("got %v", err)
 		}
 	})

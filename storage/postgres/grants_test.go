@@ -62,7 +62,7 @@ func TestRoles(t *testing.T) {
 	}
 	t.Cleanup(node.Close)
 	refused(t, node, cfg.Schema, "insert into ~.term (number, ordinal, node_id, incarnation, name, vacant, one) values (9, 9, '', '', '', false, false)",
-		"delete from ~.term", "delete from ~.counter", "delete from ~.lease", "update ~.event set reason = ''", "delete from ~.unit", "delete from ~.fence",
+		"delete from ~.term", "delete from ~.counter", "delete from ~.lease", "update ~.event set reason = ''",
 		"update ~.migration set version = 99", "truncate ~.node", "drop table ~.node", "create table ~.x (n int)", "select from ~.accounts",
 		"create or replace function ~.heartbeat_4() returns void language sql as ''", "drop function ~.heartbeat_4")
 
