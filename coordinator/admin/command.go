@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -175,7 +176,7 @@ func (a *API) submit(ctx context.Context, ops *operator.Client, o commandRequest
 	}
 	c, err := o.command(snap)
 	if err != nil {
-		return nil, err
+		return a.repeated(ctx, o, key, err)
 	}
 	if o.DryRun || key == "" { // a repetition of a command that is done would be refused here
 		moves, err := ops.Preview(ctx, c)
@@ -201,22 +202,62 @@ func (a *API) submit(ctx context.Context, ops *operator.Client, o commandRequest
 	default:
 		return nil, fmt.Errorf("store the command: %w", err)
 	}
-	if !o.gave(c, *stored) {
-		return nil, refused(http.StatusUnprocessableEntity, "the Idempotency-Key %q was used for another command (%s)", key, stored.Kind)
+	return o.answer(c, stored)
+}
+
+// repeated answers a command that is not possible now. If it is one that was given before under the same key, the answer
+// is what became of that one: the leader that it has resigned, or the node that it was about, may be gone by now.
+func (a *API) repeated(ctx context.Context, o commandRequest, key string, why error) (*commandAnswer, error) {
+	if key == "" || o.DryRun {
+		return nil, why
 	}
-	return &commandAnswer{Command: stored, Moves: []operator.Move{}}, nil
+	known, err := a.commandOf(ctx, key, o.Kind)
+	if err != nil {
+		return nil, err
+	}
+	if !known {
+		return nil, why
+	}
+	// Submitting a command that is stored returns it. No term has this number, so nothing would be done if it was not.
+	stored, err := a.cfg.Store.Submit(ctx, daemon.Command{ID: key, Kind: o.Kind, Term: -1})
+	if err != nil {
+		return nil, fmt.Errorf("read the command: %w", err)
+	}
+	c, args := o.asGiven()
+	c.Args = args.Encode()
+	return o.answer(c, stored)
+}
+
+// commandOf reports whether the recent history has a command with this ID.
+func (a *API) commandOf(ctx context.Context, id string, kind daemon.CommandKind) (bool, error) {
+	s := search{store: a.cfg.Store, filter: view.EventFilter{Kind: string(kind.Event())}, limit: mostSearched, block: eventsAtOnce}
+	if _, err := s.backward(ctx, 0, false); err != nil {
+		return false, fmt.Errorf("read events: %w", err)
+	}
+	return slices.ContainsFunc(s.found, func(e view.Event) bool {
+		var d struct {
+			Command string `json:"command"`
+		}
+		return json.Unmarshal(e.Detail, &d) == nil && d.Command == id
+	}), nil
+}
+
+// asGiven returns the command and its arguments without anything that the caller has left out.
+func (o commandRequest) asGiven() (daemon.Command, daemon.CommandArgs) {
+	c := daemon.Command{Kind: o.Kind, Actor: o.Actor, Reason: o.Reason, Term: o.Term, Cooldown: time.Duration(o.CooldownMS) * time.Millisecond}
+	args := daemon.CommandArgs{Node: o.Node, Daemon: o.Daemon, To: o.To, Generation: o.Generation}
+	if !o.Unit.IsZero() {
+		args.SetUnit(o.Unit)
+	}
+	return c, args
 }
 
 // command returns the command. Unknown names are refused before anything is stored. An expectation that is left out is
 // what the caller would see now.
 func (o commandRequest) command(snap *daemon.Snapshot) (daemon.Command, error) {
-	c := daemon.Command{Kind: o.Kind, Actor: o.Actor, Reason: o.Reason, Term: o.Term, Cooldown: time.Duration(o.CooldownMS) * time.Millisecond}
-	args := daemon.CommandArgs{Node: o.Node, Daemon: o.Daemon, To: o.To, Generation: o.Generation}
+	c, args := o.asGiven()
 	if err := o.check(snap); err != nil {
 		return c, err
-	}
-	if !o.Unit.IsZero() {
-		args.SetUnit(o.Unit)
 	}
 	if args.Generation == 0 && (o.Kind == daemon.CommandMove || o.Kind == daemon.CommandRestart) {
 		for i := range snap.Units {
@@ -237,6 +278,14 @@ func (o commandRequest) command(snap *daemon.Snapshot) (daemon.Command, error) {
 // ofLeader reports whether a command is for the present leader and for no other.
 func ofLeader(kind daemon.CommandKind) bool {
 	return kind == daemon.CommandResign || kind == daemon.CommandRelease
+}
+
+// answer returns the stored command, unless another command was given under its ID.
+func (o commandRequest) answer(c daemon.Command, stored *daemon.Command) (*commandAnswer, error) {
+	if !o.gave(c, *stored) {
+		return nil, refused(http.StatusUnprocessableEntity, "the Idempotency-Key %q was used for another command (%s)", stored.ID, stored.Kind)
+	}
+	return &commandAnswer{Command: stored, Moves: []operator.Move{}}, nil
 }
 
 // gave reports whether the stored command is the one that was given. Expectations that the caller has left out do not

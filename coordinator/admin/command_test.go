@@ -161,6 +161,51 @@ func TestIdempotency(t *testing.T) {
 	})
 }
 
+// TestRepeatedWhenGone: a command that is repeated with its key has the answer of the first time, also when what it was
+// about is gone by now: the leader has resigned, the unit's node has died. Another command under the key is refused, and
+// so is a command that was never given.
+func TestRepeatedWhenGone(t *testing.T) {
+	inCluster(t, func(t *testing.T, store storage.Store) {
+		resign, pin := `{"kind": "leader.resign", "actor": "alice"}`, `{"kind": "daemon.pin", "unit": "acme:reports/0", "to": "b", "actor": "alice"}`
+		a := api(t, store)
+		_, resigned, _ := give(t, a, resign, "Idempotency-Key", "k-resign")
+		_, pinned, _ := give(t, a, pin, "Idempotency-Key", "k-pin")
+		gone := api(t, emptied{store})
+		for _, c := range []struct {
+			body, key string
+			code      int
+			first     *daemon.Command
+		}{
+			{resign, "k-resign", 200, resigned.Command},
+			{pin, "k-pin", 200, pinned.Command},
+			{resign, "k-other", 503, nil},
+			{pin, "k-other", 404, nil},
+			{pin, "", 404, nil},
+			{strings.Replace(pin, `"b"`, `"c"`, 1), "k-pin", 422, nil},
+		} {
+			var header []string
+			if c.key != "" {
+				header = []string{"Idempotency-Key", c.key}
+			}
+			code, answer, p := give(t, gone, c.body, header...)
+			if code != c.code || c.first != nil && (answer.Command == nil || !answer.Command.CreatedAt.Equal(c.first.CreatedAt)) {
+				t.Errorf("%s with %q: %d %+v %+v", c.body, c.key, code, answer, p)
+			}
+		}
+	})
+}
+
+// emptied is a store whose cluster has neither nodes nor units nor a leader any more, but its history.
+type emptied struct{ storage.Store }
+
+func (s emptied) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	snap, err := s.Store.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &daemon.Snapshot{Now: snap.Now, StoreID: snap.StoreID, Head: snap.Head}, nil
+}
+
 // TestWithoutLeader: a command that no leader carries out in time is stored, and the answer says so. A call with its ID
 // waits for it again. If it is not known whether it was stored, the answer says that.
 func TestWithoutLeader(t *testing.T) {
