@@ -107,7 +107,8 @@ func (c *Coordinator) Register(spec daemon.Spec, agent daemon.Agent) error {
 	return c.register(spec, agent)
 }
 
-// RegisterBuiltin is Register for the daemons of this module. Their IDs must begin with "emit:".
+// RegisterBuiltin is Register for the daemons of this module. Their IDs must begin with "emit:". A daemon that is
+// registered already gets the new spec if that has a higher Revision; its agent stays.
 func (c *Coordinator) RegisterBuiltin(spec daemon.Spec, agent daemon.Agent) error {
 	if !strings.HasPrefix(string(spec.ID), daemon.Reserved) {
 		return fmt.Errorf("register %s: ids of built-in daemons begin with %s", spec.ID, daemon.Reserved)
@@ -128,8 +129,11 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.agents[spec.ID]; ok {
-		return fmt.Errorf("register %s: it is registered on this node already", spec.ID)
+	if old, ok := c.agents[spec.ID]; ok {
+		if !strings.HasPrefix(string(spec.ID), daemon.Reserved) || spec.Revision <= c.specs[spec.ID].Revision {
+			return fmt.Errorf("register %s: it is registered on this node already", spec.ID)
+		}
+		agent = old
 	}
 	if c.phase.Load() >= phaseStopping {
 		return fmt.Errorf("register %s: the coordinator has stopped", spec.ID)

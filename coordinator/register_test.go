@@ -57,6 +57,12 @@ func TestRegisterRefuses(t *testing.T) {
 	if err := c.RegisterBuiltin(daemon.Spec{ID: "emit:sweeper"}, worker); err == nil {
 		t.Error("a built-in daemon was registered twice")
 	}
+	if err := c.RegisterBuiltin(daemon.Spec{ID: "emit:sweeper", Instances: 3, Revision: 1}, worker); err != nil {
+		t.Errorf("a higher revision: %v", err)
+	}
+	if err := c.RegisterBuiltin(daemon.Spec{ID: "emit:sweeper", Revision: 1}, worker); err == nil {
+		t.Error("registered the same revision twice")
+	}
 }
 
 // A daemon registered while the cluster runs is planned at once, even if the leader does not know

@@ -28,11 +28,11 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        41,
-	allNames:           1114,
+	allNames:           1123,
 	"daemon":           157,
 	"outbox":           68,
 	"outbox/postgres":  44,
-	"queue":            75,
+	"queue":            80,
 	"storage":          69,
 	"storage/postgres": 44,
 	"storage/sqlite":   45,

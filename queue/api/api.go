@@ -81,6 +81,10 @@ type Directory interface {
 	Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error)
 	// Remove removes a queue and its jobs. [queue.QueueNotFound] if there is none.
 	Remove(ctx context.Context, name string) error
+	// Reshard begins to change the number of a queue's shards, and returns the settings;
+	// Settings.Resharding says how far the change is. The present number cancels one that is being
+	// prepared.
+	Reshard(ctx context.Context, name string, shards int) (queue.Settings, error)
 }
 
 var _ Directory = (*broker.Registry)(nil)

@@ -61,6 +61,11 @@ func startBroker(t testing.TB, bucket mem.Config) *live {
 // List implements api.Directory.
 func (l directory) List(ctx context.Context) ([]queue.Settings, error) { return l.Registry().List(ctx) }
 
+// Reshard implements api.Directory.
+func (l directory) Reshard(ctx context.Context, name string, shards int) (queue.Settings, error) {
+	return l.Registry().Reshard(ctx, name, shards)
+}
+
 // Amend implements api.Directory.
 func (l directory) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
 	set, err := l.Registry().Amend(ctx, name, revise)

@@ -216,7 +216,7 @@ func TestBulkActsOnSeveralBrokers(t *testing.T) {
 	}
 	do(0, queue.Command{Act: queue.Pause})
 	for i, node := range b.nodes {
-		if s, err := node.Stats(queue.OnShards(t.Context(), []int{i, i + 3}), "q"); err != nil || !s.Paused || s.Shards != 2 {
+		if s, err := node.Stats(queue.OnShards(t.Context(), []int{i, i + 3}, 0), "q"); err != nil || !s.Paused || s.Shards != 2 {
 			t.Errorf("node %d: %+v, %v", i, s, err)
 		}
 	}

@@ -92,6 +92,27 @@ func (h *Handler) declare(base func(inForce queue.Settings) wire.Declaration) en
 	}
 }
 
+// reshard begins to change the number of a queue's shards. It answers at once.
+func (h *Handler) reshard(c *call) error {
+	name, err := c.queue()
+	if err != nil {
+		return err
+	}
+	d, err := h.directory()
+	if err != nil {
+		return err
+	}
+	var req wire.ReshardRequest
+	if err := c.decode(&req); err != nil {
+		return err
+	}
+	set, err := d.Reshard(c.r.Context(), name, req.Shards)
+	if err != nil {
+		return err
+	}
+	return c.json(wire.DeclarationOf(set))
+}
+
 func (h *Handler) remove(c *call) error {
 	name, err := c.queue()
 	if err != nil {

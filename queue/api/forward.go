@@ -32,6 +32,10 @@ const HeaderForwarded = "Emitd-Forwarded"
 // commas. Without it all shards are meant.
 const HeaderShards = "Emitd-Shards"
 
+// headerShardCount says for how many shards a forwarded call was split. A broker refuses the call if the queue
+// has another number of shards by now.
+const headerShardCount = "Emitd-Shard-Count"
+
 // forwardRetry is the Retry-After when no broker answers: a takeover usually takes less than a
 // second.
 const forwardRetry = 500 * time.Millisecond
@@ -140,7 +144,8 @@ func withHop(ctx context.Context, r *http.Request) context.Context {
 		return ctx
 	}
 	if shards := parseShards(r.Header.Get(HeaderShards)); v.forwarded && shards != nil {
-		ctx = queue.OnShards(ctx, shards)
+		of, _ := strconv.Atoi(r.Header.Get(headerShardCount)) // an older node does not say it
+		ctx = queue.OnShards(ctx, shards, of)
 	}
 	return context.WithValue(ctx, hopKey{}, v)
 }
@@ -238,8 +243,9 @@ func (f *Forwarder) peer(addr string) (*client.Client, error) {
 func setForwardHeaders(r *http.Request) {
 	generation, _ := r.Context().Value(generationKey{}).(int64)
 	r.Header.Set(HeaderForwarded, strconv.FormatInt(generation, 10))
-	if shards := queue.ShardsOf(r.Context()); shards != nil {
+	if shards, of := queue.ShardsOf(r.Context()); shards != nil {
 		r.Header.Set(HeaderShards, formatShards(shards))
+		r.Header.Set(headerShardCount, strconv.Itoa(of))
 	}
 	if a := hopOf(r.Context()).authorization; a != "" {
 		r.Header.Set("Authorization", a)

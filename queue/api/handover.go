@@ -80,7 +80,8 @@ var nextBrokerPauses = backoff.Policy{First: 5 * time.Millisecond, Limit: 40 * t
 // next waits for the broker to call next. It returns another broker at once. It returns the same one after
 // a pause if that does not serve the queue: its run may have started only now, because this node can
 // learn of an assignment before the assigned node does. A broker that is unavailable for another reason
-// is not called again, because repeated calls would add to its trouble.
+// is not called again, because repeated calls would add to its trouble. If the queue has another number of shards by
+// now, there is no next broker: the call must be split anew.
 func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 	for {
 		if d, ok := h.f.cfg.Locator.(client.Invalidator); ok {
@@ -92,7 +93,7 @@ func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 		}
 		h.attempts++
 		pause := nextBrokerPauses.After(h.attempts)
-		if time.Now().Add(pause).After(h.until) || backoff.Sleep(p.callerCtx, pause) != nil {
+		if time.Now().Add(pause).After(h.until) || h.f.resharded(p.callerCtx, h.name, p.count) || backoff.Sleep(p.callerCtx, pause) != nil {
 			return p, false
 		}
 		if ok && (notServing || next.svc == h.f.cfg.Local) {
@@ -105,6 +106,7 @@ func (h *handover) next(p shardHolder, notServing bool) (shardHolder, bool) {
 // several nodes.
 func (f *Forwarder) rerouted(p shardHolder, name string) (shardHolder, bool) {
 	next := f.route(p.callerCtx, name, p.first)
+	next.count = p.count
 	for _, shard := range p.shards {
 		if shard != p.first && f.route(p.callerCtx, name, shard).svc != next.svc {
 			return p, false

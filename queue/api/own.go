@@ -16,6 +16,7 @@ func (h *Handler) own() {
 	h.handle("PUT "+q, h.declare(func(queue.Settings) wire.Declaration { return wire.Declaration{} }))
 	h.handle("PATCH "+q, h.declare(wire.DeclarationOf))
 	h.handle("DELETE "+q, h.remove)
+	h.handle("PUT "+q+"/reshard", h.reshard)
 
 	h.handle("POST "+q+"/jobs", h.enqueue)
 	h.handle("GET "+q+"/jobs", h.list)

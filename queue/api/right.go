@@ -18,7 +18,7 @@ const (
 	RightProduce Right = "produce" // submit jobs
 	RightConsume Right = "consume" // claim jobs and settle claims
 	RightOperate Right = "operate" // change what others submitted: cancel, redrive, purge, pause
-	RightDeclare Right = "declare" // create, change and remove queues
+	RightDeclare Right = "declare" // create, change, reshard and remove queues
 )
 
 // authorize asks Options.Authorize. Its refusal is what the caller is told.
@@ -140,4 +140,12 @@ func (a authorizedDirectory) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	return a.Directory.Remove(ctx, name)
+}
+
+// Reshard implements [Directory].
+func (a authorizedDirectory) Reshard(ctx context.Context, name string, shards int) (queue.Settings, error) {
+	if err := a.h.authorize(ctx, RightDeclare, name); err != nil {
+		return queue.Settings{}, err
+	}
+	return a.Directory.Reshard(ctx, name, shards)
 }

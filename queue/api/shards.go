@@ -18,7 +18,9 @@ import (
 
 // Sharding maps jobs and claims to the shards of a queue.
 type Sharding interface {
-	// Shards returns how many shards a queue has. [queue.QueueNotFound] if there is none.
+	// Shards returns how many shards a queue has. [queue.QueueNotFound] if there is none. The number
+	// may be out of date: brokers refuse calls that were made for another one. If the Sharding is a
+	// [client.Invalidator], it is then told so and asked again.
 	Shards(ctx context.Context, queue string) (int, error)
 	// ShardOfJob returns the shard of a job that has an ID or a key.
 	ShardOfJob(j *queue.Job, shards int) int
@@ -35,6 +37,7 @@ type shardHolder struct {
 	first      int // the lowest shard
 	shards     []int
 	part       bool // not all of the queue's shards
+	count      int  // of the queue's shards, as far as this node knows
 	svc        queue.Service
 	generation int64           // generation of the run that serves the first shard
 	callerCtx  context.Context // context of the caller
@@ -45,7 +48,7 @@ type shardHolder struct {
 // on returns the place restricted to some of its shards.
 func (p shardHolder) on(shards ...int) shardHolder {
 	p.shards, p.first, p.part = shards, shards[0], true
-	p.ctx = queue.OnShards(p.ctx, shards)
+	p.ctx = queue.OnShards(p.ctx, shards, p.count)
 	return p
 }
 
@@ -62,6 +65,7 @@ func (f *Forwarder) places(ctx context.Context, name string) ([]shardHolder, err
 	var out []shardHolder
 	for shard := range n {
 		p := f.route(ctx, name, shard)
+		p.count = n
 		i := slices.IndexFunc(out, func(o shardHolder) bool { return o.svc == p.svc && (o.err == nil) == (p.err == nil) })
 		if i < 0 {
 			out = append(out, p)
@@ -75,6 +79,33 @@ func (f *Forwarder) places(ctx context.Context, name string) ([]shardHolder, err
 		}
 	}
 	return out, nil
+}
+
+// atPlaces makes a call at the nodes that serve a queue. If it is refused and the queue has another number of
+// shards by now, it is made once more for these.
+func atPlaces[T any](f *Forwarder, ctx context.Context, name string, do func(places []shardHolder) (T, error)) (T, error) { //nolint:revive // as its callers' methods
+	for until := time.Now().Add(f.cfg.HandoverWait); ; {
+		places, err := f.places(ctx, name)
+		if err != nil {
+			var none T
+			return none, err
+		}
+		out, err := do(places)
+		if queue.TagOf(err) != queue.Unavailable || ctx.Err() != nil || !f.resharded(ctx, name, shardCount(places)) || time.Now().After(until) {
+			return out, err
+		}
+	}
+}
+
+// resharded reports whether a queue has another number of shards than this by now.
+func (f *Forwarder) resharded(ctx context.Context, name string, count int) bool {
+	d, ok := f.cfg.Sharding.(client.Invalidator)
+	if !ok || hopOf(ctx).forwarded {
+		return false
+	}
+	d.Invalidate()
+	n, err := f.cfg.Sharding.Shards(ctx, name)
+	return err == nil && n != count
 }
 
 // single returns the only place, if there is exactly one.
@@ -147,10 +178,10 @@ func pick[T any](list []T, positions []int) []T {
 
 // Enqueue implements [queue.Producer].
 func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) ([]queue.Receipt, error) {
-	places, err := f.places(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+	return atPlaces(f, ctx, name, func(places []shardHolder) ([]queue.Receipt, error) { return f.enqueue(name, places, jobs) })
+}
+
+func (f *Forwarder) enqueue(name string, places []shardHolder, jobs []queue.Job) ([]queue.Receipt, error) {
 	if p, only := single(places); only {
 		return callAt(f, name, p, func(p shardHolder) ([]queue.Receipt, error) { return p.svc.Enqueue(p.ctx, name, jobs) })
 	}
@@ -168,12 +199,13 @@ func (f *Forwarder) Enqueue(ctx context.Context, name string, jobs []queue.Job) 
 	})
 }
 
-// Settle implements [queue.Consumer].
+// Settle implements [queue.Consumer]. If the queue has had another number of shards, a settlement that the shard of
+// its token does not know is asked about at the others.
 func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
-	places, err := f.places(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+	return atPlaces(f, ctx, name, func(places []shardHolder) ([]queue.Outcome, error) { return f.settle(name, places, what) })
+}
+
+func (f *Forwarder) settle(name string, places []shardHolder, what []queue.Settlement) ([]queue.Outcome, error) {
 	if p, only := single(places); only {
 		return callAt(f, name, p, func(p shardHolder) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
 	}
@@ -182,9 +214,57 @@ func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settle
 	for i := range what {
 		shards[i] = f.cfg.Sharding.ShardOfSettlement(&what[i], count)
 	}
-	return callSplit(f, name, places, shards, func(p shardHolder, positions []int) ([]queue.Outcome, error) {
+	out, err := callSplit(f, name, places, shards, func(p shardHolder, positions []int) ([]queue.Outcome, error) {
 		return p.svc.Settle(p.ctx, name, pick(what, positions))
 	})
+	for _, p := range places {
+		if err == nil && f.movedJobs(name, places) {
+			err = f.settleElsewhere(name, p, shards, what, out)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// layouts is a [Sharding] that knows how often a queue's number of shards has changed.
+type layouts interface {
+	Layout(ctx context.Context, queue string) (uint64, error)
+}
+
+// movedJobs reports whether jobs of the queue may be on another shard than their token says.
+func (f *Forwarder) movedJobs(name string, places []shardHolder) bool {
+	l, ok := f.cfg.Sharding.(layouts)
+	if !ok {
+		return false
+	}
+	n, err := l.Layout(places[0].callerCtx, name)
+	return err != nil || n > 0
+}
+
+// settleElsewhere asks a node about the settlements of which another one does not know the job.
+func (f *Forwarder) settleElsewhere(name string, p shardHolder, shards []int, what []queue.Settlement, out []queue.Outcome) error {
+	var unknown []int
+	for i := range out {
+		if out[i].Err != nil && out[i].Err.Tag == queue.JobNotFound && !slices.Contains(p.shards, shards[i]) {
+			unknown = append(unknown, i)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	found, err := callAt(f, name, p, func(p shardHolder) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, pick(what, unknown)) })
+	if err != nil {
+		if len(unknown) < len(what) { // the others are settled
+			err = queue.Refuse(queue.UnknownOutcome, "some of the queue's shards may have carried it out: %w", err).WithHint("repeat it with the same tokens")
+		}
+		return err
+	}
+	for n, i := range unknown {
+		out[i] = found[n]
+	}
+	return nil
 }
 
 func shardCount(places []shardHolder) int {
@@ -199,10 +279,10 @@ func shardCount(places []shardHolder) int {
 // waiting claim waits at each of them for a while. The order depends on the request ID, so a
 // repeated call first asks the place that has answered it before.
 func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
-	places, err := f.places(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+	return atPlaces(f, ctx, name, func(places []shardHolder) ([]queue.Claimed, error) { return f.claim(ctx, name, places, req) })
+}
+
+func (f *Forwarder) claim(ctx context.Context, name string, places []shardHolder, req queue.ClaimRequest) ([]queue.Claimed, error) {
 	if p, only := single(places); only {
 		return callAt(f, name, p, func(p shardHolder) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, req) })
 	}
@@ -237,11 +317,15 @@ func noneServed(places []shardHolder) bool {
 
 // Get implements [queue.Operator]. A job with a group may not be on the shard of its ID, so all
 // shards are asked, that one first.
-func (f *Forwarder) Get(ctx context.Context, name, id string) (*queue.Info, []byte, error) {
-	places, err := f.places(ctx, name)
-	if err != nil {
-		return nil, nil, err
-	}
+func (f *Forwarder) Get(ctx context.Context, name, id string) (info *queue.Info, payload []byte, err error) {
+	info, err = atPlaces(f, ctx, name, func(places []shardHolder) (found *queue.Info, err error) {
+		found, payload, err = f.get(name, places, id)
+		return found, err
+	})
+	return info, payload, err
+}
+
+func (f *Forwarder) get(name string, places []shardHolder, id string) (*queue.Info, []byte, error) {
 	if len(places) > 1 {
 		own := f.cfg.Sharding.ShardOfJob(&queue.Job{ID: id}, shardCount(places))
 		slices.SortStableFunc(places, func(a, b shardHolder) int {
@@ -278,14 +362,15 @@ const pageLimit = 100
 // List implements [queue.Operator]. It lists shard by shard, wherever each is now, so that the list
 // is complete even if shards move meanwhile. A cursor is "<shard>~<its own cursor>".
 func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
-	places, err := f.places(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+	return atPlaces(f, ctx, name, func(places []shardHolder) (*queue.Page, error) { return f.list(name, places, q) })
+}
+
+func (f *Forwarder) list(name string, places []shardHolder, q queue.Query) (*queue.Page, error) {
 	if p, only := single(places); only {
 		return callAt(f, name, p, func(p shardHolder) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
 	}
 	shard := 0
+	var err error
 	if q.Cursor != "" {
 		first, inner, ok := strings.Cut(q.Cursor, "~")
 		if shard, err = strconv.Atoi(first); err != nil || !ok || shard < 0 || shard >= shardCount(places) {
@@ -339,10 +424,10 @@ func callAll[T any](f *Forwarder, name string, places []shardHolder, do func(p s
 
 // Stats implements [queue.Operator]. It returns the sum over all shards, or an error.
 func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error) {
-	places, err := f.places(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+	return atPlaces(f, ctx, name, func(places []shardHolder) (*queue.Stats, error) { return f.stats(name, places) })
+}
+
+func (f *Forwarder) stats(name string, places []shardHolder) (*queue.Stats, error) {
 	parts, errs := callAll(f, name, places, func(p shardHolder) (*queue.Stats, error) { return p.svc.Stats(p.ctx, name) })
 	for _, err := range errs {
 		if err != nil {
@@ -361,10 +446,10 @@ func (f *Forwarder) Stats(ctx context.Context, name string) (*queue.Stats, error
 // Do implements [queue.Operator], at every place. After an unknown outcome, the count is that of
 // the places that are known to have carried out the command. Repeating it changes nothing there.
 func (f *Forwarder) Do(ctx context.Context, name string, c queue.Command) (int, error) {
-	places, err := f.places(ctx, name)
-	if err != nil {
-		return 0, err
-	}
+	return atPlaces(f, ctx, name, func(places []shardHolder) (int, error) { return f.do(name, places, c) })
+}
+
+func (f *Forwarder) do(name string, places []shardHolder, c queue.Command) (int, error) {
 	met, errs := callAll(f, name, places, func(p shardHolder) (int, error) { return p.svc.Do(p.ctx, name, c) })
 	sum := 0
 	for _, n := range met {

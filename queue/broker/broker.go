@@ -73,12 +73,15 @@ type Broker struct {
 	checkpointDue  func(l *journal.Log, checkpointBytes int64) bool // whether a checkpoint is worth its cost
 	segments       *segmentCache                                    // shared by all shards
 	recentBytes    int64                                            // of each shard; see Ledger.KeepRecent
+	importBatch    int
+	exportObject   int
 	cleaningRule   func(l *ledger.Ledger, below uint64, limit int64) []ledger.SparseSegment
 
 	mu         sync.RWMutex
 	queues     map[string]*servedQueue
 	takingOver map[shardID]chan struct{} // shards that are being taken over; closed at the takeover's end
 	damaged    map[shardID]*queue.Error  // shards that are not served because stored objects are damaged
+	steps      map[stepID]int            // how many shards are known to have done what a change of the number of shards waits for
 
 	lastDeletion atomic.Pointer[time.Time] // when deleteRemoved was last started
 	watcher      registryWatcher
@@ -121,13 +124,15 @@ func New(cfg Config) (*Broker, error) {
 		cfg.Logger = slog.Default()
 	}
 	b := &Broker{
-		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]*queue.Error{},
+		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]*queue.Error{}, steps: map[stepID]int{},
 		checkpointDue: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
-		segments: newSegmentCache(segmentCacheBytes), recentBytes: ledger.RecentBytes, cleaningRule: (*ledger.Ledger).Sparse,
+		segments: newSegmentCache(segmentCacheBytes), recentBytes: ledger.RecentBytes, importBatch: importBatch, exportObject: exportObject, cleaningRule: (*ledger.Ledger).Sparse,
 	}
 	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
 	b.registry.SetMaxShards(cmp.Or(cfg.MaxShards, DefaultMaxShards))
 	b.registry.onChange = b.settingsChanged
+	b.watcher.wake = make(chan struct{}, 1)
+	b.registry.onRead = b.watcher.signal
 	var err error
 	b.instruments, err = newInstruments(b)
 	return b, err
@@ -167,16 +172,30 @@ func shardPath(set *queue.Settings, index int) string {
 }
 
 // Run serves one shard, the one with the unit's index, until ctx ends, the assignment drains, or
-// the shard is lost.
+// the shard is lost. When the number of the queue's shards changes, the run goes on with the new shard of
+// this index.
 func (b *Broker) Run(ctx context.Context, a *daemon.Assignment) error {
-	s, err := b.startShard(ctx, a)
-	if err != nil {
-		return err
+	for {
+		s, err := b.startShard(ctx, a)
+		if err != nil {
+			return err
+		}
+		if s != nil && !s.ledger.Sealed() {
+			if err = s.runToEnd(a.Draining()); !s.movesOn(a, err) {
+				return b.runError(ctx, a, s, err)
+			}
+		}
+		if s != nil && !s.ledger.Sealed() {
+			continue // its seal did not become durable
+		}
+		if again, err := b.move(ctx, a, s); !again {
+			return err
+		}
 	}
-	return b.runError(ctx, a, s, s.runToEnd(a.Draining()))
 }
 
-// startShard takes over the unit's shard and opens it to callers.
+// startShard takes over the unit's shard and opens it to callers. It returns nil if the queue has no shard
+// with this index now. A shard that is sealed is not opened, and its journal is closed.
 func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, error) {
 	name, ok := strings.CutPrefix(string(a.Unit.Daemon), daemonPrefix)
 	if !ok {
@@ -189,13 +208,18 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 		done()
 		b.holdDamaged(ctx, a, shardID{name, a.Index}, err)
 	}
-	if err != nil {
+	if err != nil || s == nil {
 		return nil, err
 	}
+	if s.ledger.Sealed() {
+		return s, s.log.Close(ctx)
+	}
 	set := s.settings.Settings
-	s.settings.replace(&set) // the first round writes a Configure record if the log has other settings
+	s.settings.replace(&set) // the first round writes a Configure record if the log has other settings, or the seal
 	s.payloads.begin(s.unreferenced)
-	b.addShard(s)
+	if set.Resharding.Stage != queue.Moving {
+		b.addShard(s)
+	}
 	done()
 	a.Ready()
 	return s, nil
@@ -300,20 +324,31 @@ func (b *Broker) beginCall(ctx context.Context, name string) (*queue.Settings, e
 		return nil, err
 	}
 	if set := b.settings(name); set != nil {
-		return set, nil
+		return set, b.checkShardCount(ctx, set)
 	}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
 	if b.awaitTakeover(ctx, name, -1) {
 		if set := b.settings(name); set != nil {
-			return set, nil
+			return set, b.checkShardCount(ctx, set)
 		}
 	}
 	if _, err := b.registry.get(ctx, name, notFoundAge); err != nil {
 		return nil, err
 	}
 	return nil, b.notOwner(name, -1)
+}
+
+// checkShardCount refuses a call that was made for another number of shards.
+func (b *Broker) checkShardCount(ctx context.Context, set *queue.Settings) error {
+	_, count := queue.ShardsOf(ctx)
+	if count == 0 || count == set.Shards {
+		return nil
+	}
+	e := queue.Refuse(queue.QueueNotOwner, "the queue %q has %d shards, and the call was made for %d", set.Name, set.Shards, count)
+	e.Hint, e.RetryAfter = "repeat the call", 100*time.Millisecond
+	return e
 }
 
 // settings returns a queue's settings; nil if this node serves no shard of it.

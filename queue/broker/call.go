@@ -32,6 +32,7 @@ type call struct {
 	waits        int  // number of batches that must be durable before the answer
 	longPoll     bool // for a claim: wait until there are jobs (long poll)
 	onlyRepeated bool // for a claim: answer only if the same request ID was claimed before
+	elsewhere    bool // for settlements: the shard is not the one that they name
 
 	jobs          []validJob
 	receipts      []queue.Receipt

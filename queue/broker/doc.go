@@ -79,6 +79,18 @@
 // once. If the successor would have much to replay, the run first writes a checkpoint, and serves
 // meanwhile.
 //
+// # Resharding
+//
+// [Registry.Reshard] changes the number of shards. The list of queues names the stage. First the brokers of all
+// former shards declare that they follow the change, and each unit gets a node. Then each former shard drains and
+// writes a seal as the last record of its log; whoever has its unit exports the jobs (export.go). When all have
+// done so, the list names the new shards. Each begins its log with an import of its part (importformer.go) and is
+// served. When all have their jobs, the former shards are on the list of removed ones. The run of a unit goes on
+// from the former shard to the new one (move.go). The broker that has shard 0 begins the stages.
+//
+// A later broker of a former shard replays the seal and does not serve it, whatever list it has read. An import
+// that is not complete is void. A call that another node has split for the former number of shards is refused.
+//
 // A run also ends when its queue was removed. The brokers of other queues then delete its objects.
 //
 // # Time

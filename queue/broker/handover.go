@@ -6,6 +6,7 @@ import (
 
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/queue/internal/ledger"
 )
 
 // handOver is how far a shard's run is on its way to its end. The shard's goroutine owns it.
@@ -13,6 +14,7 @@ type handOver struct {
 	state     handOverState
 	drainAt   time.Time  // while preparing: when to drain at the latest
 	logClosed chan error // while draining: receives the result of closing the journal
+	sealing   bool       // the drain ends with a seal: the shard's jobs move to other shards
 }
 
 // handOverState is a step of the hand-over. The steps follow one another in this order; a run may
@@ -96,6 +98,9 @@ func (s *shard) checkpointInForce() <-chan struct{} {
 func (s *shard) drain() {
 	s.readClock()
 	s.b.removeShard(s)
+	if s.handOver.sealing {
+		s.commits.record(nil, &ledger.Record{Kind: ledger.Seal})
+	}
 	s.commits.appendBatch(true)
 	s.refuseWaiting()
 	s.checkpoints.current.abort()

@@ -67,7 +67,7 @@ func (n *node) serveEmpty(name string, shards int) {
 	for _, r := range n.runs {
 		r.ready(n.w.t)
 	}
-	n.updateShards(n.w.ctx) // as happens every half minute
+	n.updateShards(n.w.ctx, followEvery/2) // as happens every half minute
 	for _, s := range n.localShards(name) {
 		s.payloads.running.Wait() // it has looked for unneeded payloads
 		if err := s.do(n.w.ctx, newCall(statsStep)); err != nil {

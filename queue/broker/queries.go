@@ -15,7 +15,7 @@ import (
 // requestedShards returns those of the shards that a call is for which this node serves, by index. The
 // error is that of one that it does not serve.
 func (b *Broker) requestedShards(ctx context.Context, set *queue.Settings) (here []*shard, missing error) {
-	wanted := queue.ShardsOf(ctx)
+	wanted, _ := queue.ShardsOf(ctx)
 	for index := range set.Shards {
 		if wanted != nil && !slices.Contains(wanted, index) {
 			continue
@@ -130,6 +130,19 @@ func (b *Broker) List(ctx context.Context, name string, q queue.Query) (*queue.P
 	if err != nil {
 		return nil, err
 	}
+	var refusal *queue.Error
+	if q.Cursor, refusal = cutLayout(q.Cursor, set.Layout); refusal != nil {
+		return nil, refusal
+	}
+	page, err := b.list(ctx, set, q)
+	if err == nil {
+		page.Cursor = withLayout(page.Cursor, set.Layout)
+	}
+	return page, err
+}
+
+// list returns a page. Cursors are those of the queue's present shards.
+func (b *Broker) list(ctx context.Context, set *queue.Settings, q queue.Query) (*queue.Page, error) {
 	index, _, refusal := parseCursor(q.Cursor)
 	switch {
 	case refusal != nil:

@@ -22,7 +22,7 @@ func (r *Registry) SetMaxShards(most int) { r.maxShards = most }
 func (f *registryFile) checkShards(name string, shards, most int) *queue.Error {
 	declared, removed := 0, 0
 	for _, q := range f.Queues {
-		declared += q.Shards
+		declared += q.Shards + q.Resharding.Shards
 	}
 	for _, g := range f.Removed {
 		removed += g.Shards

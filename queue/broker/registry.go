@@ -9,6 +9,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/queue"
@@ -28,8 +29,10 @@ type Registry struct {
 	key        string
 	copyKey    string
 	onChange   func(queue.Settings)
+	onRead     func()   // called when another version of the list was read
 	maxShards  int      // limit for the shards of all queues together
 	emptySince sync.Map // removed queues of which nothing was found: since when
+	doubt      atomic.Bool
 
 	mu      chan struct{} // mutex that a context can abandon: guards the object and the fields below
 	version blob.Version
@@ -70,6 +73,16 @@ type registryQueue struct {
 	MaxJobs     int           `json:"max_jobs,omitempty"`
 	MaxBytes    int64         `json:"max_bytes,omitempty"`
 	Retry       registryRetry `json:"retry,omitzero"`
+	// Layout and Resharding are those of Settings. A list with a Resharding has the format
+	// reshardingFormat.
+	Layout     uint64             `json:"layout,omitempty"`
+	Resharding registryResharding `json:"resharding,omitzero"`
+}
+
+type registryResharding struct {
+	Stage       queue.Stage `json:"stage"`
+	Shards      int         `json:"shards"`
+	Incarnation uint64      `json:"incarnation"`
 }
 
 type registryRetry struct {
@@ -81,7 +94,13 @@ type registryRetry struct {
 	Back        bool    `json:"back,omitempty"`
 }
 
-const registryFormat = 1
+const (
+	registryFormat = 1
+	// reshardingFormat is the format of a list with a queue whose number of shards is being
+	// changed. Versions that do not know such changes must not write this list: they would lose
+	// what they do not know.
+	reshardingFormat = 2
+)
 
 // storedForm returns the settings as they are stored.
 func storedForm(set queue.Settings) registryQueue {
@@ -89,7 +108,8 @@ func storedForm(set queue.Settings) registryQueue {
 	return registryQueue{
 		Name: set.Name, Incarnation: set.Incarnation, Shards: max(1, set.Shards), Claims: set.Claims, Visibility: millis(set.Visibility),
 		TTL: millis(set.TTL), DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs, MaxJobs: set.MaxJobs, MaxBytes: set.MaxBytes,
-		Retry: registryRetry{r.MaxAttempts, millis(r.Backoff), millis(r.MaxBackoff), r.Factor, r.Jitter, r.Back},
+		Retry:  registryRetry{r.MaxAttempts, millis(r.Backoff), millis(r.MaxBackoff), r.Factor, r.Jitter, r.Back},
+		Layout: set.Layout, Resharding: registryResharding(set.Resharding),
 	}
 }
 
@@ -101,6 +121,7 @@ func (q registryQueue) settings() queue.Settings {
 			MaxAttempts: q.Retry.MaxAttempts, Backoff: millisecond(q.Retry.Backoff), MaxBackoff: millisecond(q.Retry.MaxBackoff),
 			Factor: q.Retry.Factor, Jitter: q.Retry.Jitter, Back: q.Retry.Back,
 		},
+		Layout: q.Layout, Resharding: queue.Resharding(q.Resharding),
 	}
 }
 
@@ -137,7 +158,7 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(queue.Set
 			return false, err
 		}
 		made = set
-		made.Name = name
+		made.Name, made.Layout, made.Resharding = name, now.Layout, now.Resharding
 		if at < 0 {
 			if err := f.checkShards(name, max(1, made.Shards), r.maxShards); err != nil {
 				return false, err
@@ -151,8 +172,8 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(queue.Set
 		old := f.Queues[at]
 		made.Incarnation, made.Shards = old.Incarnation, cmp.Or(set.Shards, old.Shards)
 		if made.Shards != old.Shards {
-			return false, queue.Refuse(queue.BadRequest, "queue %q has %d shards: their number cannot be changed", name, old.Shards).
-				WithHint("declare another queue with %d shards, let workers drain this one, then remove it", set.Shards)
+			return false, queue.Refuse(queue.BadRequest, "queue %q has %d shards: a declaration does not change their number", name, old.Shards).
+				WithHint("emitd queue reshard %s --shards %d changes it", name, set.Shards)
 		}
 		if old == storedForm(made) {
 			return false, nil
@@ -199,6 +220,9 @@ func (r *Registry) Remove(ctx context.Context, name string) error {
 		q := f.Queues[at]
 		f.Queues = slices.Delete(f.Queues, at, at+1)
 		f.Removed = append(slices.Clone(f.Removed), removedQueue{q.Name, q.Incarnation, q.Shards})
+		if other := q.Resharding; other.Stage != "" {
+			f.Removed = append(f.Removed, removedQueue{q.Name, other.Incarnation, other.Shards})
+		}
 		return true, nil
 	})
 	if err == nil && r.onChange != nil {
@@ -293,8 +317,8 @@ func parseRegistry(data []byte) (*registryFile, error) {
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt: %w", err)
 	}
-	if f.Format != registryFormat {
-		return nil, queue.Refuse(queue.Unavailable, "%w: it has format %d, this version knows %d", errNewerList, f.Format, registryFormat).
+	if f.Format != registryFormat && f.Format != reshardingFormat {
+		return nil, queue.Refuse(queue.Unavailable, "%w: it has format %d, this version knows %d", errNewerList, f.Format, reshardingFormat).
 			WithHint("run the newest version on all nodes")
 	}
 	for _, q := range f.Queues {
@@ -304,6 +328,9 @@ func parseRegistry(data []byte) (*registryFile, error) {
 		}
 		if q.Shards < 1 || q.Incarnation == 0 || q.Incarnation > f.Next {
 			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at %.80q: %d shards, incarnation %d of %d", q.Name, q.Shards, q.Incarnation, f.Next)
+		}
+		if x := q.Resharding; x.Stage != "" && (x.Shards < 1 || x.Shards > maxShards || x.Incarnation == 0 || x.Incarnation > f.Next) {
+			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at %.80q: resharding to %d shards, incarnation %d of %d", q.Name, x.Shards, x.Incarnation, f.Next)
 		}
 	}
 	for _, g := range f.Removed {
@@ -336,7 +363,7 @@ func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, erro
 		if err != nil || !changed {
 			return err
 		}
-		next.Format, next.Nonce, next.Serial = registryFormat, nonceText(), next.Serial+1
+		next.Format, next.Nonce, next.Serial = next.format(), nonceText(), next.Serial+1
 		done, err := r.write(ctx, &next)
 		if err != nil {
 			return err
@@ -382,13 +409,27 @@ func nonceText() string {
 	return hex.EncodeToString(b[:])
 }
 
-// registryAge is how old the list may be when it tells to which shard a job belongs: the number of
-// a queue's shards never changes.
-const registryAge = 30 * time.Second
+// registryAge is how old the list may be when it tells how many shards a queue has. A broker refuses a call
+// that was made for another number; the caller then calls Invalidate.
+const (
+	registryAge      = 30 * time.Second
+	invalidatedAge   = 100 * time.Millisecond
+	reshardingMaxAge = time.Second
+)
+
+// Invalidate makes the next call of Shards read the list, unless it was read within a tenth of a second.
+func (r *Registry) Invalidate() { r.doubt.Store(true) }
 
 // Shards returns how many shards a queue has, or QueueNotFound.
 func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
-	set, err := r.get(ctx, name, registryAge)
+	age := registryAge
+	if r.doubt.Swap(false) {
+		age = invalidatedAge
+	}
+	set, err := r.get(ctx, name, age)
+	if err == nil && set.Resharding.Stage != "" {
+		set, err = r.get(ctx, name, reshardingMaxAge)
+	}
 	if err != nil && queue.TagOf(err) == queue.QueueNotFound {
 		set, err = r.get(ctx, name, 0)
 	}
@@ -396,6 +437,15 @@ func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
 		return 0, err
 	}
 	return set.Shards, nil
+}
+
+// Layout returns how often a queue's number of shards has changed, or QueueNotFound.
+func (r *Registry) Layout(ctx context.Context, name string) (uint64, error) {
+	set, err := r.get(ctx, name, registryAge)
+	if err != nil {
+		return 0, err
+	}
+	return set.Layout, nil
 }
 
 // ShardOfJob returns the shard of a job that has an ID or a key, in a queue with this many shards.

@@ -174,7 +174,7 @@ func TestBadDeclarations(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"text": "x", "newer": `{"format":2}`, "queue": `{"format":1,"next_incarnation":1,"queues":[{"name":"A","shards":1,"incarnation":1}]}`,
+		"text": "x", "newer": `{"format":3}`, "queue": `{"format":1,"next_incarnation":1,"queues":[{"name":"A","shards":1,"incarnation":1}]}`,
 		"shards": `{"format":1,"next_incarnation":1,"queues":[{"name":"a","incarnation":1}]}`, "incarnation": `{"format":1,"queues":[{"name":"a","shards":1,"incarnation":1}]}`,
 		"removed": `{"format":1,"next_incarnation":1,"queues":[],"removed":[{"name":"a","incarnation":1}]}`,
 	} {

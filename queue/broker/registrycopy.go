@@ -79,6 +79,9 @@ func (r *Registry) accept(ctx context.Context, o *blob.Object, cause error) erro
 	switch {
 	case main != nil && (best == nil || main.Serial >= best.Serial):
 		r.version, r.list, r.damage = o.Version, *main, nil
+		if r.onRead != nil {
+			r.onRead()
+		}
 	case main != nil:
 		r.list, r.damage = *best, damagedList("it is an older one: it has the serial number %d, %d was written", main.Serial, best.Serial)
 	case best != nil:
@@ -213,7 +216,7 @@ func (r *Registry) Repair(ctx context.Context, dry bool) (queues []queue.Setting
 		return queues, "", nil
 	}
 	next := r.list
-	next.Format, next.Nonce, next.Serial = registryFormat, nonceText(), next.Serial+1
+	next.Format, next.Nonce, next.Serial = next.format(), nonceText(), next.Serial+1
 	kept = joinKey(r.root, "v1/damaged/queues-"+next.Nonce)
 	if dry {
 		return queues, kept, nil

@@ -526,7 +526,7 @@ func TestRepairOfOneShard(t *testing.T) {
 	if _, whether := requested[1]; whether {
 		t.Error("shard 1 has no owner, and it was asked whether that one is alive")
 	}
-	if st, err := n.Stats(queue.OnShards(w.ctx, []int{0}), "two"); err != nil || st.Waiting == 0 {
+	if st, err := n.Stats(queue.OnShards(w.ctx, []int{0}, 0), "two"); err != nil || st.Waiting == 0 {
 		t.Errorf("shard 0: %+v, %v", st, err)
 	}
 	select {

@@ -64,6 +64,11 @@ func (s *shard) configure(next *queue.Settings) {
 		s.handOver.prepare(time.Now())
 		return
 	}
+	if next.Resharding.Stage == queue.Moving {
+		s.handOver.sealing = true
+		s.handOver.prepare(time.Now())
+		return
+	}
 	s.b.addShard(s)
 	if c := ledgerConfig(next); c != s.ledger.Config() && s.settings.recording == nil && !s.commits.blocked {
 		s.readClock()

@@ -29,6 +29,10 @@ func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlemen
 			continue
 		}
 		index := shardOfClaim(&what[i], set.Shards)
+		if otherScope(ctx, index) {
+			outcomes[i] = jobNotFound(&what[i])
+			continue
+		}
 		if parts[index] == nil {
 			parts[index] = make([]int, 0, len(what)/set.Shards+1)
 		}
@@ -36,7 +40,7 @@ func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlemen
 	}
 	var failed error
 	for index, positions := range parts {
-		err := b.settleOnShard(ctx, name, index, what, positions, outcomes)
+		err := b.settleOnShard(ctx, name, index, what, positions, outcomes, false)
 		if err != nil && (failed == nil || queue.TagOf(err) == queue.UnknownOutcome) {
 			failed = err
 		}
@@ -47,7 +51,28 @@ func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlemen
 	if failed != nil {
 		return nil, failed
 	}
-	return outcomes, b.settleOnOtherShards(ctx, name, set, what, outcomes)
+	if err := b.settleOnOtherShards(ctx, name, set, what, outcomes); err != nil {
+		return nil, err
+	}
+	return outcomes, b.checkAllShardsHere(ctx, set, what, outcomes)
+}
+
+// checkAllShardsHere refuses to say that there is no job whose token may be of a former shard, if shards of other nodes
+// may have it. A caller that splits its calls by shard asks these itself.
+func (b *Broker) checkAllShardsHere(ctx context.Context, set *queue.Settings, what []queue.Settlement, outcomes []queue.Outcome) error {
+	if _, of := queue.ShardsOf(ctx); set.Layout == 0 || of > 0 || len(b.localShards(set.Name)) >= set.Shards {
+		return nil
+	}
+	for i := range what {
+		if what[i].Token == "" || outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
+			continue
+		}
+		if len(what) > 1 {
+			return unknownOutcome("a shard of another node may have one of the jobs")
+		}
+		return b.notOwner(set.Name, -1)
+	}
+	return nil
 }
 
 // shardOfClaim returns the shard that the token names. Without a token it is the shard of the job's
@@ -63,12 +88,14 @@ func shardOfClaim(x *queue.Settlement, shards int) int {
 }
 
 // settleOnShard settles one shard's part of a call and stores the outcomes at their positions.
-func (b *Broker) settleOnShard(ctx context.Context, name string, index int, what []queue.Settlement, positions []int, outcomes []queue.Outcome) error {
+// elsewhere says that the shard is not the one that the token or the ID names.
+func (b *Broker) settleOnShard(ctx context.Context, name string, index int, what []queue.Settlement, positions []int, outcomes []queue.Outcome, elsewhere bool) error {
 	s, err := b.serving(ctx, name, index)
 	if err != nil {
 		return err
 	}
 	c := newCall(settleStep)
+	c.elsewhere = elsewhere
 	c.settle = make([]queue.Settlement, len(positions))
 	for n, at := range positions {
 		c.settle[n] = what[at]
@@ -91,27 +118,56 @@ func (s *shard) verifyTokens(what []queue.Settlement) []token {
 	for i := range what {
 		if t, ok := seal.decode(what[i].Token, what[i].ID); ok && t.shard == s.index {
 			out[i] = t
+		} else if len(s.formerKeys) > 0 && what[i].Token != "" {
+			out[i] = s.verifyFormer(&what[i])
 		}
 	}
 	s.tokenCodecs.Put(seal)
 	return out
 }
 
-// settleOnOtherShards asks the node's other shards about settlements without a token that the ID's shard does
-// not know: a job with a group is on its group's shard.
+// verifyFormer parses and verifies a token of a former shard.
+func (s *shard) verifyFormer(x *queue.Settlement) token {
+	var room [maxToken]byte
+	named, _, _, ok := parseToken(x.Token, &room)
+	for i := 0; ok && i < len(s.formerKeys); i++ {
+		k := &s.formerKeys[i]
+		if k.Shard != named.shard {
+			continue
+		}
+		seal := k.codecs.Get().(*tokenCodec)
+		t, genuine := seal.decode(x.Token, x.ID)
+		k.codecs.Put(seal)
+		if genuine {
+			t.former = true
+			return t
+		}
+	}
+	return token{}
+}
+
+// otherScope reports whether a call that another node has split is for other shards.
+func otherScope(ctx context.Context, index int) bool {
+	shards, of := queue.ShardsOf(ctx)
+	return of > 0 && !slices.Contains(shards, index)
+}
+
+// settleOnOtherShards asks the node's other shards about settlements that the shard of the ID or token does not
+// know. Without a token, a job with a group is on its group's shard. With a token that was given out before the
+// queue got another number of shards, the job is on any.
 func (b *Broker) settleOnOtherShards(ctx context.Context, name string, set *queue.Settings, what []queue.Settlement, outcomes []queue.Outcome) error {
 	if set.Shards == 1 {
 		return nil
 	}
 	for i := range what {
-		if what[i].Token != "" || outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
+		if what[i].Token != "" && set.Layout == 0 || outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
 			continue
 		}
 		for _, s := range b.localShards(name) {
-			if s.index == shardOf(what[i].ID, set.Shards) {
+			if s.index == shardOfClaim(&what[i], set.Shards) || otherScope(ctx, s.index) {
 				continue
 			}
-			if err := b.settleOnShard(ctx, name, s.index, what, []int{i}, outcomes); err != nil {
+			if err := b.settleOnShard(ctx, name, s.index, what, []int{i}, outcomes, true); err != nil {
 				return err
 			}
 			if outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
@@ -152,8 +208,13 @@ func (s *shard) jobOfHolder(c *call, x *queue.Settlement) (*ledger.Job, queue.Ou
 		return s.jobOfWorker(c, x)
 	}
 	t := c.tokens[c.next]
-	if t == (token{}) {
+	switch {
+	case t == (token{}) && c.elsewhere:
+		return nil, jobNotFound(x)
+	case t == (token{}):
 		return nil, stale(x, "this is not a token of the job")
+	case t.former:
+		return s.jobOfFormer(c, x, t)
 	}
 	var ok bool
 	j := s.claims.job()
@@ -175,6 +236,28 @@ func (s *shard) jobOfHolder(c *call, x *queue.Settlement) (*ledger.Job, queue.Ou
 		return j, queue.Outcome{}
 	}
 	return nil, stale(x, "the claim is over; the job is "+string(stateOf(j.State)))
+}
+
+// jobOfFormer is jobOfHolder for a token of a former shard. The job has another number here, and the epoch of its
+// claim is not kept; its delivery and the random nonce are.
+func (s *shard) jobOfFormer(c *call, x *queue.Settlement, t token) (*ledger.Job, queue.Outcome) {
+	j, ok := s.ledger.Find(x.ID)
+	switch {
+	case !ok:
+		if state, held := s.ledger.Lookup(ledger.Pack(x.ID)); held && state == ledger.None {
+			return &ledger.Job{Held: true}, queue.Outcome{} // the ID is being submitted
+		}
+		return nil, s.answerEnded(c, x, t.nonce)
+	case j.Held:
+		return &j, queue.Outcome{}
+	case j.State == ledger.Active && j.Epoch == 0 && uint64(j.Deliveries) == t.delivery && j.Nonce == t.nonce:
+		return &j, queue.Outcome{}
+	}
+	return nil, stale(x, "the claim is over; the job is "+string(stateOf(j.State)))
+}
+
+func jobNotFound(x *queue.Settlement) queue.Outcome {
+	return queue.Outcome{ID: x.ID, Err: queue.Refuse(queue.JobNotFound, "there is no job %q, or it ended too long ago", x.ID)}
 }
 
 // acceptLostClaim accepts a claim that an earlier owner made and whose record was lost with it. The claim
@@ -234,7 +317,7 @@ func (s *shard) answerEnded(c *call, x *queue.Settlement, nonce uint32) queue.Ou
 	end, ok := s.ledger.Ended(x.ID)
 	switch {
 	case !ok:
-		return queue.Outcome{ID: x.ID, Err: queue.Refuse(queue.JobNotFound, "there is no job %q, or it ended too long ago", x.ID)}
+		return jobNotFound(x)
 	case end.State == ledger.Completed && x.Verb == queue.Complete && end.Nonce == nonce:
 		s.commits.waitForAll(c)
 		return queue.Outcome{ID: x.ID, State: queue.Completed}

@@ -50,6 +50,8 @@ type shard struct {
 	log         *journal.Log
 	ledger      *ledger.Ledger
 	tokenCodecs *sync.Pool
+	formerKeys  []formerKey // of the shards from which this one has its first jobs
+	readyFor    uint64      // see reshardStep; only the watcher's goroutine uses it
 	epoch       int64
 
 	calls    *mailbox[*call] // to decide

@@ -106,13 +106,17 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("take over %s: %w", a.Unit, err), log.Close(ctx))
 	}
+	keys, err := b.importFormer(ctx, set, a.Index, log, l)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", a.Unit, err), log.Close(ctx))
+	}
 	at := log.Now(b.cfg.Now())
 	now := at.UnixMilli()
 	l.TakeOver(now)
 	l.KeepRecent(b.recentBytes)
 	s := &shard{
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, prefix: shardPrefix(b.cfg.Root, set, a.Index), settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
-		tokenCodecs: newTokenCodecs(log.Secret()), calls: newMailbox[*call](inboxSize), runEnded: make(chan struct{}),
+		tokenCodecs: newTokenCodecs(log.Secret()), formerKeys: keys, calls: newMailbox[*call](inboxSize), runEnded: make(chan struct{}),
 		claims: claims{withdrawn: newMailbox[*call](inboxSize)},
 		counts: counts{begun: time.Now(), rejected: f.rejected},
 		clock:  queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, local: time.Now()},
@@ -130,16 +134,16 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 // takeOverCurrent takes a shard over. If the queue's settings were read a moment ago, it uses these and reads
 // the current ones concurrently: that saves callers the time of one request. If the queue turns out
 // to have been replaced, the journal that was opened is closed and left to whoever deletes the
-// removed queue.
+// removed queue. It returns nil if the queue has no shard with the unit's index.
 func (b *Broker) takeOverCurrent(ctx context.Context, a *daemon.Assignment, name string) (*shard, error) {
 	known := b.registry.recentSettings(ctx, name)
-	if known == nil {
+	if known == nil || known.Resharding.Stage != "" || a.Index >= known.Shards {
 		set, err := b.registry.get(ctx, name, 0)
 		if err != nil {
 			b.DeleteRemoved(ctx)
 			return nil, noQueueError(a.Unit, err)
 		}
-		return b.takeOver(ctx, a, set)
+		return b.takeOverIfAny(ctx, a, set)
 	}
 	var set *queue.Settings
 	var unread error
@@ -156,7 +160,7 @@ func (b *Broker) takeOverCurrent(ctx context.Context, a *daemon.Assignment, name
 		if unread != nil {
 			return nil, noQueueError(a.Unit, errors.Join(unread, err))
 		}
-		return b.takeOver(ctx, a, set)
+		return b.takeOverIfAny(ctx, a, set)
 	case err != nil:
 		return nil, err
 	case unread != nil: // follow reads the settings later
@@ -165,6 +169,15 @@ func (b *Broker) takeOverCurrent(ctx context.Context, a *daemon.Assignment, name
 		s.settings.Settings = *set
 	}
 	return s, nil
+}
+
+// takeOverIfAny takes the unit's shard over. It returns nil if the queue has no shard with its index, but may have
+// had one or get one.
+func (b *Broker) takeOverIfAny(ctx context.Context, a *daemon.Assignment, set *queue.Settings) (*shard, error) {
+	if a.Index >= set.Shards && (set.Layout > 0 || set.Resharding.Stage != "") {
+		return nil, nil
+	}
+	return b.takeOver(ctx, a, set)
 }
 
 // takeoverError adds to the error of a failed takeover what the operator can do. It reports a generation

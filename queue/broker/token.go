@@ -22,6 +22,7 @@ type token struct {
 	epoch    int64
 	delivery uint64
 	nonce    uint32
+	former   bool // of a former shard, from before the queue got another number of shards; not part of the text
 }
 
 const (

@@ -9,6 +9,8 @@ import (
 	"hash/fnv"
 	"math"
 	"regexp"
+	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -326,6 +328,33 @@ func parseCursor(text string) (shard int, number uint64, err *queue.Error) {
 		return 0, 0, notACursor(text)
 	}
 	return shard, number, nil
+}
+
+// withLayout adds to a cursor how often the queue's number of shards had changed, so that it is not taken for one
+// of later shards. A queue of the first layout has none.
+func withLayout(cursor string, layout uint64) string {
+	if layout == 0 || cursor == "" {
+		return cursor
+	}
+	return strconv.FormatUint(layout, 10) + "." + cursor
+}
+
+// cutLayout is the inverse of withLayout. It refuses a cursor of another layout.
+func cutLayout(text string, layout uint64) (cursor string, err *queue.Error) {
+	of, cursor, ok := strings.Cut(text, ".")
+	if !ok {
+		of, cursor = "0", text
+	}
+	n, bad := strconv.ParseUint(of, 10, 64)
+	switch {
+	case text == "":
+		return "", nil
+	case bad != nil || withLayout(cursor, n) != text:
+		return "", notACursor(text)
+	case n != layout:
+		return "", queue.Refuse(queue.BadRequest, "the cursor %.80q is from before the queue got another number of shards", text).WithHint("begin the list anew")
+	}
+	return cursor, nil
 }
 
 func notACursor(text string) *queue.Error {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,15 @@ type registryWatcher struct {
 	mu     sync.Mutex
 	shards int
 	stop   func() // stops the goroutine and waits for its end
+	wake   chan struct{}
+}
+
+// signal makes the goroutine look at the list of queues now.
+func (w *registryWatcher) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
 }
 
 // watch keeps that goroutine running until the function that it returns is called.
@@ -44,39 +54,57 @@ func (b *Broker) watch() (leave func()) {
 	}
 }
 
-// follow reads the list of queues every half minute.
+// follow reads the list of queues every half minute. While the number of a queue's shards changes, it does so
+// every reshardPoll, and does this node's part.
 func (b *Broker) follow(ctx context.Context) {
-	ticker := time.NewTicker(followEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(followEvery)
+	defer timer.Stop()
+	age := followEvery / 2
 	for {
 		select {
-		case <-ticker.C:
-			b.updateShards(ctx)
+		case <-timer.C:
+		case <-b.watcher.wake:
 		case <-ctx.Done():
 			return
+		}
+		changing := b.updateShards(ctx, age)
+		for _, set := range changing {
+			b.reshardStep(ctx, set)
+		}
+		if len(changing) > 0 {
+			timer.Reset(reshardPoll)
+			age = reshardPoll / 2
+		} else {
+			timer.Reset(followEvery)
+			age = followEvery / 2
 		}
 	}
 }
 
-// updateShards gives all shards the current settings of their queues, and deletes the objects of removed
-// queues.
-func (b *Broker) updateShards(ctx context.Context) {
-	sets, err := b.registry.all(ctx, followEvery/2)
+// updateShards gives all shards the current settings of their queues, from a list that is at most age old. It
+// returns the queues of this node whose number of shards changes. If there are none, it deletes the objects of
+// removed queues.
+func (b *Broker) updateShards(ctx context.Context, age time.Duration) (changing []*queue.Settings) {
+	sets, err := b.registry.all(ctx, age)
 	first := false
 	for _, s := range b.allShards() {
 		first = first || s.index == 0
 		if err != nil {
 			continue
 		}
-		if set, ok := sets[s.name]; ok {
-			s.settings.replace(set)
-		} else {
-			s.settings.replace(&queue.Settings{Name: s.name})
+		set, ok := sets[s.name]
+		if !ok {
+			set = &queue.Settings{Name: s.name}
+		}
+		s.settings.replace(set)
+		if set.Resharding.Stage != "" && !slices.Contains(changing, set) {
+			changing = append(changing, set)
 		}
 	}
-	if first { // one of a queue's brokers is enough: that of shard 0
+	if first && len(changing) == 0 { // one of a queue's brokers is enough: that of shard 0
 		b.DeleteRemoved(ctx)
 	}
+	return changing
 }
 
 // allShards returns the shards that this node serves.
@@ -94,6 +122,9 @@ func (b *Broker) settingsChanged(set queue.Settings) {
 	set = withDefaults(set)
 	for _, s := range b.localShards(set.Name) {
 		s.settings.replace(&set)
+	}
+	if set.Resharding.Stage != "" {
+		b.watcher.signal()
 	}
 }
 

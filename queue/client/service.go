@@ -247,7 +247,7 @@ func (c *Client) Queues(ctx context.Context) ([]queue.Settings, error) {
 
 // Declare creates a queue, or changes its settings; zero fields take the default.
 func (c *Client) Declare(ctx context.Context, s queue.Settings) error {
-	_, err := c.declare(ctx, http.MethodPut, s.Name, wire.DeclarationOf(s))
+	_, err := c.declare(ctx, http.MethodPut, s.Name, "", wire.DeclarationOf(s))
 	return err
 }
 
@@ -255,10 +255,10 @@ func (c *Client) Declare(ctx context.Context, s queue.Settings) error {
 // The other settings keep their values, whatever other programs declare at the same time. The keys
 // are those of the HTTP API, such as visibility_ms; a zero value means the default.
 func (c *Client) Amend(ctx context.Context, name string, fields map[string]any) (queue.Settings, error) {
-	return c.declare(ctx, http.MethodPatch, name, fields)
+	return c.declare(ctx, http.MethodPatch, name, "", fields)
 }
 
-func (c *Client) declare(ctx context.Context, method, name string, what any) (queue.Settings, error) {
+func (c *Client) declare(ctx context.Context, method, name, path string, what any) (queue.Settings, error) {
 	if err := limits.Queue(name); err != nil {
 		return queue.Settings{}, err
 	}
@@ -268,12 +268,19 @@ func (c *Client) declare(ctx context.Context, method, name string, what any) (qu
 	}
 	var made wire.Declaration
 	r := request{queue: name, repeatable: true}
-	r.post("", body, func(b []byte) error { return json.Unmarshal(b, &made) })
+	r.post(path, body, func(b []byte) error { return json.Unmarshal(b, &made) })
 	r.method = method
 	if err := c.call(ctx, r); err != nil {
 		return queue.Settings{}, err
 	}
 	return made.Settings()
+}
+
+// Reshard begins to change the number of a queue's shards, and returns its settings at once: Settings.Resharding
+// says how far the change is. Jobs keep their order within each group. Nothing happens if the queue has this many
+// shards already.
+func (c *Client) Reshard(ctx context.Context, name string, shards int) (queue.Settings, error) {
+	return c.declare(ctx, http.MethodPut, name, "/reshard", wire.ReshardRequest{Shards: shards})
 }
 
 // Remove removes a queue and its jobs. If an answer is lost, the repeated call may find that there

@@ -57,7 +57,9 @@ type Stats struct {
 // default.
 type Declaration struct {
 	Name   string `json:"name"`
-	Shards int    `json:"shards,omitempty"` // default 1; fixed once the queue exists
+	Shards int    `json:"shards,omitempty"` // default 1; a declaration does not change it once the queue exists
+	// Resharding is in answers only, while the number of shards changes.
+	Resharding *Resharding `json:"resharding,omitempty"`
 	// Claims is "soft" (default) or "durable": a durable claim is answered after it is stored.
 	Claims        string `json:"claims,omitempty"`
 	VisibilityMS  int64  `json:"visibility_ms,omitempty"`
@@ -78,13 +80,36 @@ func DeclarationOf(s queue.Settings) Declaration {
 	if s.Retry != (queue.Retry{}) {
 		d.Retry = RetryOf(s.Retry)
 	}
+	if x := s.Resharding; x.Stage == queue.Importing {
+		d.Resharding = &Resharding{Stage: x.Stage, From: x.Shards, To: s.Shards}
+	} else if x.Stage != "" {
+		d.Resharding = &Resharding{Stage: x.Stage, From: s.Shards, To: x.Shards}
+	}
 	return d
+}
+
+// Resharding is a change of the number of shards.
+type Resharding struct {
+	Stage queue.Stage `json:"stage"` // preparing, moving or importing
+	From  int         `json:"from"`  // shards
+	To    int         `json:"to"`
+}
+
+// ReshardRequest asks for another number of shards.
+type ReshardRequest struct {
+	Shards int `json:"shards"`
 }
 
 // Settings converts d to the broker's settings; the broker checks the rest. The error is a refusal.
 func (d *Declaration) Settings() (queue.Settings, error) {
 	out := queue.Settings{
 		Name: d.Name, Shards: d.Shards, Claims: d.Claims, DedupIDs: d.DedupIDs, MaxJobs: d.MaxJobs, MaxBytes: d.MaxBytes,
+	}
+	if x := d.Resharding; x != nil {
+		out.Resharding = queue.Resharding{Stage: x.Stage, Shards: x.To}
+		if x.Stage == queue.Importing {
+			out.Resharding.Shards = x.From
+		}
 	}
 	var errs [4]error
 	out.Visibility, errs[0] = limits.Millis("visibility_ms", d.VisibilityMS)

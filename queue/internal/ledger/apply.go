@@ -41,6 +41,10 @@ func (l *Ledger) Apply(r *Record, now int64) error {
 	case Configure:
 		l.config = r.Config.withDefaults()
 		l.window.forget(l.now, l.config.DedupIDs)
+	case Seal:
+		l.sealed = true
+	case ImportBegin, ImportJob, ImportEnded, ImportEnd:
+		return l.applyImport(r)
 	default:
 		return fmt.Errorf("apply a record of kind %d: %w", r.Kind, ErrVoid)
 	}

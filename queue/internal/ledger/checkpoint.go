@@ -45,7 +45,7 @@ func (l *Ledger) BeginCheckpoint() *CheckpointWriter {
 	h := Record{
 		Kind: header, At: l.now, Numbers: []uint64{l.next, uint64(l.Jobs()), uint64(w.ids.n)}, Config: l.config,
 		save: &checkpointFields{
-			paused: l.paused,
+			paused: l.paused, begun: l.imported,
 			counts: [6]uint64{t.Enqueued, t.Completed, t.Failed, t.Expired, t.Cancelled, t.Died},
 		},
 	}
@@ -109,9 +109,13 @@ func (l *Ledger) saveBeforeChange(i uint32) {
 }
 
 func (c *CheckpointWriter) job(i uint32) {
-	l := c.l
+	c.l.saved(i, &c.rec, &c.save)
+	c.buf = put(c.buf, &c.rec)
+}
+
+// saved fills in the record of a job as it is saved in a checkpoint.
+func (l *Ledger) saved(i uint32, r *Record, s *checkpointFields) {
 	j, t := l.jobs.at(i), l.times(i)
-	r, s := &c.rec, &c.save
 	*s = checkpointFields{state: j.state, attempts: j.attempts, delivers: j.deliveries, begun: j.flags&begun != 0}
 	*r = Record{
 		Kind: savedJob, At: j.created, Numbers: append(r.Numbers[:0], j.number), PackedID: j.packed(), Type: l.types.text[j.typ],
@@ -143,7 +147,6 @@ func (c *CheckpointWriter) job(i uint32) {
 			r.Visibility, r.Tokenless = m.claim.visibility, m.claim.tokenless
 		}
 	}
-	c.buf = put(c.buf, r)
 }
 
 // Write writes a step of about the given size. It appends to b what is complete: either a whole run,
@@ -360,6 +363,7 @@ func (r *CheckpointReader) header(rec *Record) bool {
 	r.open = true
 	c := rec.save.counts
 	l.config, l.now, l.next, l.paused = rec.Config.withDefaults(), rec.At, max(1, rec.Numbers[0]), rec.save.paused
+	l.imported = rec.save.begun
 	l.totals = Totals{c[0], c[1], c[2], c[3], c[4], c[5]}
 	l.ids.reserve(rec.Numbers[1])
 	w.ids.reserve(rec.Numbers[2])
@@ -402,7 +406,7 @@ func (l *Ledger) restore(r *Record) bool {
 	if _, taken := l.numbers.get(r.Numbers[0]); taken || r.Numbers[0] >= l.next {
 		return false
 	}
-	if _, known := l.segments.of[r.Slot]; r.Slot != 0 && !known {
+	if _, known := l.segments.of[r.Slot]; r.Kind == savedJob && r.Slot != 0 && !known {
 		return false
 	}
 	i := l.addJob(r.Numbers[0], id)

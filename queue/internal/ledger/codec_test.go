@@ -65,7 +65,7 @@ func TestNewerRecords(t *testing.T) {
 	if err := r.Decode(appendInt(appendBytes(nil, protowire.Number(Pause), fact), 500, 1)); err != nil || r.At != 5 || r.Kind != Pause {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for _, wire := range [][]byte{appendBytes(nil, 20, fact), appendInt(nil, 1, 3), appendText(nil, 4000, "x")} {
+	for _, wire := range [][]byte{appendBytes(nil, 30, fact), appendInt(nil, 1, 3), appendText(nil, 4000, "x")} {
 		if err := r.Decode(wire); !errors.Is(err, ErrNewer) {
 			t.Errorf("%x: %v", wire, err)
 		}

@@ -8,7 +8,7 @@ import (
 
 // decodeFact decodes the fields of a fact. A known field with the wrong wire type is ErrCorrupt.
 func (r *Record) decodeFact(b []byte) error {
-	if r.Kind == Enqueue || r.Kind == savedJob {
+	if r.Kind == Enqueue || r.Kind == savedJob || r.Kind == ImportJob {
 		r.Policy = DefaultPolicy
 	}
 	for len(b) > 0 {
@@ -85,7 +85,7 @@ func (r *Record) setInt(f protowire.Number, v uint64) bool {
 	case fWindow:
 		return setTime(&r.Config.DedupWindow, v)
 	case fSlot:
-		if r.save != nil { // a record of the log has the slot that it is in
+		if r.Kind >= header { // a record of the log has the slot that it is in
 			r.Slot = v
 		}
 	case fIDs:
@@ -259,7 +259,7 @@ func (r *Record) named() bool { return r.ID != "" || r.PackedID.len != 0 }
 func (r *Record) valid() error {
 	ok := len(r.Places) == 0 || len(r.Places) == len(r.Numbers)
 	switch r.Kind {
-	case Enqueue, savedJob:
+	case Enqueue, savedJob, ImportJob:
 		ok = ok && len(r.Numbers) == 1 && r.named() && r.Numbers[0] < math.MaxInt64
 	case MovePayload:
 		ok = ok && len(r.Numbers) == 1 && r.named()
@@ -274,6 +274,8 @@ func (r *Record) valid() error {
 		ok = ok && len(r.Numbers) > 0
 	case endedID: // without ID and state: the entry at this position is gone
 		ok = ok && (r.named() && r.save.state >= Completed || !r.named() && r.save.state == None)
+	case ImportEnded:
+		ok = ok && r.named() && r.save.state >= Completed
 	case header:
 		ok = ok && (len(r.Numbers) == 3 || len(r.Numbers) == 5)
 	case savedSegments:
@@ -281,7 +283,7 @@ func (r *Record) valid() error {
 	case runStart:
 		ok = ok && len(r.Numbers) == 2 && r.Numbers[0] < math.MaxInt64
 	}
-	if r.Kind == savedJob {
+	if r.Kind == savedJob || r.Kind == ImportJob {
 		ok = ok && r.save.state >= Waiting && r.save.state <= Dead
 	}
 	if !ok {

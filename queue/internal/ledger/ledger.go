@@ -27,6 +27,9 @@
 // For each job, records are applied in the order in which they were decided. Across jobs the order
 // of soft records does not matter; hard records are applied in the order of the log.
 //
+// A seal ends the log of a shard whose jobs move to other shards, and an import begins the log of such a
+// shard; see reshard.go. They are hard records as well.
+//
 // The move of a payload is applied when it is durable, like a hard record. It holds no job, and does
 // nothing if its job has ended meanwhile.
 //
@@ -148,6 +151,9 @@ type Ledger struct {
 	next     uint64 // the next job's number
 	tidiedAt int64  // when unused memory was last released
 	paused   bool
+	sealed   bool // see Sealed
+	imported bool // see Imported
+	moving   bool // an import has begun and has not ended
 	totals   Totals
 	count    [Dead + 1]int // number of jobs by state
 
@@ -179,7 +185,14 @@ type Ledger struct {
 
 // New returns an empty ledger.
 func New(c Config) *Ledger {
-	l := &Ledger{config: c.withDefaults(), next: 1, heldTimes: map[uint64]times{}, requests: map[string][]uint64{}}
+	l := new(Ledger)
+	l.init(c)
+	return l
+}
+
+// init makes the ledger empty.
+func (l *Ledger) init(c Config) {
+	*l = Ledger{config: c.withDefaults(), next: 1, heldTimes: map[uint64]times{}, requests: map[string][]uint64{}}
 	l.ids.init(func(i uint32) [16]byte { return l.jobs.at(i).id }, func(i uint32, p ID) bool { return l.jobs.at(i).has(p) })
 	l.window.init()
 	l.delayed.init(&l.jobs, false)
@@ -189,7 +202,6 @@ func New(c Config) *Ledger {
 	l.policies.init()
 	l.segments.init()
 	l.recent.limit = RecentBytes
-	return l
 }
 
 // Now returns the newest time that was applied.

@@ -28,6 +28,11 @@ const (
 	Configure      Kind = 14
 	MakeReady      Kind = 15 // a delayed job may be claimed now
 	MovePayload    Kind = 16 // the payload of a job is in this segment now, too
+	Seal           Kind = 17 // the last record of a shard whose jobs move to other shards
+	ImportBegin    Kind = 18 // the state of former shards follows; what was before is void
+	ImportJob      Kind = 19 // a job of a former shard
+	ImportEnded    Kind = 20 // an ID in the deduplication window of a former shard
+	ImportEnd      Kind = 21 // the state of the former shards is complete
 
 	// Kinds that occur only in checkpoints.
 	header        Kind = 32
@@ -39,8 +44,11 @@ const (
 )
 
 func (k Kind) known() bool {
-	return k >= Enqueue && k <= MovePayload || k >= header && k <= savedSegments
+	return k >= Enqueue && k <= ImportEnd || k >= header && k <= savedSegments
 }
+
+// hasSaved reports whether records of this kind have checkpointFields.
+func (k Kind) hasSaved() bool { return k >= header || k >= ImportBegin && k <= ImportEnd }
 
 // Record is one decided fact. The kind determines which fields are used.
 type Record struct {
@@ -90,7 +98,7 @@ type Record struct {
 
 	Config Config // Configure
 
-	save *checkpointFields // only in checkpoints
+	save *checkpointFields // only in checkpoints and imports
 
 	memo *lastStrings // reuses repeated strings when decoding
 }
@@ -98,7 +106,7 @@ type Record struct {
 // lastStrings holds the last Type and Worker that were decoded.
 type lastStrings [2]string
 
-// checkpointFields holds the fields that only checkpoints have.
+// checkpointFields holds the fields that only checkpoints and imports have.
 type checkpointFields struct {
 	state              State
 	attempts, delivers uint16
@@ -185,13 +193,13 @@ func (r *Record) appendFact(b []byte) []byte {
 	b = appendPacked(b, fDeliveries, r.Deliveries)
 	b = appendPacked(b, fPlaces, r.Places)
 	switch r.Kind {
-	case Enqueue, savedJob, endedID:
+	case Enqueue, savedJob, endedID, ImportJob, ImportEnded:
 		b = r.appendJob(b)
 	case MovePayload:
 		b = appendBytes(r.appendID(b), fPayload, r.Payload)
 	}
 	switch r.Kind {
-	case Claim, savedJob:
+	case Claim, savedJob, ImportJob:
 		b = appendText(b, fWorker, r.Worker)
 		b = appendText(b, fRequest, r.Request)
 		b = appendInt(b, fUntil, uint64(r.Until))
@@ -362,7 +370,7 @@ func (r *Record) decode(b []byte) error {
 			return fmt.Errorf("decode a record: %w", ErrCorrupt)
 		}
 		r.Kind, b = Kind(num), b[n:]
-		if r.Kind >= header {
+		if r.Kind.hasSaved() {
 			if spare == nil {
 				spare = new(checkpointFields)
 			}

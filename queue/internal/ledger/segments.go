@@ -273,7 +273,7 @@ func (l *Ledger) JobsBySlot() map[uint64][]uint64 {
 // The payload points into b.
 func PayloadOf(b []byte) (number uint64, id ID, payload []byte, ok bool) {
 	var r Record
-	if len(b) == 0 || r.decode(b) != nil || r.Kind != Enqueue && r.Kind != MovePayload || len(r.Payload) <= SmallPayload {
+	if len(b) == 0 || r.decode(b) != nil || r.Kind != Enqueue && r.Kind != MovePayload && r.Kind != ImportJob || len(r.Payload) <= SmallPayload {
 		return 0, ID{}, nil, false
 	}
 	return r.Numbers[0], r.packed(), r.Payload, true

@@ -38,7 +38,7 @@ type queues struct {
 func (a *app) queueCommand() *cobra.Command {
 	q := &queues{a: a}
 	g := group("queue", "Submit jobs, work on them, and manage queues",
-		q.ls(), q.declare(), q.remove(), q.stats(),
+		q.ls(), q.declare(), q.reshard(), q.remove(), q.stats(),
 		q.enqueue(), q.importing(), q.claim(), q.settle(queue.Complete), q.settle(queue.Fail), q.settle(queue.Release), q.settle(queue.Extend),
 		q.peek(), q.act(queue.RunNow), q.act(queue.Redrive), q.act(queue.Cancel), q.act(queue.Pause), q.act(queue.Resume), q.act(queue.Purge),
 		q.bench(), q.adopt(), q.verify(), q.repair())
@@ -233,7 +233,9 @@ func (q *queues) ls() *cobra.Command {
 					q.a.message("there are no queues yet: emitd queue declare NAME creates one")
 				}
 				var all []wire.Stats
+				changing := map[string]*wire.Resharding{}
 				for _, d := range declared {
+					changing[d.Name] = wire.DeclarationOf(d).Resharding
 					s := wire.Stats{Queue: d.Name, Shards: max(d.Shards, 1)}
 					if got, err := c.Stats(ctx, d.Name); err == nil {
 						s = wire.StatsOf(got)
@@ -244,20 +246,22 @@ func (q *queues) ls() *cobra.Command {
 					}
 					all = append(all, s)
 				}
-				return q.a.print(list(all, func(s wire.Stats) string { return s.Queue }, func(wide bool) *view.Table { return statsTable(all, wide) }))
+				return q.a.print(list(all, func(s wire.Stats) string { return s.Queue }, func(wide bool) *view.Table { return statsTable(all, changing, wide) }))
 			})
 		},
 	}))
 }
 
-func statsTable(all []wire.Stats, wide bool) *view.Table {
+func statsTable(all []wire.Stats, changing map[string]*wire.Resharding, wide bool) *view.Table {
 	t := &view.Table{Head: []string{"QUEUE", "WAITING", "DELAYED", "ACTIVE", "DEAD", "OLDEST", "IN/S", "DONE/S", "BROKER", "STATE", "WRITE BUDGET"}}
 	if wide {
 		t.Head = append(t.Head, "SHARDS", "ENQUEUED", "COMPLETED", "FAILED", "DEDUP", "WRITES")
 	}
 	for _, s := range all {
 		state := "running"
-		switch {
+		switch x := changing[s.Queue]; {
+		case x != nil:
+			state = fmt.Sprintf("%s for %d shards", x.Stage, x.To)
 		case s.Paused:
 			state = "paused"
 		case s.Broker == "":
@@ -299,7 +303,7 @@ func (q *queues) stats() *cobra.Command {
 				}
 				s := wire.StatsOf(got)
 				return q.a.print(data{whole: s, names: []string{s.Queue}, table: func(w io.Writer, wide bool) error {
-					return statsTable([]wire.Stats{s}, wide).Write(w)
+					return statsTable([]wire.Stats{s}, nil, wide).Write(w)
 				}})
 			})
 		},

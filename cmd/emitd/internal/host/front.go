@@ -59,6 +59,12 @@ func (s clusterSharding) Shards(ctx context.Context, name string) (int, error) {
 	return s.cluster.Shards(ctx, name)
 }
 
+// Layout returns 1: the cluster store does not say how often a queue's number of shards has changed.
+func (s clusterSharding) Layout(context.Context, string) (uint64, error) { return 1, nil }
+
+// Invalidate implements [client.Invalidator].
+func (s clusterSharding) Invalidate() { s.cluster.Invalidate() }
+
 // newFront makes the API, which at first only forwards. Its errors are mistakes in the configuration.
 func (h *host) newFront() (*queueAPI, error) {
 	f := &queueAPI{h: h}
@@ -267,6 +273,11 @@ func (c closed) List(context.Context) ([]queue.Settings, error) { return nil, c.
 
 // Amend implements [api.Directory].
 func (c closed) Amend(context.Context, string, func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
+	return queue.Settings{}, c.refuse()
+}
+
+// Reshard implements [api.Directory].
+func (c closed) Reshard(context.Context, string, int) (queue.Settings, error) {
 	return queue.Settings{}, c.refuse()
 }
 

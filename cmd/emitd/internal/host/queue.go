@@ -12,6 +12,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
@@ -26,8 +27,8 @@ type queues struct {
 	broker *broker.Broker
 
 	mu      sync.Mutex
-	known   map[string]bool // queues registered with this process's nodes
-	damaged string          // the last warning about the list of queues
+	known   map[string]daemon.Spec // queues registered with this process's nodes, by name
+	damaged string                 // the last warning about the list of queues
 }
 
 var _ api.Directory = (*queues)(nil)
@@ -62,7 +63,7 @@ func (f *queueAPI) newQueues(ctx context.Context) (*queues, []queue.Settings, er
 	if err != nil {
 		return nil, nil, err
 	}
-	q := &queues{h: h, bucket: bucket, known: map[string]bool{}}
+	q := &queues{h: h, bucket: bucket, known: map[string]daemon.Spec{}}
 	q.broker, err = broker.New(broker.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Advertised,
 		Now: h.storeTime, MinGap: h.Config.MinGap(), WritesPerSecond: h.Config.WritesPerSecond(), MaxShards: h.Config.Queue.MaxShards, MetricQueues: h.Config.Queue.MetricQueues, Logger: h.log,
@@ -158,20 +159,25 @@ func (q *queues) warn(ctx context.Context) {
 	q.damaged = text
 }
 
-// register makes a queue a daemon of this process's nodes.
+// register makes a queue a daemon of this process's nodes. If the number of its shards changes, the nodes declare
+// it anew.
 func (q *queues) register(set queue.Settings) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.known[set.Name] {
+	spec := set.Spec()
+	before, known := q.known[set.Name]
+	if known && before.Instances == spec.Instances && before.Revision == spec.Revision {
 		return nil
 	}
-	spec := set.Spec()
 	for _, c := range q.h.up.Nodes {
+		if known && spec.Revision <= before.Revision { // another queue of this name
+			c.Unregister(spec.ID)
+		}
 		if err := c.RegisterBuiltin(spec, q.broker); err != nil {
 			return fault.New(fault.BadDaemon, "%w", err)
 		}
 	}
-	q.known[set.Name] = true
+	q.known[set.Name] = spec
 	return nil
 }
 
@@ -214,6 +220,15 @@ func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Setti
 		return made, err
 	}
 	return made, q.register(made)
+}
+
+// Reshard implements [api.Directory].
+func (q *queues) Reshard(ctx context.Context, name string, shards int) (queue.Settings, error) {
+	set, err := q.broker.Registry().Reshard(ctx, name, shards)
+	if err != nil {
+		return set, err
+	}
+	return set, q.register(set)
 }
 
 // Remove implements [api.Directory].
