@@ -77,7 +77,7 @@ func (a *API) queueStats(ctx context.Context, name string) view.QueueStats {
 	s := wire.StatsOf(got)
 	return view.QueueStats{
 		Queue: name, Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: s.OldestAgeMS,
-		Paused: s.Paused, Broker: s.Broker,
+		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate, Paused: s.Paused, Broker: s.Broker,
 	}
 }
 

@@ -53,6 +53,22 @@ try {
   }
   await page.setViewportSize({ width: 1280, height: 900 });
 
+  // Paused, nothing changes; then it goes on. The theme has three states, and the keys are listed.
+  await page.keyboard.press("p");
+  await page.locator(".banner", { hasText: "Paused" }).waitFor();
+  check((await text(".stream-state")).includes("paused"), "p pauses");
+  await page.keyboard.press("p");
+  await page.locator(".stream-state.live").waitFor();
+  check(true, "and goes on");
+  for (const want of ["light", "dark", "system"]) {
+    await page.keyboard.press("t");
+    check((await page.evaluate(() => document.documentElement.dataset.theme)) === want, `t: the theme is ${want}`);
+  }
+  await page.keyboard.press("?");
+  await page.locator("dialog h2", { hasText: "Keys" }).waitFor();
+  await page.keyboard.press("Escape");
+  await page.locator("dialog").waitFor({ state: "detached" });
+
   // Keys, filter and export.
   await at("/");
   await settled();

@@ -1,5 +1,5 @@
 // The stream: one for the whole page. It tells what has happened, and the pages read what they show anew.
-import { address, call, login, Refusal, whoAmI, type Event, type Overview, type Problem } from "./api";
+import { address, call, login, Refusal, session, whoAmI, type Event, type Overview, type Problem } from "./api";
 import { store } from "./store";
 import { setStoreTime } from "./time";
 
@@ -74,6 +74,7 @@ async function connect() {
     });
     streamState.set("live");
     trouble.set(null);
+    if (!session.get()) void whoAmI().catch(() => {}); // the node did not answer before
     pulse.set(pulse.get() + 1);
     await messages(answer.body!, alive);
     if (current === control) lost(null);

@@ -101,7 +101,7 @@ export function QueuePage({ name }: { name: string }) {
           ["Active", count(s.active)],
           ["Dead", s.dead ? <State of="dead">{count(s.dead)}</State> : "0"],
           ["Rates", `${rate(s.enqueue_rate)} submitted, ${rate(s.complete_rate)} completed`],
-          ["Since it began", `${count(s.enqueued)} submitted, ${count(s.completed)} completed, ${count(s.failed)} failed attempts, ${count(s.duplicates)} duplicates`],
+          ["Since it began", `${count(s.enqueued)} submitted, ${count(s.completed)} completed, ${several(s.failed, "failed attempt")}, ${several(s.duplicates, "duplicate")}`],
           ["Memory", `${bytes(s.index_bytes + s.dedup_bytes)} of index, ${bytes(s.payload_bytes)} of payloads`],
           ["Writes", `${count(s.writes)} to the object store${s.write_budget ? `, budget ${decimal(s.write_budget)}/s` : ""}`],
           ["Served by", s.broker || "–"],

@@ -114,6 +114,7 @@ function Output({ unit }: { unit: Unit }) {
   useEffect(() => {
     if (end.current) end.current.scrollTop = end.current.scrollHeight;
   }, [last]);
+  if (!data && problem?.code === "E1401") return null; // a program that embeds the API has no such call
   if (!data) return problem ? <Panel title="Output"><p class="quiet">There is none: {problem.detail}{problem.hint ? `; ${problem.hint}` : ""}.</p></Panel> : null;
   return (
     <Panel title="Output" aside={<span class="quiet">{data.node ? `run ${data.run} of generation ${data.generation} on ${data.node}` : ""}{data.ended_at ? ", ended" : ""}</span>}>
