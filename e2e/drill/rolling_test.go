@@ -3,7 +3,6 @@ package drill
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -150,8 +149,8 @@ func (r *rolling) roll(store string, surge bool) {
 			moves++
 		}
 	}
-	// Every unit moves once, and one round fills the last node.
-	order, most := "remove first", math.Ceil(1000*(1+math.Ceil(float64(r.units+1)/5)/float64(r.units)))/1000
+	// Every unit moves once, and one round of rebalancing (100 moves at most) fills the last nodes.
+	order, most := "remove first", 1+float64(min(100, r.units))/float64(r.units)
 	if surge {
 		order, most = "surge", 1.0
 	}
