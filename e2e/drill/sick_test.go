@@ -57,7 +57,7 @@ func TestDrillSick(t *testing.T) {
 	for command, want := range map[string]string{
 		"status":                  "acme:d00 is quarantined",
 		"daemon explain acme:d00": "quarantined",
-		"daemon explain acme:d01": "sick",
+		"daemon explain acme:d01": "bad", // where it has failed, or which is sick
 		"node ls -o wide":         "sick",
 	} {
 		c.Until(time.Minute, fmt.Sprintf("emitd %s says %q", command, want), func() bool {
