@@ -30,12 +30,13 @@ var routeNeeds = map[access.Role][]string{
 		"POST /v1/queues/{queue}/jobs/{id}/redrive", "POST /v1/queues/{queue}/jobs/{id}/retry", "DELETE /v1/queues/{queue}/jobs/{id}",
 		"POST /v1/queues/{queue}/dead/redrive",
 	},
-	access.Admin: {"PUT /v1/queues/{queue}", "PATCH /v1/queues/{queue}", "DELETE /v1/queues/{queue}"},
+	access.Admin: {"PUT /v1/queues/{queue}", "PATCH /v1/queues/{queue}", "DELETE /v1/queues/{queue}", "PUT /v1/queues/{queue}/reshard"},
 }
 
 // bodies are bodies with which a call comes as far as its authorization.
 var bodies = map[string]string{
-	"POST /v1/queues/{queue}/jobs": `{"jobs": [{"payload": 1}]}`, "POST /v1/jobs": `{"payload": 1}`,
+	"PUT /v1/queues/{queue}/reshard": `{"shards": 2}`,
+	"POST /v1/queues/{queue}/jobs":   `{"jobs": [{"payload": 1}]}`, "POST /v1/jobs": `{"payload": 1}`,
 	"POST /v1/queues/{queue}/settle": `{"settlements": [{"verb": "complete", "id": "a", "token": "t"}]}`,
 	"POST /v1/jobs/claim":            `{"workerId": "w"}`, "POST /v1/jobs/{id}/heartbeat": `{"workerId": "w"}`, "POST /v1/jobs/{id}/complete": `{"workerId": "w"}`,
 }
