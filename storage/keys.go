@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -16,7 +18,7 @@ import (
 type KeyStore interface {
 	// ChangeKeys adds keys to a daemon and removes others, in one step with one event. A key that is there already
 	// is not added again, and one that is not there is not removed, so the call may be repeated. It wakes the
-	// leader. ErrTermLost, if KeyChange.Term names a term that no longer leads.
+	// leader. daemon.ErrStale, if KeyChange.Fence is set and is not that of its unit's present run.
 	ChangeKeys(ctx context.Context, change KeyChange) (KeyCounts, error)
 
 	// SweepUnits deletes the oldest units that nobody holds and whose key was removed more than age ago, at most
@@ -29,8 +31,8 @@ type KeyStore interface {
 type KeyChange struct {
 	Daemon      daemon.ID
 	Add, Remove []string // at most MaxKeyChanges together, no key twice
-	// Term, if it is set, is the number of the term that must lead.
-	Term int64
+	// Fence, if it is set, is that of a run that must still own its unit, such as one that reads the keys elsewhere.
+	Fence daemon.Fence
 	// Actor and Reason go into the event.
 	Actor, Reason string
 }
@@ -64,4 +66,59 @@ func (c KeyChange) Validate() error {
 		}
 	}
 	return errors.Join(errs[:min(len(errs), 8)]...)
+}
+
+// Keys returns the keys that a keyed daemon has in the snapshot, sorted.
+func Keys(snap *daemon.Snapshot, id daemon.ID) []string {
+	var out []string
+	for i := range snap.Units {
+		if r := &snap.Units[i]; r.Unit.Daemon == id && r.Unit.Key != "" && !r.Retired {
+			out = append(out, r.Unit.Key)
+		}
+	}
+	return out
+}
+
+// ReplaceKeys adds and removes keys until the daemon has exactly these. Change names the daemon, the fence, the actor and
+// the reason. It reads the cluster once and takes a step for every MaxKeyChanges keys, the added ones first. Keys that
+// others add meanwhile stay. After an error, some of the steps may have happened.
+func ReplaceKeys(ctx context.Context, store Store, change KeyChange, keys []string) (KeyCounts, error) {
+	var all KeyCounts
+	writer, ok := store.(KeyStore)
+	if !ok {
+		return all, fmt.Errorf("replace keys of %.128s: the store (%T) is no storage.KeyStore", change.Daemon, store)
+	}
+	wanted := make(map[string]bool, len(keys))
+	for _, key := range keys {
+		if err := daemon.ValidateKey(key); err != nil { // before anything is changed
+			return all, fmt.Errorf("replace keys of %.128s: %w", change.Daemon, err)
+		}
+		wanted[key] = true
+	}
+	snap, err := store.Snapshot(ctx)
+	if err != nil {
+		return all, fmt.Errorf("replace keys of %.128s: %w", change.Daemon, err)
+	}
+	var remove []string
+	for _, key := range Keys(snap, change.Daemon) {
+		if !wanted[key] {
+			remove = append(remove, key)
+		}
+		delete(wanted, key)
+	}
+	for part := range slices.Chunk(slices.Sorted(maps.Keys(wanted)), MaxKeyChanges) {
+		change.Add, change.Remove = part, nil
+		counts, err := writer.ChangeKeys(ctx, change)
+		if all.Added += counts.Added; err != nil {
+			return all, err
+		}
+	}
+	for part := range slices.Chunk(remove, MaxKeyChanges) {
+		change.Add, change.Remove = nil, part
+		counts, err := writer.ChangeKeys(ctx, change)
+		if all.Removed += counts.Removed; err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }

@@ -230,16 +230,19 @@ func (a *API) units(ctx context.Context, in *unitsIn) (*unitPage, error) {
 }
 
 type unitIn struct {
-	// Unit is a daemon and an index, such as acme:reports/0. A daemon may have slashes; write one that follows another
-	// slash as %2F.
+	// Unit is a daemon and an index, such as acme:reports/0, or a daemon and a key, such as acme:tenants~globex. A daemon
+	// and a key may have slashes; write one that follows another slash as %2F.
 	Unit string `path:"unit"`
 }
 
 // unitAnswer is one unit, and why it is where it is.
 type unitAnswer struct {
-	At   view.Time        `json:"at"` // the store's clock
-	Unit view.Unit        `json:"unit"`
-	Plan plan.Explanation `json:"plan"`
+	At   view.Time `json:"at"` // the store's clock
+	Unit view.Unit `json:"unit"`
+	// Address is what the node that owns the unit advertises; empty if none does. A request may be sent there; the unit's
+	// generation tells the node's run from earlier and later ones.
+	Address string           `json:"address"`
+	Plan    plan.Explanation `json:"plan"`
 }
 
 func (a *API) unit(ctx context.Context, in *unitIn) (*unitAnswer, error) {
@@ -260,7 +263,13 @@ func (a *API) unit(ctx context.Context, in *unitIn) (*unitAnswer, error) {
 	if explained.Rows == nil {
 		explained.Rows = []plan.Row{}
 	}
-	return &unitAnswer{status.At, status.Daemons[i], explained}, nil
+	answer := &unitAnswer{At: status.At, Unit: status.Daemons[i], Plan: explained}
+	for _, n := range status.Nodes {
+		if answer.Unit.Node != "" && n.ID == answer.Unit.NodeID {
+			answer.Address = n.Address
+		}
+	}
+	return answer, nil
 }
 
 type leaderIn struct{}

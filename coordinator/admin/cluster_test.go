@@ -177,6 +177,10 @@ func TestEveryCall(t *testing.T) {
 				examples[name] = append(examples[name], request(t, "GET", root+path, ""))
 			}
 		}
+		examples["changeKeys"] = []*http.Request{
+			request(t, "POST", root+"/keys", `{"daemon": "acme:tenants", "add": ["globex"], "undeclared": true}`),
+			request(t, "POST", root+"/keys", `{"daemon": "acme:reports", "add": ["globex"]}`),
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		examples["stream"] = []*http.Request{request(t, "GET", root+"/stream?after=0&topics=events,overview", "").WithContext(ctx)}

@@ -24,21 +24,13 @@ func (s *Store) ChangeKeys(ctx context.Context, change storage.KeyChange) (count
 		return counts, fmt.Errorf("change keys of %.128s: %w", change.Daemon, err)
 	}
 	defer s.end()
-	if counts, err = rules.ChangeKeys(s.state, change, s.state.leads(), now); err != nil {
+	if counts, err = rules.ChangeKeys(s.state, change, now); err != nil {
 		return counts, fmt.Errorf("change keys of %s: %w", change.Daemon, err)
 	}
 	if counts != (storage.KeyCounts{}) {
 		s.state.wakeLeader()
 	}
 	return counts, nil
-}
-
-// leads returns the number of the term that leads; 0 if none does.
-func (s *state) leads() int64 {
-	if !s.term.Held() {
-		return 0
-	}
-	return s.term.Number
 }
 
 // SweepUnits implements [storage.KeyStore].

@@ -19,11 +19,7 @@ func (s *Store) ChangeKeys(ctx context.Context, change storage.KeyChange) (count
 		return counts, wrapErr(err, "change keys of %.128s", change.Daemon)
 	}
 	_, err = s.run(ctx, step{apply: func(c *cluster, now time.Time) (bool, error) {
-		term := c.Term.Number
-		if !c.Term.Held() {
-			term = 0
-		}
-		counts, err = rules.ChangeKeys(c, change, term, now)
+		counts, err = rules.ChangeKeys(c, change, now)
 		return counts != (storage.KeyCounts{}), err
 	}})
 	if err != nil {

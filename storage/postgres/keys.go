@@ -28,15 +28,17 @@ func (s *Store) ChangeKeys(ctx context.Context, change storage.KeyChange) (count
 	if err := change.Validate(); err != nil {
 		return counts, fmt.Errorf("%s: %w", what, err)
 	}
-	leads := change.Term == 0
+	var held int64
+	fenced := change.Fence != daemon.Fence{}
 	err = s.call(ctx, "change keys", writing, func(m *message) {
-		if change.Term != 0 {
-			m.count(func(n int64) { leads = n == 1 }, "keys_term", change.Term)
+		if fenced {
+			d, i := unitOf(change.Fence)
+			m.query(number64(&held), "hold_fence", d, i)
 		}
-		writeKeys(m, change, &counts)
+		writeKeys(m, change, fenced, &counts)
 	})
-	if err == nil && !leads {
-		err = storage.ErrTermLost
+	if err == nil && fenced && !owns(change.Fence, held) {
+		err = &daemon.StaleError{Fence: change.Fence, HeldGeneration: held}
 	}
 	if err != nil {
 		return storage.KeyCounts{}, s.fail(what, err)
@@ -45,15 +47,16 @@ func (s *Store) ChangeKeys(ctx context.Context, change storage.KeyChange) (count
 }
 
 // writeKeys writes the statements that change keys.
-func writeKeys(m *message, change storage.KeyChange, counts *storage.KeyCounts) {
+func writeKeys(m *message, change storage.KeyChange, fenced bool, counts *storage.KeyCounts) {
+	d, i := unitOf(change.Fence)
 	m.do("keys_allow")
 	m.do("keys_lock", string(change.Daemon), array(slices.Concat(change.Add, change.Remove)))
 	m.query(func(c *composite) error {
 		counts.Added, counts.Removed = int(c.int()), int(c.int())
 		c.skip(1)
 		return nil
-	}, "change_keys", string(change.Daemon), array(change.Add), array(change.Remove), change.Term, cleanText(change.Actor),
-		rules.KeyAdded, rules.KeyRemoved, cleanText(change.Reason), maxNamedKeys)
+	}, "change_keys", string(change.Daemon), array(change.Add), array(change.Remove), fenced, cleanText(change.Actor),
+		rules.KeyAdded, rules.KeyRemoved, cleanText(change.Reason), maxNamedKeys, d, i, change.Fence.Generation)
 }
 
 // SweepUnits implements [storage.KeyStore].

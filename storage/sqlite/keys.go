@@ -18,11 +18,7 @@ func (s *Store) ChangeKeys(ctx context.Context, change storage.KeyChange) (count
 		return counts, fmt.Errorf("change keys of %.128s: %w", change.Daemon, err)
 	}
 	err = s.call(ctx, "change keys", func(st *step) (err error) {
-		term := st.term.Number
-		if !st.term.Held() {
-			term = 0
-		}
-		counts, err = rules.ChangeKeys(st, change, term, st.now)
+		counts, err = rules.ChangeKeys(st, change, st.now)
 		if counts != (storage.KeyCounts{}) {
 			st.wakeLeader()
 		}

@@ -17,7 +17,7 @@ var keyStories = []story{
 	{"a key whose unit is held goes on until it is free", Keys, removesHeldKey},
 	{"only a change of keys retires a key", Keys, leaderKeepsKeys},
 	{"keys of any printable text come back as they were", Keys | States, keepsKeys},
-	{"a change in a term needs the term", Keys, changesKeysInTerm},
+	{"a change by a run needs its fence", Keys, changesKeysFenced},
 	{"a sweep deletes removed keys, and nothing else", Keys | States, sweepsKeys},
 	{"a sweep of keys needs the sweeper's fence", Keys, sweepsKeysFenced},
 	{"a key that was swept and comes back gets a higher generation", Keys, sweptKeyReturns},
@@ -183,24 +183,27 @@ func keepsKeys(w *world) {
 	w.equal("units of the holder", len(held), len(keys))
 }
 
-func changesKeysInTerm(w *world) {
-	l, _ := w.cluster(0)
-	change := storage.KeyChange{Daemon: tenants, Add: []string{"a"}, Term: l.term.Number + 1}
-	w.unchanged(func() {
-		_, err := w.keys().ChangeKeys(w.ctx, change)
-		w.refused(err, storage.ErrTermLost)
-	})
-	change.Term = l.term.Number
+func changesKeysFenced(w *world) {
+	l, peers := w.cluster(1)
+	r := l.bring(unit0, peers[0], daemon.Active)
+	change := storage.KeyChange{Daemon: tenants, Add: []string{"a"}, Fence: r.Fence()}
+	stale := func(held int64) {
+		w.Helper()
+		w.unchanged(func() {
+			_, err := w.keys().ChangeKeys(w.ctx, change)
+			w.stale(err, change.Fence, held)
+		})
+	}
+	stale(0) // not stamped yet
+	w.ok(w.Store.StampFence(w.ctx, r.Fence()))
 	counts, err := w.keys().ChangeKeys(w.ctx, change)
 	w.ok(err)
 	w.equal("added", counts.Added, 1)
-	w.equal("term of the event", w.history(w.snapshot().Head - 1)[0].Term, l.term.Number)
-	l.leave(storage.Leave{Resign: l.term.Number})
 	change.Add = []string{"b"}
-	w.unchanged(func() {
-		_, err := w.keys().ChangeKeys(w.ctx, change)
-		w.refused(err, storage.ErrTermLost)
-	})
+	next := r.Fence()
+	next.Generation++
+	w.ok(w.Store.StampFence(w.ctx, next))
+	stale(next.Generation)
 }
 
 func sweepsKeys(w *world) {

@@ -382,15 +382,16 @@ func (m *model) changesKeys(rt *rapid.T) {
 	}
 	c.Add = slices.DeleteFunc(c.Add, func(key string) bool { return key == "" })
 	c.Remove = slices.DeleteFunc(c.Remove, func(key string) bool { return key == "" })
-	number, sweep, age := among(rt, "number", -2, -2, 0, 1), chance(rt, "sweep", 30), m.length(rt, "age")
-	m.do(rt, fmt.Sprintf("keys %+v in term %+d, sweep of those older than %v: %v", c, number, age, sweep), func(s *side) string {
+	u, d := m.unit(rt), among(rt, "generation", int64(-2), -2, 0, 1)
+	sweep, age := chance(rt, "sweep", 30), m.length(rt, "age")
+	m.do(rt, fmt.Sprintf("keys %+v fenced by %s at %+d, sweep of those older than %v: %v", c, u, d, age, sweep), func(s *side) string {
 		keys, ok := s.store.(storage.KeyStore)
 		if !ok {
 			return "no storage.KeyStore"
 		}
 		ctx, c := context.Background(), c
-		if number > -2 {
-			c.Term = s.snap.Term.Number + int64(number)
+		if d > -2 {
+			c.Fence = daemon.Fence{Unit: u, Generation: s.unit(u).Generation + d}
 		}
 		counts, err := keys.ChangeKeys(ctx, c)
 		answer := fmt.Sprint(counts, s.text.err(err))

@@ -58,6 +58,7 @@ const (
 	CommandConflict Code = "E2110"
 	CommandRefused  Code = "E2111"
 	CommandWaits    Code = "E2112"
+	BadKeys         Code = "E2113"
 	NoDaemon        Code = "E2201"
 	NoNode          Code = "E2202"
 	NoOutput        Code = "E2203"
@@ -275,6 +276,11 @@ var catalogue = []Entry{
 		CommandWaits, ExitFailed, "command not carried out yet",
 		"The command is stored, but it was not finished within --timeout. It stays in force: the next leader of a version that knows the command goes on with it.",
 		"see emitd status, and emitd events for the command's ID",
+	},
+	{
+		BadKeys, ExitUsage, "keys that cannot be changed",
+		"A key is no name (it is empty, longer than 256 bytes, or has characters that cannot be printed), a key is named twice, there are too many, or the daemon has no keys. Nothing was changed.",
+		"correct the keys; what a keyed daemon is: docs/how-to/dynamic-units.md",
 	},
 	{
 		NoDaemon, ExitNotFound, "no such daemon",

@@ -157,6 +157,12 @@ func (c *checks) checkUnitsRun(w *world, snap *daemon.Snapshot, members []*proce
 	}
 	for i, u := range w.units {
 		c.well[i] = false
+		if u.Key != "" && (rows[i] == nil || rows[i].Retired) {
+			if r := rows[i]; r != nil && !r.State.IsFree() && w.byInc[r.Holder.Incarnation].healthy() {
+				w.violate(rule, "%s is %s on %s, although its key was removed", u.Unit, r.State, r.Holder.Name)
+			}
+			continue
+		}
 		// A standing command may keep a unit from running.
 		if u.work.flaky() || w.deploying > 0 || len(snap.Commands) > 0 || !w.anyEligible(u, rows[i], members, held, snap.Now) {
 			continue

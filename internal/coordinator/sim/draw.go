@@ -63,6 +63,11 @@ func (w *world) drawWork() []Work {
 			OneByOne: each, Ready: Span{0, 4 * time.Duration(units) * each},
 		})
 	}
+	if w.cfg.Faults&Keys != 0 {
+		k := w.drawOne(n)
+		k.Spec.ID, k.Spec.Instances = "acme:keyed", daemon.Keyed
+		out = append(out, k)
+	}
 	return out
 }
 

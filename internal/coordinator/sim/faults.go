@@ -26,7 +26,7 @@ func (d *director) begin(w *world) {
 			d.kinds = append(d.kinds, k)
 		}
 	}
-	for _, k := range [...]Faults{Fork, Retime, Operate} {
+	for _, k := range [...]Faults{Fork, Retime, Operate, Keys} {
 		if w.cfg.Faults&k != 0 {
 			d.kinds = append(d.kinds, k)
 		}
@@ -161,7 +161,7 @@ func (d *director) fault(kind Faults) {
 	w.stats.Faults++
 	w.restartBound("fault")
 	v := d.victim()
-	if of := Outage | BadNetwork | ClockStep | Rollback | Fork | Retime | Operate; v == nil && of&kind == 0 {
+	if of := Outage | BadNetwork | ClockStep | Rollback | Fork | Retime | Operate | Keys; v == nil && of&kind == 0 {
 		d.end(0, func() {})
 		return
 	}
@@ -199,6 +199,8 @@ func (d *director) fault(kind Faults) {
 		d.retime()
 	case Operate:
 		d.operate()
+	case Keys:
+		d.keys()
 	case RowGone:
 		w.removeRow(v)
 		d.end(0, func() {})
@@ -252,7 +254,11 @@ func (d *director) deploy(v *process) {
 	i := w.rng.IntN(len(w.works))
 	less := h.full
 	less.Specs = slices.Clone(h.full.Specs)
-	less.Specs[i].Instances = 1 + w.rng.IntN(max(less.Specs[i].Instances, 1))
+	if less.Specs[i].Keyed() {
+		less.Specs = slices.Delete(less.Specs, i, i+1) // the node still runs its kind
+	} else {
+		less.Specs[i].Instances = 1 + w.rng.IntN(max(less.Specs[i].Instances, 1))
+	}
 	w.deploying++
 	h.advertise(less)
 	long := d.lasting()
@@ -411,6 +417,9 @@ func (w *world) sweep(age time.Duration) error {
 		return err
 	}
 	_, err := store.SweepNodes(ctx, operator, age, 100)
+	if err == nil && w.cfg.Faults&Keys != 0 {
+		err = w.sweepKeys()
+	}
 	return err
 }
 

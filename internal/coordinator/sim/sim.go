@@ -27,7 +27,7 @@
 //   - Agents start slowly, drain slowly or never, ignore their cancellation, fail, return early, or give their
 //     unit back.
 //
-// Four more faults have storms of their own: operators submit commands at any moment; a standby is promoted while the former primary lives on, and some
+// Five more faults have storms of their own: keys of a keyed daemon come and go; operators submit commands at any moment; a standby is promoted while the former primary lives on, and some
 // machines use that one until it is fenced; a machine is given far more units than it can start at once; and rolling
 // restarts switch between two sets of timings, so that nodes with both are alive at the same time.
 //
@@ -108,6 +108,8 @@ const (
 	Retime // a rolling restart gives the nodes other timings; every other restart may do so too
 	// Operate has its own storm, too.
 	Operate // operators submit commands
+	// Keys has its own storm, too.
+	Keys // keys of a keyed daemon come and go
 
 	None Faults = 0
 	All         = Bursts - 1
@@ -137,6 +139,7 @@ type Stats struct {
 	Forks                uint64 // how often two primaries accepted writes
 	Retimed              uint64 // processes that began with other timings than the one before on their machine
 	Commands             uint64 // of operators
+	Deleted              uint64 // keys without a row after a sweep of removed ones
 	Split                uint64 // elections and assignments by a former primary that lived on
 }
 

@@ -67,6 +67,21 @@ func TestStormOperated(t *testing.T) {
 	weather(t, ".operated", operated)
 }
 
+// TestStormKeyed does the same while keys of a keyed daemon come and go, alternating between the profiles.
+func TestStormKeyed(t *testing.T) {
+	t.Parallel()
+	weather(t, ".keyed", keyed)
+}
+
+func keyed(seed uint64) Config {
+	cfg := storm(4000 + seed)
+	cfg.Faults |= Keys
+	if seed%2 == 0 {
+		return fast(cfg)
+	}
+	return cfg
+}
+
 func operated(seed uint64) Config {
 	cfg := storm(3000 + seed)
 	cfg.Faults |= Operate

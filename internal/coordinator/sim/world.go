@@ -115,7 +115,11 @@ func newWorld(cfg Config) *world {
 // declare adds a daemon's units to the world.
 func (w *world) declare(work *Work) {
 	w.works = append(w.works, work)
-	for _, u := range work.Spec.Units() {
+	units := work.Spec.Units()
+	if work.Spec.Keyed() {
+		units = possibleKeys(work.Spec.ID)
+	}
+	for _, u := range units {
 		w.unitAt[u] = len(w.units)
 		w.units = append(w.units, &unit{Unit: u, index: len(w.units), work: work})
 	}

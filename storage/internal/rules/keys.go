@@ -15,10 +15,12 @@ const (
 	KeyRemoved = "its key was removed"
 )
 
-// ChangeKeys adds and removes keys. The number of the present term is term; 0 if nobody leads.
-func ChangeKeys(r Rows, c storage.KeyChange, term int64, now time.Time) (storage.KeyCounts, error) {
-	if c.Term != 0 && c.Term != term {
-		return storage.KeyCounts{}, storage.ErrTermLost
+// ChangeKeys adds and removes keys.
+func ChangeKeys(r Rows, c storage.KeyChange, now time.Time) (storage.KeyCounts, error) {
+	if f := c.Fence; f != (daemon.Fence{}) {
+		if held := r.Fence(f.Unit); held != f.Generation || f.Generation <= 0 {
+			return storage.KeyCounts{}, &daemon.StaleError{Fence: f, HeldGeneration: held}
+		}
 	}
 	var counts storage.KeyCounts
 	var added, removed []string
@@ -40,7 +42,7 @@ func ChangeKeys(r Rows, c storage.KeyChange, term int64, now time.Time) (storage
 	}
 	counts.Added, counts.Removed = len(added), len(removed)
 	if counts != (storage.KeyCounts{}) {
-		r.Emit(daemon.Event{Kind: daemon.UnitsChanged, Daemon: c.Daemon, Term: c.Term, Reason: c.Reason, Detail: KeysDetail(c.Actor, added, removed)}, now)
+		r.Emit(daemon.Event{Kind: daemon.UnitsChanged, Daemon: c.Daemon, Reason: c.Reason, Detail: KeysDetail(c.Actor, added, removed)}, now)
 	}
 	return counts, nil
 }

@@ -8,7 +8,7 @@ named as (
 ),
 input as materialized (
 	select * from named
-	where $4::bigint = 0 or exists (select from {{term}} t where t.number = $4::bigint and {{held "t"}})
+	where not $4::boolean or {{fenced "$10" "$11::bigint" "$12::bigint"}}
 ),
 marked as (
 	update {{unit}} u set
@@ -36,7 +36,7 @@ changed as materialized (
 ),
 news as (
 	select 1 as ord, 'units.changed' as kind, '' as node, '' as node_id, '' as incarnation, $1 as daemon, null::int as index,
-		$4::bigint as term, 0 as term_ordinal, 0 as generation, $8 as reason,
+		0 as term, 0 as term_ordinal, 0 as generation, $8 as reason,
 		json_strip_nulls(json_build_object('actor', nullif($5, ''),
 			'added', count(*) filter (where not retired), 'removed', count(*) filter (where retired),
 			'added_keys', (array_agg(key order by ord) filter (where not retired))[1:$9::int],

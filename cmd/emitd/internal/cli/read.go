@@ -230,7 +230,7 @@ func (a *app) daemonCommand() *cobra.Command {
 			"Keep a unit on a node. Whenever that node can take the unit, it runs there. While it cannot (it is dead,\n"+
 				"cordoned or failed to run it), the unit runs elsewhere."),
 		a.operateCommand(daemon.CommandUnpin, "End a pin; the unit stays where it is", ""),
-		a.rebalanceCommand(),
+		a.rebalanceCommand(), a.keysCommand(), a.ownerCommand(),
 	)
 }
 

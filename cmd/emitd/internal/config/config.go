@@ -109,6 +109,7 @@ type Exec struct {
 	Command            []string          `key:"command" help:"program and arguments; not run by a shell unless you name one"`
 	Revision           int               `key:"revision" help:"if nodes have different entries for one ID, the entry with the highest revision counts; if revisions are equal, the one of the process that registered last. Raise it with each change if old and new nodes may start in any order"`
 	Instances          int               `key:"instances" help:"number of units"`
+	Keyed              bool              `key:"keyed" help:"one unit for each key that the store has for the daemon (emitd daemon keys), instead of a number of instances"`
 	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
 	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
 	Env                map[string]string `key:"env" secret:"all" help:"variables for the command; it also gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and TERM as emitd has them, and EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM, EMITD_NODE and, with a schedule, EMITD_DUE"`
@@ -352,8 +353,12 @@ func (s schedule) periodic() *daemon.Periodic {
 
 // Spec returns the specification of the exec daemon.
 func (e Exec) Spec() daemon.Spec {
+	instances := e.Instances
+	if e.Keyed {
+		instances = daemon.Keyed
+	}
 	return daemon.Spec{
-		ID: daemon.ID(e.ID), Revision: int64(e.Revision), Instances: e.Instances, Weight: e.Weight,
+		ID: daemon.ID(e.ID), Revision: int64(e.Revision), Instances: instances, Weight: e.Weight,
 		Requires: e.Requires, Spread: e.Spread,
 		AcknowledgeTimeout: time.Duration(e.AcknowledgeTimeout),
 		DrainTimeout:       time.Duration(e.DrainTimeout),

@@ -472,6 +472,12 @@ func (v *validator) exec(at string, e Exec) {
 	if e.Instances == 0 && v.isSet(at, "instances") {
 		v.complain(fault.BadDaemon, v.near(at, "instances"), "is 0, want 1 to %d (to stop a daemon, list it in daemons.disabled or remove it)", daemon.MaxInstances)
 	}
+	switch {
+	case e.Keyed && v.isSet(at, "instances"):
+		v.complain(fault.BadDaemon, v.near(at, "instances"), "is %d, but daemon %s is keyed: its keys say how many units it has", e.Instances, e.ID)
+	case e.Instances == daemon.Keyed && !e.Keyed:
+		v.complain(fault.BadDaemon, v.near(at, "instances"), "is %d, want 1 to %d (for one unit for each key: keyed: true)", e.Instances, daemon.MaxInstances)
+	}
 	if len(e.Command) == 0 || e.Command[0] == "" {
 		v.complain(fault.BadDaemon, v.near(at, "command"), "of daemon %s has no program to run, want a list such as [\"/usr/bin/worker\", \"--quiet\"]", e.ID)
 	}
