@@ -27,8 +27,8 @@ const (
 // overBudget has what is above its budget, with the count as a ceiling. A count that falls lowers its ceiling in the same
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
-	allPackages:        41,
-	allNames:           1127,
+	allPackages:        42,
+	allNames:           1132,
 	"coordinator":      42,
 	"daemon":           157,
 	"outbox":           68,

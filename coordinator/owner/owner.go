@@ -1,0 +1,181 @@
+// Package owner tells any program which node owns a unit, so that a request can be sent there.
+//
+//	owners := owner.NewDirectory(store)
+//	o, err := owners.Owner(ctx, daemon.Unit{Daemon: "acme:tenants", Key: "globex"})
+//	// o.Address is where the node of globex listens
+//
+// An answer is a hint. When it is used, the unit may have moved, or its run may have ended. The fence decides: the node that
+// gets the request checks that it has the unit, or passes its own fence (daemon.Assignment.Fence) to what it writes.
+// [Owner].Generation tells the runs of a unit apart: a later run has a higher one.
+package owner
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/storage"
+)
+
+// Owner is the node that owns a unit.
+type Owner struct {
+	Unit daemon.Unit
+	// Node is the process that has the unit; zero if none has. Address is what it advertises, such as host:port.
+	Node       node.Identity
+	Address    string
+	Generation int64
+	State      daemon.State // assigning, active or revoking; deleted or unassigned if no node owns the unit
+}
+
+// Directory finds owners. It reads the whole cluster once, and afterwards only what the history says has changed. It starts
+// no goroutine, and its methods may be called from any. It does not close the store.
+type Directory struct {
+	store storage.Store
+
+	mu     sync.Mutex
+	units  map[daemon.Unit]Owner
+	nodes  map[node.Incarnation]string // addresses
+	head   int64                       // newest event that units includes
+	readAt time.Time                   // zero: read the cluster anew
+}
+
+// NewDirectory returns a directory of the cluster in the store. It does not read it yet.
+func NewDirectory(store storage.Store) *Directory { return &Directory{store: store} }
+
+// How old an answer may be, and after what time the directory reads the whole cluster again.
+const (
+	maxAge     = 250 * time.Millisecond
+	pollEvery  = 500 * time.Millisecond
+	eventsRead = 1000
+)
+
+// Owner returns who owns a unit; an Owner without a Node if nobody does, or if there is no such unit. The answer is at most
+// a quarter of a second old. An error says that the store does not answer.
+func (d *Directory) Owner(ctx context.Context, u daemon.Unit) (Owner, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.readAt.IsZero() || time.Since(d.readAt) > maxAge {
+		if err := d.refresh(ctx); err != nil {
+			return Owner{}, fmt.Errorf("owner of %s: %w", u, err)
+		}
+	}
+	if o, ok := d.units[u]; ok {
+		return o, nil
+	}
+	return Owner{Unit: u, State: daemon.Unassigned}, nil
+}
+
+// Watch yields the present owners of a daemon's units, and then each change, until ctx ends. It polls the history twice a
+// second. Changes that are overtaken by later ones may be left out. An error does not end the sequence.
+func (d *Directory) Watch(ctx context.Context, id daemon.ID) iter.Seq2[Owner, error] {
+	return func(yield func(Owner, error) bool) {
+		seen := map[daemon.Unit]Owner{}
+		tick := time.NewTicker(pollEvery)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			d.mu.Lock()
+			err := d.refresh(ctx)
+			var changed []Owner
+			for u, o := range d.units {
+				if u.Daemon == id && seen[u] != o {
+					changed, seen[u] = append(changed, o), o
+				}
+			}
+			d.mu.Unlock()
+			if err != nil && ctx.Err() == nil && !yield(Owner{}, fmt.Errorf("owners of %s: %w", id, err)) {
+				return
+			}
+			for _, o := range changed {
+				if !yield(o, nil) {
+					return
+				}
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// refresh brings the directory up to date, by the history if that has no gap.
+func (d *Directory) refresh(ctx context.Context) error {
+	if d.readAt.IsZero() {
+		return d.readAll(ctx)
+	}
+	for {
+		page, err := d.store.Events(ctx, d.head, eventsRead)
+		if err != nil {
+			return err
+		}
+		if page.Head < d.head || page.Oldest > d.head+1 {
+			return d.readAll(ctx) // another store, or events are gone
+		}
+		for i := range page.Events {
+			e := &page.Events[i]
+			if e.Unit.IsZero() {
+				continue
+			}
+			if _, known := d.nodes[e.Incarnation]; !known && e.Kind == daemon.AssignmentAssigned {
+				return d.readAll(ctx) // a node whose address is not known yet
+			}
+			d.apply(e)
+		}
+		if len(page.Events) > 0 {
+			d.head = page.Events[len(page.Events)-1].Seq
+		}
+		if len(page.Events) < eventsRead {
+			d.readAt = time.Now()
+			return nil
+		}
+	}
+}
+
+// apply applies an event about a unit.
+func (d *Directory) apply(e *daemon.Event) {
+	o := d.units[e.Unit]
+	o.Unit = e.Unit
+	switch e.Kind {
+	case daemon.AssignmentAssigned, daemon.AssignmentPostponed:
+		o.State = daemon.Assigning
+	case daemon.AssignmentActive, daemon.AssignmentResumed:
+		o.State = daemon.Active
+	case daemon.AssignmentRevoking:
+		o.State = daemon.Revoking
+	case daemon.AssignmentDeleted, daemon.AssignmentForced, daemon.AssignmentFailed, daemon.AssignmentAbandoned:
+		d.units[e.Unit] = Owner{Unit: e.Unit, Generation: e.Generation, State: daemon.Deleted}
+		return
+	default:
+		return
+	}
+	o.Node = node.Identity{Name: e.Node, ID: e.NodeID, Incarnation: e.Incarnation}
+	o.Address, o.Generation = d.nodes[e.Incarnation], e.Generation
+	d.units[e.Unit] = o
+}
+
+// readAll reads the whole cluster.
+func (d *Directory) readAll(ctx context.Context) error {
+	d.readAt = time.Time{}
+	snap, err := d.store.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	d.units, d.nodes = make(map[daemon.Unit]Owner, len(snap.Units)), make(map[node.Incarnation]string, len(snap.Nodes))
+	for i := range snap.Nodes {
+		d.nodes[snap.Nodes[i].Incarnation] = snap.Nodes[i].Address
+	}
+	for i := range snap.Units {
+		r := &snap.Units[i]
+		o := Owner{Unit: r.Unit, Generation: r.Generation, State: r.State}
+		if !r.State.IsFree() {
+			o.Node, o.Address = r.Holder, d.nodes[r.Holder.Incarnation]
+		}
+		d.units[r.Unit] = o
+	}
+	d.head, d.readAt = snap.Head, time.Now()
+	return nil
+}
