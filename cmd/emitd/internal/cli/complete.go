@@ -90,7 +90,7 @@ func (o *outboxes) completeSubscriptions(cmd *cobra.Command) {
 }
 
 // eventFamilies are patterns of the kinds of events, for completion.
-var eventFamilies = []string{"assignment.*", "brake.*", "fence.*", "leader.*", "ledger.*", "node.*", "operator.*", "periodic.*", "units.*"}
+var eventFamilies = []string{"assignment.*", "brake.*", "fence.*", "leader.*", "ledger.*", "node.*", "operator.*", "outbox.*", "periodic.*", "queue.*", "units.*"}
 
 // nodeNames lists the nodes that have not left.
 func nodeNames(c *cluster) []string {
