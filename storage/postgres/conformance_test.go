@@ -163,6 +163,7 @@ type deaf struct {
 	daemon.StateStore
 	storage.Renamer
 	storage.KeyStore
+	storage.Recorder
 }
 
 // Runs the whole suite through a transaction pooler, where every transaction may run on another
@@ -179,7 +180,7 @@ func TestConformanceThroughPooler(t *testing.T) {
 				}
 			})
 			first, second := b.Store.(*postgres.Store), b.Second.(*postgres.Store)
-			b.Store, b.Second = deaf{first, first, first, first, first, first}, deaf{second, second, second, second, second, second}
+			b.Store, b.Second = deaf{first, first, first, first, first, first, first}, deaf{second, second, second, second, second, second, second}
 			return b
 		},
 		Lacks: storagetest.Wakes,

@@ -18,7 +18,7 @@ var eventStories = []story{
 	{"a reader that is ahead of the store is told so", 0, reportsAhead},
 	{"one heartbeat brings at most 500 events, the next the rest", 0, boundsRoll},
 	{"a life has one event for each change, in order", 0, emitsLife},
-	{"what was done elsewhere is recorded between the events of the cluster", 0, records},
+	{"what was done elsewhere is recorded between the events of the cluster", Records, records},
 }
 
 func pages(w *world) {

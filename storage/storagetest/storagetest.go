@@ -96,15 +96,16 @@ const (
 	IdentityChange                   // Backend.ChangeIdentity
 	States                           // daemon.StateStore
 	Keys                             // storage.KeyStore
+	Records                          // storage.Recorder
 
-	all      = Keys<<1 - 1
+	all      = Records<<1 - 1
 	optional = IdentityChange // may be missing without being listed
 )
 
 // String names the members of the set, as in Clock|Tx.
 func (h Hooks) String() string {
 	var out []string
-	for i, name := range []string{"Clock", "FrozenClock", "Tx", "StateWrites", "Locks", "Sweeps", "Wakes", "IdentityChange", "States", "Keys"} {
+	for i, name := range []string{"Clock", "FrozenClock", "Tx", "StateWrites", "Locks", "Sweeps", "Wakes", "IdentityChange", "States", "Keys", "Records"} {
 		if h&(1<<i) != 0 {
 			out = append(out, name)
 		}
@@ -119,11 +120,12 @@ func (b Backend) offers() Hooks {
 	_, wakes := b.Store.(storage.Watcher)
 	_, states := b.Store.(daemon.StateStore)
 	_, keys := b.Store.(storage.KeyStore)
+	_, records := b.Store.(storage.Recorder)
 	var h Hooks
 	for hook, has := range map[Hooks]bool{
 		Clock: b.Advance != nil, FrozenClock: b.Advance != nil && b.Frozen, Tx: b.InTx != nil, StateWrites: b.WriteState != nil,
 		Locks: locks, Sweeps: sweeps, Wakes: wakes, IdentityChange: b.ChangeIdentity != nil,
-		States: states, Keys: keys,
+		States: states, Keys: keys, Records: records,
 	} {
 		if has {
 			h |= hook

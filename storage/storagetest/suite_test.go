@@ -32,14 +32,14 @@ func TestStoriesHaveNames(t *testing.T) {
 func TestOffers(t *testing.T) {
 	t.Parallel()
 	b := Backend{Store: memory.Open(memory.Config{})}
-	if got, want := b.offers(), Locks|Sweeps|Wakes|States|Keys; got != want {
+	if got, want := b.offers(), Locks|Sweeps|Wakes|States|Keys|Records; got != want {
 		t.Errorf("a bare store offers %s, want %s", got, want)
 	}
 	b.Frozen = true // means nothing without Advance
 	if got := b.offers(); got&FrozenClock != 0 {
 		t.Errorf("a clock that cannot be moved is offered as frozen: %s", got)
 	}
-	if got := all.String(); strings.Count(got, "|") != 9 {
+	if got := all.String(); strings.Count(got, "|") != 10 {
 		t.Errorf("not every hook has a name: %s", got)
 	}
 }
