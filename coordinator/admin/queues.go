@@ -282,7 +282,6 @@ func (a *API) changeQueue(ctx context.Context, in *queueActionIn) (n int, err er
 
 // selection is what an action is about; nil for a whole queue.
 func (q queueAction) selection() any {
-	q.Action, q.DryRun = "", false
 	if len(q.IDs) == 0 && q.Type == "" && q.State == "" && !q.All {
 		return nil
 	}
