@@ -214,7 +214,7 @@ func (c *counted) wait(ended <-chan error) error {
 	still := time.NewTimer(standstill)
 	defer still.Stop()
 	for {
-		why := ""
+		var why string
 		select {
 		case <-c.all:
 			return nil
@@ -228,7 +228,7 @@ func (c *counted) wait(ended <-chan error) error {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return fmt.Errorf("%s; %d of %d messages are delivered, and the newest error of the sink is: %v", why, len(c.seen), c.want, c.last)
+		return fmt.Errorf("%s; %d of %d messages are delivered, and the newest error of the sink is: %w", why, len(c.seen), c.want, c.last)
 	}
 }
 
