@@ -13,7 +13,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -35,8 +34,8 @@ type Owner struct {
 // no goroutine, and its methods may be called from any. It does not close the store.
 type Directory struct {
 	store storage.Store
+	lock  chan struct{} // has the one token of whoever reads or changes the rest: waiting for it ends with a caller's context
 
-	mu     sync.Mutex
 	units  map[daemon.Unit]Owner
 	nodes  map[node.Incarnation]string // addresses
 	head   int64                       // newest event that units includes
@@ -44,7 +43,20 @@ type Directory struct {
 }
 
 // NewDirectory returns a directory of the cluster in the store. It does not read it yet.
-func NewDirectory(store storage.Store) *Directory { return &Directory{store: store} }
+func NewDirectory(store storage.Store) *Directory {
+	return &Directory{store: store, lock: make(chan struct{}, 1)}
+}
+
+// locked calls do alone, unless ctx ends before that is possible: another caller may wait for a slow store.
+func (d *Directory) locked(ctx context.Context, do func() error) error {
+	select {
+	case d.lock <- struct{}{}:
+		defer func() { <-d.lock }()
+		return do()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // How old an answer may be, and after what time the directory reads the whole cluster again.
 const (
@@ -54,19 +66,24 @@ const (
 )
 
 // Owner returns who owns a unit; an Owner without a Node if nobody does, or if there is no such unit. The answer is at most
-// a quarter of a second old. An error says that the store does not answer.
+// a quarter of a second old. An error says that the store does not answer, or that ctx has ended.
 func (d *Directory) Owner(ctx context.Context, u daemon.Unit) (Owner, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.readAt.IsZero() || time.Since(d.readAt) > maxAge {
-		if err := d.refresh(ctx); err != nil {
-			return Owner{}, fmt.Errorf("owner of %s: %w", u, err)
+	found := Owner{Unit: u, State: daemon.Unassigned}
+	err := d.locked(ctx, func() error {
+		if d.readAt.IsZero() || time.Since(d.readAt) > maxAge {
+			if err := d.refresh(ctx); err != nil {
+				return err
+			}
 		}
+		if o, ok := d.units[u]; ok {
+			found = o
+		}
+		return nil
+	})
+	if err != nil {
+		return Owner{}, fmt.Errorf("owner of %s: %w", u, err)
 	}
-	if o, ok := d.units[u]; ok {
-		return o, nil
-	}
-	return Owner{Unit: u, State: daemon.Unassigned}, nil
+	return found, nil
 }
 
 // Watch yields the present owners of a daemon's units, and then each change, until ctx ends. It polls the history twice a
@@ -77,15 +94,16 @@ func (d *Directory) Watch(ctx context.Context, id daemon.ID) iter.Seq2[Owner, er
 		tick := time.NewTicker(pollEvery)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			d.mu.Lock()
-			err := d.refresh(ctx)
 			var changed []Owner
-			for u, o := range d.units {
-				if u.Daemon == id && seen[u] != o {
-					changed, seen[u] = append(changed, o), o
+			err := d.locked(ctx, func() error {
+				err := d.refresh(ctx)
+				for u, o := range d.units {
+					if u.Daemon == id && seen[u] != o {
+						changed, seen[u] = append(changed, o), o
+					}
 				}
-			}
-			d.mu.Unlock()
+				return err
+			})
 			if err != nil && ctx.Err() == nil && !yield(Owner{}, fmt.Errorf("owners of %s: %w", id, err)) {
 				return
 			}

@@ -2,6 +2,7 @@ package owner_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/emitd/emitd/coordinator/owner"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/memory"
 )
 
 var globex = daemon.Unit{Daemon: "acme:tenants", Key: "globex"}
@@ -96,5 +98,33 @@ func TestWatch(t *testing.T) {
 			}
 		}
 		t.Error("the watch has ended")
+	})
+}
+
+// silent is a store that does not answer a snapshot until its caller gives up.
+type silent struct{ storage.Store }
+
+func (silent) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestOwnerEndsWithItsContext: a caller does not wait for the slow store of another one any longer than its own context
+// lasts.
+func TestOwnerEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := owner.NewDirectory(silent{memory.Open(memory.Config{})})
+		long, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		go func() { _, _ = d.Owner(long, globex) }()
+		synctest.Wait()
+		begin := time.Now()
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if _, err := d.Owner(ctx, globex); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > time.Minute {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+		cancel()
 	})
 }
