@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -183,12 +184,10 @@ func TestBrowser(t *testing.T) {
 	play(t, leader, "scenario.mjs", url, leader.Name)
 }
 
-// TestScreenshots takes pictures of all pages, for people: make screenshots.
+// TestScreenshots takes pictures of all pages in both themes and at the width of a phone. They are for people, and stay if
+// EMITD_TEST_SCREENSHOTS names a directory: make screenshots.
 func TestScreenshots(t *testing.T) {
-	dir := os.Getenv("EMITD_TEST_SCREENSHOTS")
-	if dir == "" {
-		t.Skip("EMITD_TEST_SCREENSHOTS names no directory for the pictures: make screenshots")
-	}
+	dir := cmp.Or(os.Getenv("EMITD_TEST_SCREENSHOTS"), t.TempDir())
 	url, token := demo(t, "api: {tokens_file: tokens}\n"+daemons)
 	play(t, nil, "screenshots.mjs", url, token, dir)
 }
