@@ -41,6 +41,9 @@ type Config struct {
 	Outbox func() (*Outbox, error)
 	// Settings returns the settings of the program, without secrets. Nil if the API is to show none.
 	Settings func() []Setting
+	// Trends returns what was measured in the last hour of a queue, of a subscription of the outbox or, if both names are
+	// empty, of the cluster. It may need who makes the call. Nil if the program keeps none.
+	Trends func(r *http.Request, queue, subscription string) (*Trends, error)
 	// Timeout bounds what one call waits for the store. The default is 10 s.
 	Timeout time.Duration
 	// Actor returns who makes a call, for the history of the cluster. It should return what the program's own
@@ -171,7 +174,7 @@ func (a *API) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 
 // operations lists the calls of the API, sorted by path.
 func operations() []operation {
-	all := slices.Concat(clusterOperations(), historyOperations(), commandOperations(), keyOperations(), queueOperations(), outboxOperations(), settingsOperations(), sessionOperations(), []operation{streamOperation(), documentOperation()})
+	all := slices.Concat(clusterOperations(), historyOperations(), commandOperations(), keyOperations(), queueOperations(), outboxOperations(), trendOperations(), settingsOperations(), sessionOperations(), []operation{streamOperation(), documentOperation()})
 	slices.SortFunc(all, func(a, b operation) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method)) })
 	return all
 }

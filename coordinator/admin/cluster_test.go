@@ -121,6 +121,7 @@ func TestEveryCall(t *testing.T) {
 		a := api(t, store, func(c *Config) {
 			c.Queues, c.Sessions = q, signIns{}
 			c.Outbox = func() (*Outbox, error) { return &Outbox{Kind: "sqlite", Operator: newLetters()}, nil }
+			c.Trends = trendsOf
 			c.Settings = func() []Setting {
 				return []Setting{{Key: "listen", Value: ":7070", Origin: "default", Overrides: []string{"env EMITD_LISTEN: :8080"}, Note: "x"}}
 			}
@@ -171,7 +172,8 @@ func TestEveryCall(t *testing.T) {
 			"listMessages": {"/outbox/billing/messages", "/outbox/billing/messages?kind=held&limit=1"},
 			"getMessage":   {"/outbox/billing/messages/1", "/outbox/billing/messages/2"},
 			"listSettings": {"/settings"},
-			"getSession":   {"/session", "/session?queue=mail", "/session?queue=mail&subscription=billing"},
+			"getTrends":    {"/trends"}, "getQueueTrends": {"/queues/mail/trends", "/queues/none/trends"}, "getSubscriptionTrends": {"/outbox/billing/trends"},
+			"getSession": {"/session", "/session?queue=mail", "/session?queue=mail&subscription=billing"},
 		} {
 			for _, path := range paths {
 				examples[name] = append(examples[name], request(t, "GET", root+path, ""))

@@ -20,6 +20,24 @@ try {
   check((await text(".tile:has(h3:text-is('Leader')) .value")) === leader, `the leader is ${leader}`);
   await page.locator(".heat .cell").nth(2).waitFor();
 
+  // The last hour is measured by all three nodes. Every value has a unit.
+  const heartbeats = () => page.evaluate(async () => {
+    const { nodes, missing, trends } = await (await fetch("api/v1/trends")).json();
+    return { nodes, missing, points: (trends.find((t) => t.name === "heartbeat.duration")?.points ?? []).map((v, i) => [i, v]).filter(([, v]) => v !== null).length };
+  });
+  const until = async (what, wanted) => {
+    for (let i = 0; i < 60; i++) {
+      const seen = await what();
+      if (wanted(seen)) return seen;
+      await page.waitForTimeout(1000);
+    }
+    throw new Error(`not seen: ${wanted}`);
+  };
+  const measured = await until(heartbeats, (h) => h.nodes === 3 && h.points > 0);
+  await page.locator(".lines svg").first().waitFor();
+  const values = await page.locator(".lines .legend li, .lines .scale span").allInnerTexts();
+  check(values.length > 6 && values.every((v) => /(–|\d (µs|ms|s|min|h|units?|nodes?|min \d+ s)|: 0 ms)$/.test(v.trim())), `what was measured has units: ${values.join(" | ")}`);
+
   // Who kills the leader sees the next term appear, without touching the page.
   const term = Number(/term (\d+)/.exec(await text(".tile:has(h3:text-is('Leader')) .more"))[1]);
   console.log("kill");
@@ -32,6 +50,10 @@ try {
   await at("/events?kind=leader.elected"); // the newest of all kinds, on the overview, may be later ones by now
   await page.locator("tbody tr", { hasText: "leader.elected" }).filter({ hasText: next }).first().waitFor();
   check(true, "the election is among the events");
+
+  // What the dead leader has measured is still there.
+  const later = await until(heartbeats, (h) => h.nodes === 2 || h.missing.length === 1);
+  check(later.points >= measured.points, `the hour survives the leader: ${measured.points} steps before, ${later.points} after`);
 
   // Every page, in both themes: readable for everybody, nothing cut.
   const pages = ["/", "/nodes", `/nodes/${next}`, "/daemons", "/daemons?as=units", "/daemons/acme:mail", "/units/acme:mail%2F0", "/leader", "/queues", "/outbox", "/events", "/events/1", "/commands", "/settings"];

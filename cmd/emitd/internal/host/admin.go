@@ -30,7 +30,7 @@ func (h *host) newAdmin() (*admin.API, error) {
 		Store: h.up.Store.Store, StoreKind: h.up.Store.Kind, Cluster: h.Config.Cluster, Timing: coordinator.Timing(h.Config.Timing()),
 		ExpectQueues: h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)),
 		Queues:       adminQueues{h.front}, Settings: h.adminSettings,
-		Actor: actorOf, Authorize: authorizeAdmin,
+		Trends: h.trends.show, Actor: actorOf, Authorize: authorizeAdmin,
 		Explain: func(err error) error { return explained(err, h.Config.Secrets()) }, Logger: h.log,
 	}
 	if h.guard.grants.Load() != nil {

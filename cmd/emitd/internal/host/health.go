@@ -23,6 +23,7 @@ func (h *host) mux(manage http.Handler) http.Handler {
 	mux.Handle(adminPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		manage.ServeHTTP(w, r.WithContext(api.WithAuthorization(r.Context(), r.Header.Get("Authorization"))))
 	}))
+	mux.Handle("GET "+nodeapi.Trends, needing(access.Read, http.HandlerFunc(h.trends.serve)))
 	mux.Handle("GET "+nodeapi.Debug, needing(access.Operate, http.HandlerFunc(h.debug)))
 	mux.Handle("/", admin.Handler(h.source(), h.metrics()))
 	return mux

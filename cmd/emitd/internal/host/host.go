@@ -117,6 +117,7 @@ type host struct {
 	routes atomic.Pointer[routes] // the current handlers of the listener
 	runs   *runlog.Log            // output of commands; nil: none is kept
 	ending <-chan struct{}        // closed when the nodes begin to stop
+	trends *trends
 	front  *queueAPI
 	relays *relays
 	up     Running
@@ -143,6 +144,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fault.New(fault.Telemetry, "telemetry: %w", err)
 	}
 	defer func() { err = errors.Join(err, withShutdownTimeout(ctx, h.tel.Close)) }()
+	h.trends = newTrends(h)
 	h.log = h.tel.Logger
 	var limits api.Limits
 	h.places, limits = callLimits(o.Config.API, limitHeap(h.log))
@@ -265,6 +267,7 @@ func (h *host) runNodes(ctx context.Context, served <-chan error) error {
 	background.Go(func() error { h.reloads(done); return nil })
 	background.Go(func() error { h.watchFiles(done, accessInterval); return nil })
 	background.Go(func() error { releaseStartMemory(ctx); return nil })
+	background.Go(func() error { h.trends.run(done); return nil })
 	background.Go(func() error { h.front.run(ctx, done); return nil })
 	background.Go(func() error { h.relays.run(ctx, done); return nil })
 	if h.Alongside != nil {

@@ -54,6 +54,7 @@ func everyRoute(t *testing.T) []route {
 		{"GET", "/metrics", "", access.Read},
 		{"GET", nodeapi.Output + "?unit=acme:none/0", "", access.Read},
 		{"GET", nodeapi.Debug, "", access.Operate},
+		{"GET", nodeapi.Trends, "", access.Read},
 		{"POST", "/emitd.queue.v1.QueueService/Enqueue", `{"queue": "q", "jobs": [{"payload": "MQ=="}]}`, access.Produce},
 		{"POST", "/emitd.queue.v1.QueueService/Claim", `{"queue": "q"}`, access.Consume},
 		{"POST", "/emitd.queue.v1.QueueService/Settle", `{"queue": "q", "settlements": [{"verb": "VERB_COMPLETE", "id": "a", "token": "dA=="}]}`, access.Consume},

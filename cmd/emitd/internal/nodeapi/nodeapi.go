@@ -28,6 +28,7 @@ const Prefix = "/node/v1/"
 const (
 	Output = Prefix + "output" // of commands: a runlog.Page
 	Debug  = Prefix + "debug"  // of the process, for a debug bundle: a Process
+	Trends = Prefix + "trends" // what the process has measured: a trend.Page
 )
 
 // Process is what a process says about itself.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 	"go.opentelemetry.io/contrib/bridges/otelslog"
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/contrib/instrumentation/runtime"
@@ -176,6 +177,9 @@ func (t *Telemetry) meter(ctx context.Context, reg prometheus.Registerer, res *r
 func (t *Telemetry) Metrics() http.Handler {
 	return promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
+
+// ReadMetrics returns the metrics as Prometheus scrapes them.
+func (t *Telemetry) ReadMetrics() ([]*dto.MetricFamily, error) { return t.registry.Gather() }
 
 // Close exports what is still buffered, within ctx.
 func (t *Telemetry) Close(ctx context.Context) error {

@@ -29,6 +29,8 @@ export type MessageFilter = Schemas["MessageFilter"];
 export type OutboxAction = Schemas["OutboxAction"];
 export type OutboxActionAnswer = Schemas["OutboxActionAnswer"];
 export type Setting = Schemas["Setting"];
+export type Trend = Schemas["Trend"];
+export type Trends = Schemas["TrendsAnswer"];
 
 /** Where the API is: beside the page, so below any prefix. */
 const root = new URL("api/v1/", document.baseURI.replace(/[#?].*$/, "")).href;

@@ -1,7 +1,6 @@
 import { render } from "preact";
 import { App } from "./app";
 import { start } from "./live";
-import "./history";
 import "./style.css";
 import "./theme";
 

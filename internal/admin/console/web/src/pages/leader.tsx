@@ -7,7 +7,8 @@ import { useStore } from "../store";
 import { Actions } from "../parts/action";
 import { Ago, Facts, Moment, Panel, Refused, State, Until, Waiting } from "../parts/basic";
 import { EventList } from "../parts/events";
-import { Choice, Terms, TermTable } from "./overview";
+import { LastHour } from "../parts/lines";
+import { Choice, leaderPlots, Terms, TermTable } from "./overview";
 
 export function LeaderPage() {
   const leader = useQuery("leader", (signal) => get("/leader", {}, signal));
@@ -37,6 +38,7 @@ export function LeaderPage() {
         </>
       )}
       <Terms />
+      <LastHour of="cluster" read={(signal) => get("/trends", {}, signal)} plots={leaderPlots} />
       <History />
       <Panel title="Events" aside={<a href={to("events") + "?kind=leader.*"}>all of leaders</a>}>
         {events.data ? <EventList events={events.data.events} /> : <Waiting problem={events.problem} what="the events" />}

@@ -5,7 +5,7 @@ import { setParams, to, useParam } from "../route";
 import { span } from "../time";
 import { Actions, type Action, type Offer, type Options } from "../parts/action";
 import { Ago, Facts, Moment, Panel, Refused, State, Until, Waiting } from "../parts/basic";
-import { Lines } from "../parts/lines";
+import { LastHour, type Plot } from "../parts/lines";
 import { Payload } from "../parts/payload";
 import { Table, type Column } from "../parts/table";
 import { Choice } from "./overview";
@@ -101,6 +101,14 @@ function messageOffers(subscription: string, filter: MessageFilter): Offer[] {
   ];
 }
 
+const plots: Plot[] = [
+  { title: "Pending messages", name: "outbox.pending", words: { "": "pending" } },
+  { title: "Lag: age of the oldest pending message", name: "outbox.oldest.age", words: { "": "lag" } },
+  { title: "Delivered", name: "outbox.delivered", words: { "": "delivered" } },
+  { title: "From publishing to delivery", name: "outbox.delivery.duration", series: ["p50", "p95", "p99"] },
+  { title: "Dead messages", name: "outbox.dead", series: [""], words: { "": "dead" }, bad: "" },
+];
+
 export function SubscriptionPage({ name }: { name: string }) {
   const { data, problem } = useQuery(`subscription ${name}`, (signal) => get("/outbox/{subscription}", { subscription: name }, signal), 2000);
   const [kind, setKind] = useParam("kind", "all");
@@ -110,7 +118,6 @@ export function SubscriptionPage({ name }: { name: string }) {
   const s = data?.subscription;
   if (!s) return <><h1>{name}</h1><Waiting problem={problem} what="the subscription" /></>;
   const filter = Object.fromEntries(Object.entries({ kind: kind === "all" ? "" : kind, topic, key, cause }).filter(([, v]) => v)) as MessageFilter;
-  const of = (x: { overview: { outbox: { subscriptions: Subscription[] } | null } }) => x.overview.outbox?.subscriptions.find((y) => y.subscription === name);
   return (
     <>
       <h1>{name} <State of={stateOf(s)} /></h1>
@@ -125,11 +132,8 @@ export function SubscriptionPage({ name }: { name: string }) {
           ["Relays", <>{s.instances} <a href={to("daemons", `emit:outbox/${name}`)}>units</a></>],
           ["Log on disk", bytes(s.retained_bytes)],
         ]} />
-        <div class="charts">
-          <Lines title="Pending" format={(n) => several(Math.round(n), "message")} series={[{ name: "pending", value: (x) => of(x)?.pending }, { name: "dead", value: (x) => of(x)?.dead, bad: true }]} />
-          <Lines title="Lag" format={span} series={[{ name: "age of the oldest pending message", value: (x) => (of(x)?.pending ? of(x)?.oldest_age_ms : 0) }]} />
-        </div>
       </Panel>
+      <LastHour of={`subscription ${name}`} read={(signal) => get("/outbox/{subscription}/trends", { subscription: name }, signal)} plots={plots} />
       <Panel title="Positions">
         <Table what="positions" bare rows={s.cursors} id={(c) => c.shards} prefix="p" columns={[
           { name: "shards", value: (c) => c.shards },

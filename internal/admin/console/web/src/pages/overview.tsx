@@ -8,6 +8,7 @@ import { span, ticks, useNow } from "../time";
 import { age, Ago, Bar, Copy, Moment, Panel, State, Subject, Tile, Waiting } from "../parts/basic";
 import { EventList } from "../parts/events";
 import { HeatMap } from "../parts/heat";
+import { LastHour, type Plot } from "../parts/lines";
 import { TermTimeline } from "../parts/terms";
 import { Table } from "../parts/table";
 import { useRef } from "preact/hooks";
@@ -24,10 +25,26 @@ export function OverviewPage() {
       <Tiles data={data} />
       <Terms />
       <Heat nodes={Object.values(data.nodes).reduce((a, b) => a + b, 0)} />
+      <LastHour of="cluster" read={(signal) => get("/trends", {}, signal)} plots={plots} />
       <Latest />
     </>
   );
 }
+
+const shown = ["p50", "p95", "p99"];
+
+export const leaderPlots: Plot[] = [
+  { title: "Heartbeats: how long the store takes", name: "heartbeat.duration", series: shown },
+  { title: "Gaps without a leader", name: "leaderless.duration", series: shown },
+];
+
+const plots: Plot[] = [
+  { title: "Units", name: "units", bad: "crashing" },
+  ...leaderPlots,
+  { title: "Drains: from a revocation to its confirmation", name: "drain.duration", series: shown },
+  { title: "Units that ran nowhere between two nodes", name: "unowned.duration", series: shown },
+  { title: "Starts: from an assignment until it runs", name: "acknowledge.duration", series: shown },
+];
 
 function newest(a: Data | null, b: Data | undefined): Data | undefined {
   if (!a || !b) return a ?? b;

@@ -7,7 +7,7 @@ import { setParams, to, useParam } from "../route";
 import { span } from "../time";
 import { Actions, problemOf, type Action, type Offer } from "../parts/action";
 import { Ago, Facts, Moment, Panel, Refused, State, Until, Waiting } from "../parts/basic";
-import { Lines } from "../parts/lines";
+import { LastHour, type Plot } from "../parts/lines";
 import { Payload } from "../parts/payload";
 import { Table, type Column } from "../parts/table";
 import { Choice } from "./overview";
@@ -79,6 +79,16 @@ function jobOffers(queue: string, state: string, type: string): Offer[] {
   return out;
 }
 
+const plots: Plot[] = [
+  { title: "Jobs", name: "queue.jobs", series: ["ready", "delayed", "claimed", "dead"], words: { ready: "waiting", claimed: "active" }, bad: "dead" },
+  { title: "Age of the oldest waiting job", name: "queue.oldest.age", words: { "": "age" } },
+  { title: "Submitted", name: "queue.submitted", words: { "": "submitted" } },
+  { title: "Claimed", name: "queue.claimed", words: { "": "claimed" } },
+  { title: "Calls that submit", name: "queue.call.duration", series: ["enqueue p50", "enqueue p95", "enqueue p99"], words: { "enqueue p50": "p50", "enqueue p95": "p95", "enqueue p99": "p99" } },
+  { title: "Calls that settle", name: "queue.call.duration", series: ["settle p50", "settle p95", "settle p99"], words: { "settle p50": "p50", "settle p95": "p95", "settle p99": "p99" } },
+  { title: "Commits: from a decision until it is stored", name: "queue.commit.duration", series: ["p50", "p95", "p99"] },
+];
+
 export function QueuePage({ name }: { name: string }) {
   const [state, setState] = useParam("state", "waiting");
   const [type] = useParam("type");
@@ -111,11 +121,8 @@ export function QueuePage({ name }: { name: string }) {
           ["Deduplication", set.dedup_window_ms ? `for ${span(set.dedup_window_ms)}` : "the default"],
           ["Limit", set.max_jobs ? several(set.max_jobs, "job") : ""],
         ]} />
-        <div class="charts">
-          <Lines title="Jobs" format={(n) => several(Math.round(n), "job")} series={(["waiting", "active", "dead"] as const).map((f) => ({ name: f, value: (x) => x.overview.queues?.queues.find((q) => q.queue === name)?.[f], bad: f === "dead" }))} />
-          <Lines title="Rates" format={rate} series={([["submitted", "enqueue_rate"], ["completed", "complete_rate"]] as const).map(([n, f]) => ({ name: n, value: (x) => x.overview.queues?.queues.find((q) => q.queue === name)?.[f] }))} />
-        </div>
       </Panel>
+      <LastHour of={`queue ${name}`} read={(signal) => get("/queues/{queue}/trends", { queue: name }, signal)} plots={plots} />
       <Panel title="Jobs" aside={<Choice label="State of the jobs" options={["waiting", "delayed", "active", "dead"]} value={state} onChange={setState} />}>
         <div class="actions">
           <label class="field inline">Type <input value={type} spellcheck={false} onChange={(e) => setParams({ type: e.currentTarget.value.trim() })} /></label>
