@@ -54,6 +54,46 @@ func TestChangesAreRecorded(t *testing.T) {
 	}
 }
 
+// TestReshard: a change of the number of shards needs the role admin and has an event. A call that changes nothing has none,
+// and neither has one that is refused, because another change has not ended (409) or because of its number.
+func TestReshard(t *testing.T) {
+	t.Parallel()
+	store := memory.Open(memory.Config{})
+	q := &declaredQueues{Queue: queuetest.New(), names: []string{"mail"}}
+	var need Access
+	a := api(t, store, func(c *Config) {
+		c.Queues = q
+		c.Authorize = func(_ *http.Request, n Access) error { need = n; return nil }
+	})
+	for _, c := range []struct {
+		path, body string
+		status     int
+		answer     string // is part of it
+		recorded   bool
+	}{
+		{"/queues/mail/shards", `{"shards": 8}`, 200, `"resharding":{"stage":"preparing","from":1,"to":8}`, true},
+		{"/queues/mail/shards", `{"shards": 8}`, 200, `"to":8`, false},
+		{"/queues/mail/shards", `{"shards": 3}`, 409, `"E3112"`, false},
+		{"/queues/mail/shards", `{"shards": 1}`, 200, `"shards":1`, true},
+		{"/queues/mail/shards", `{"shards": 0}`, 400, `"E3107"`, false},
+		{"/queues/mail/shards", `{}`, 400, `"E3107"`, false},
+		{"/queues/none/shards", `{"shards": 8}`, 404, `"E3102"`, false},
+	} {
+		before := lastEvent(t, store).Seq
+		w := do(t, a, request(t, "PUT", root+c.path, c.body), nil)
+		e := lastEvent(t, store)
+		if w.Code != c.status || !strings.Contains(w.Body.String(), c.answer) {
+			t.Errorf("%s: %d %s", c.body, w.Code, w.Body)
+		}
+		if need != (Access{Role: RoleAdmin, Queue: strings.Split(c.path, "/")[2]}) {
+			t.Errorf("%s needed %+v", c.path, need)
+		}
+		if c.recorded != (e.Seq == before+1) || c.recorded && (e.Kind != "queue.reshard" || !strings.Contains(string(e.Detail), `"role":"admin"`)) {
+			t.Errorf("%s: event %+v %s", c.body, e, e.Detail)
+		}
+	}
+}
+
 // lastEvent returns the newest event; the zero value if there is none.
 func lastEvent(t *testing.T, store *memory.Store) daemon.Event {
 	t.Helper()

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,11 +27,18 @@ type operation struct {
 	messages     map[string]reflect.Type // of an answer that is a stream
 	serve        func(*API, http.ResponseWriter, *http.Request) error
 	open         bool // needs no role, or decides by itself
+	role         Role // that a call needs; empty: read for GET, else operate
 }
 
 // authorizing makes an operation decide by itself what its caller may see.
 func (o operation) authorizing() operation {
 	o.open = true
+	return o
+}
+
+// forAdmins makes an operation need the role admin.
+func (o operation) forAdmins() operation {
+	o.role = RoleAdmin
 	return o
 }
 
@@ -40,6 +48,7 @@ func (o operation) needs(r *http.Request) Access {
 	if o.method == http.MethodGet {
 		need.Role = RoleRead
 	}
+	need.Role = cmp.Or(o.role, need.Role)
 	return need
 }
 

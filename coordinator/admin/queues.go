@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ func queueOperations() []operation {
 		get("listJobs", "/queues/{queue}/jobs", "The jobs of a queue, the oldest first", (*API).jobs),
 		get("getJob", "/queues/{queue}/jobs/{job}", "One job, with its payload", (*API).job),
 		call("doQueue", http.MethodPost, "/queues/{queue}/actions", "Cancel, retry, redrive or purge jobs; pause or resume a queue", (*API).actOnQueue),
+		call("reshardQueue", http.MethodPut, "/queues/{queue}/shards", "Begin to change the number of a queue's shards; the present number cancels a change that is being prepared", (*API).reshard).forAdmins(),
 	}
 }
 
@@ -31,6 +33,8 @@ type Queues interface {
 	queue.Operator
 	// Queues returns the declared queues, sorted by name.
 	Queues(ctx context.Context) ([]queue.Settings, error)
+	// Reshard begins to change the number of a queue's shards, and returns the settings at once.
+	Reshard(ctx context.Context, name string, shards int) (queue.Settings, error)
 }
 
 // queuesAtOnce is how many queues are asked at the same time.
@@ -291,6 +295,40 @@ func (q queueAction) selection() any {
 		State queue.State `json:"state,omitempty"`
 		All   bool        `json:"all,omitempty"`
 	}{q.IDs, q.Type, q.State, q.All}
+}
+
+type reshardIn struct {
+	queueIn
+	fromRequest
+	Body wire.ReshardRequest `body:"json"`
+}
+
+// reshardAnswer says how far the change of the number of shards is.
+type reshardAnswer struct {
+	Settings wire.Declaration `json:"settings"`
+}
+
+func (a *API) reshard(ctx context.Context, in *reshardIn) (*reshardAnswer, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	before, err := a.declared(ctx, in.Queue)
+	if err != nil {
+		return nil, err
+	}
+	c := audit.Change{Kind: audit.Reshard, Subject: in.Queue, By: a.by(in.r), Args: in.Body, Before: wire.DeclarationOf(before)}
+	if c.By.Role != "" {
+		c.By.Role = string(RoleAdmin)
+	}
+	after, err := a.cfg.Queues.Reshard(ctx, in.Queue, in.Body.Shards)
+	if err != nil {
+		return nil, fmt.Errorf("reshard %s: %w", in.Queue, err)
+	}
+	if out := wire.DeclarationOf(after); !reflect.DeepEqual(c.Before, out) {
+		defer a.queueReads.forget()
+		c.After = out
+		audit.Record(ctx, a.cfg.Store, a.cfg.Logger, c)
+	}
+	return &reshardAnswer{wire.DeclarationOf(after)}, nil
 }
 
 // counts are the counts of a queue for the history; nil if they are not known.

@@ -20,6 +20,30 @@ type declaredQueues struct {
 	*queuetest.Queue
 	names []string
 	down  error
+	// moving is the number of shards to which the queue mail is being resharded; 0: to none.
+	moving int
+}
+
+// Reshard has the rules of the list of queues, for queues with one shard.
+func (d *declaredQueues) Reshard(_ context.Context, name string, shards int) (queue.Settings, error) {
+	switch {
+	case shards < 1:
+		return queue.Settings{}, queue.Refuse(queue.BadRequest, "shards is %d", shards)
+	case d.moving != 0 && shards > 1 && shards != d.moving:
+		return queue.Settings{}, queue.Refuse(queue.BeingResharded, "queue %q is being resharded to %d shards", name, d.moving)
+	case shards == 1:
+		shards = 0
+	}
+	d.moving = shards
+	return d.settings(name), nil
+}
+
+func (d *declaredQueues) settings(name string) queue.Settings {
+	set := queue.Settings{Name: name, Shards: 1}
+	if name == "mail" && d.moving != 0 {
+		set.Resharding = queue.Resharding{Stage: queue.Preparing, Shards: d.moving, Incarnation: 2}
+	}
+	return set
 }
 
 // Stats adds rates, which the queue in memory does not count.
@@ -34,7 +58,7 @@ func (d *declaredQueues) Stats(ctx context.Context, name string) (*queue.Stats, 
 func (d *declaredQueues) Queues(context.Context) ([]queue.Settings, error) {
 	var out []queue.Settings
 	for _, name := range d.names {
-		out = append(out, queue.Settings{Name: name, Shards: 1})
+		out = append(out, d.settings(name))
 	}
 	return out, d.down
 }

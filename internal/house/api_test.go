@@ -28,12 +28,12 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        42,
-	allNames:           1135,
+	allNames:           1136,
 	"coordinator":      42,
 	"daemon":           157,
 	"outbox":           68,
 	"outbox/postgres":  44,
-	"queue":            80,
+	"queue":            81,
 	"storage":          71,
 	"storage/postgres": 44,
 	"storage/sqlite":   45,

@@ -138,7 +138,7 @@ func TestEventsAreDocumented(t *testing.T) {
 	for _, act := range constants(t, "queue/queue.go", "Act") {
 		kinds = append(kinds, audit.Queue+act)
 	}
-	kinds = append(kinds, audit.Declare, audit.Remove)
+	kinds = append(kinds, audit.Declare, audit.Remove, audit.Reshard)
 	for _, verb := range []string{"retry", "skip", "purge", "replay", "pause", "resume", "forget"} {
 		kinds = append(kinds, audit.Outbox+verb)
 	}

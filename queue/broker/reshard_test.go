@@ -380,7 +380,7 @@ func TestReshardRefusals(t *testing.T) {
 		t.Errorf("%+v, %v", set, err)
 	}
 	_, err = r.Reshard(w.ctx, queue.DefaultQueue, 5)
-	wantRefusal(t, err, queue.BadRequest)
+	wantRefusal(t, err, queue.BeingResharded)
 	if made, err := r.Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue, Visibility: time.Minute}); err != nil || made.Resharding != set.Resharding {
 		t.Errorf("a declaration meanwhile: %+v, %v", made, err)
 	}
@@ -399,9 +399,9 @@ func TestReshardRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = r.Reshard(w.ctx, queue.DefaultQueue, 2)
-		wantRefusal(t, err, queue.BadRequest)
+		wantRefusal(t, err, queue.BeingResharded)
 		_, err = r.Reshard(w.ctx, queue.DefaultQueue, 5)
-		wantRefusal(t, err, queue.BadRequest)
+		wantRefusal(t, err, queue.BeingResharded)
 	}
 	if err := r.Remove(w.ctx, queue.DefaultQueue); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ const (
 const (
 	Declare = Queue + "declare"
 	Remove  = Queue + "remove"
+	Reshard = Queue + "reshard"
 )
 
 // Change is what somebody has changed, or has tried to.

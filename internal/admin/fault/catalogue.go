@@ -79,6 +79,7 @@ const (
 	QueueDamaged  Code = "E3109"
 	QueueFaulty   Code = "E3110"
 	QueueShards   Code = "E3111"
+	QueueMoving   Code = "E3112"
 	ObjectsUnfit  Code = "E3301"
 	ObjectsFailed Code = "E3302"
 
@@ -377,6 +378,11 @@ var catalogue = []Entry{
 		QueueShards, ExitFailed, "the cluster would have too many shards",
 		"All queues of a cluster together have at most queue.max_shards shards, because each shard takes memory on the node that serves it, used or not. Shards of removed queues count until their objects are deleted, which takes a few minutes. Existing queues are served and can be changed even if the limit was lowered.",
 		"declare fewer shards; remove queues that are no longer needed: emitd queue ls, emitd queue remove QUEUE; or raise queue.max_shards on all nodes",
+	},
+	{
+		QueueMoving, ExitConflict, "the queue is being resharded",
+		"The number of the queue's shards is being changed to another one than was asked for. One change must end before the next begins. Nothing was done.",
+		"wait until it has ended: emitd queue ls; in the stage preparing it can be cancelled: emitd queue reshard QUEUE --shards with the present number",
 	},
 
 	{

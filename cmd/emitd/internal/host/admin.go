@@ -119,6 +119,14 @@ func (q adminQueues) Do(ctx context.Context, name string, c queue.Command) (int,
 	return q.f.jobs().Do(ctx, name, c)
 }
 
+// Reshard implements [admin.Queues].
+func (q adminQueues) Reshard(ctx context.Context, name string, shards int) (queue.Settings, error) {
+	if open := q.f.queues.Load(); open != nil {
+		return open.Reshard(ctx, name, shards)
+	}
+	return queue.Settings{}, q.f.why()
+}
+
 // explained returns an error as a fault, with the code and the advice for the backend, and without secrets.
 func explained(err error, secrets []string) *fault.Fault {
 	f := *backend.Fault(err)

@@ -117,6 +117,32 @@ func (d recordedDirectory) Remove(ctx context.Context, name string) error {
 	return c.Err
 }
 
+// Reshard implements [api.Directory]. A call that changes nothing is not recorded.
+func (d recordedDirectory) Reshard(ctx context.Context, name string, shards int) (queue.Settings, error) {
+	before := declarationOf(ctx, d.Directory, name)
+	made, err := d.Directory.Reshard(ctx, name, shards)
+	after := wire.DeclarationOf(made)
+	if err == nil && !reflect.DeepEqual(before, after) {
+		c := audit.Change{Kind: audit.Reshard, Subject: name, By: by(ctx, access.Admin), Args: wire.ReshardRequest{Shards: shards}, Before: before, After: after}
+		audit.Record(ctx, d.h.up.Store.Store, d.h.log, c)
+	}
+	return made, err
+}
+
+// declarationOf returns the declaration of a queue, without values if it is not known.
+func declarationOf(ctx context.Context, d api.Directory, name string) (out wire.Declaration) {
+	list, err := d.List(ctx)
+	if err != nil {
+		return out
+	}
+	for _, set := range list {
+		if set.Name == name {
+			return wire.DeclarationOf(set)
+		}
+	}
+	return out
+}
+
 // ofNode reports whether an address is that of a node of the cluster.
 func (h *host) ofNode(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, h.Config.Timing().QueryTimeout)

@@ -10,9 +10,12 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/access"
+	"github.com/emitd/emitd/internal/admin/audit"
+	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
 	"github.com/emitd/emitd/queue/queuetest"
 	"github.com/emitd/emitd/storage"
 )
@@ -62,6 +65,33 @@ func TestQueueChangesAreRecorded(t *testing.T) {
 			if !strings.Contains(string(e.Kind)+string(e.Detail), want) {
 				t.Errorf("%s: %s %s, want %s", c.path, e.Kind, e.Detail, want)
 			}
+		}
+	}
+}
+
+// TestReshardIsRecorded: a change of the number of shards by the queue API has an event, and one that changes nothing has none.
+func TestReshardIsRecorded(t *testing.T) {
+	t.Parallel()
+	h := &host{Options: rig(t, nil), log: quiet}
+	h.up.Store = backend.Memory()
+	list := broker.NewRegistry(mem.New(mem.Config{}), "")
+	if _, err := list.Declare(t.Context(), queue.Settings{Name: "mail", Shards: 2}); err != nil {
+		t.Fatal(err)
+	}
+	d := recordedDirectory{list, h}
+	ctx := withCaller(t.Context(), &access.Caller{Name: "ops", Kind: access.Token, Grants: access.Everything()})
+	for range 2 {
+		if _, err := d.Reshard(ctx, "mail", 8); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := h.up.Store.Events(ctx, 0, 100)
+	if err != nil || len(page.Events) != 1 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	for _, want := range []string{`"actor":"ops"`, `"role":"admin"`, `"args":{"shards":8}`, `"resharding":{"stage":"preparing","from":2,"to":8}`} {
+		if e := page.Events[0]; e.Kind != audit.Reshard || !strings.Contains(string(e.Detail), want) {
+			t.Errorf("%s %s, want %s", e.Kind, e.Detail, want)
 		}
 	}
 }

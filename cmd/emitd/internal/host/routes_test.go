@@ -108,6 +108,8 @@ func adminRoutes(t *testing.T) (all []route) {
 			switch {
 			case path == "/session":
 				r.need = ""
+			case path == "/queues/{queue}/shards":
+				r.need, r.body = access.Admin, "{}"
 			case r.method != http.MethodGet:
 				r.need, r.body = access.Operate, "{}"
 			}
