@@ -17,7 +17,7 @@ const (
 	QueueNotFound   Tag = "QueueNotFound"    // 404: no such queue
 	StaleClaim      Tag = "StaleClaim"       // 409: the claim is over, was settled, or its token is forged
 	TooManyShards   Tag = "TooManyShards"    // 409: the cluster's queues would have more shards than its limit
-	BeingResharded  Tag = "BeingResharded"   // 409: the number of the queue's shards is being changed to another one
+	ReshardConflict Tag = "ReshardConflict"  // 409: the number of the queue's shards is being changed to another one
 	PayloadTooLarge Tag = "PayloadTooLarge"  // 413
 	TooManyJobs     Tag = "TooManyJobs"      // 400: too many in one call
 	QueueFull       Tag = "QueueFull"        // 429: no memory for more; try again later

@@ -179,6 +179,9 @@ func TestEveryCall(t *testing.T) {
 				examples[name] = append(examples[name], request(t, "GET", root+path, ""))
 			}
 		}
+		examples["reshardQueue"] = []*http.Request{
+			request(t, "PUT", root+"/queues/mail/shards", `{"shards": 8}`), request(t, "PUT", root+"/queues/mail/shards", `{"shards": 3}`),
+		}
 		examples["changeKeys"] = []*http.Request{
 			request(t, "POST", root+"/keys", `{"daemon": "acme:tenants", "add": ["globex"], "undeclared": true}`),
 			request(t, "POST", root+"/keys", `{"daemon": "acme:reports", "add": ["globex"]}`),

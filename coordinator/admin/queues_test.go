@@ -30,7 +30,7 @@ func (d *declaredQueues) Reshard(_ context.Context, name string, shards int) (qu
 	case shards < 1:
 		return queue.Settings{}, queue.Refuse(queue.BadRequest, "shards is %d", shards)
 	case d.moving != 0 && shards > 1 && shards != d.moving:
-		return queue.Settings{}, queue.Refuse(queue.BeingResharded, "queue %q is being resharded to %d shards", name, d.moving)
+		return queue.Settings{}, queue.Refuse(queue.ReshardConflict, "queue %q is being resharded to %d shards", name, d.moving)
 	case shards == 1:
 		shards = 0
 	}

@@ -39,7 +39,7 @@ var codes = map[queue.Tag]connect.Code{
 	queue.PayloadTooLarge: connect.CodeInvalidArgument, queue.Unauthorized: connect.CodeUnauthenticated,
 	queue.JobNotFound: connect.CodeNotFound, queue.QueueNotFound: connect.CodeNotFound,
 	queue.StaleClaim: connect.CodeAborted, queue.QueueFull: connect.CodeResourceExhausted,
-	queue.TooManyShards: connect.CodeResourceExhausted, queue.BeingResharded: connect.CodeAborted,
+	queue.TooManyShards: connect.CodeResourceExhausted, queue.ReshardConflict: connect.CodeAborted,
 	queue.QueueNotOwner: connect.CodeUnavailable, queue.Unavailable: connect.CodeUnavailable,
 	queue.UnknownOutcome: connect.CodeUnavailable, queue.Damaged: connect.CodeDataLoss, refusal.Unsupported: connect.CodeUnimplemented,
 	refusal.Forbidden: connect.CodePermissionDenied,

@@ -147,6 +147,9 @@ func (i *importer) run(ctx context.Context) error {
 		err = i.add(ctx, &ledger.Record{Kind: ledger.Configure, Config: ledgerConfig(i.set)})
 	}
 	if err == nil {
+		err = i.flush(ctx) // now the ledger has nothing of an earlier import, so no ID seems to be taken
+	}
+	if err == nil {
 		err = i.merge(ctx, func(m *manifest) []object { return m.Keys[i.index] }, i.job)
 	}
 	if err == nil {

@@ -324,6 +324,9 @@ func TestInterruptedImport(t *testing.T) {
 			if len(got) != 1 || last[got[0].Job.Group] >= got[0].Job.ID || len(got[0].Payload) != 1000 {
 				t.Fatalf("claim %d: %+v after %v", i, got, last)
 			}
+			if got[0].Job.ID[0] != 'j' {
+				t.Fatalf("claim %d: the job has got another ID: %+v", i, got)
+			}
 			last[got[0].Job.Group] = got[0].Job.ID
 			wantOutcome(t, n.settle(queue.Complete, got[0]), queue.Completed, "")
 		}
@@ -380,7 +383,7 @@ func TestReshardRefusals(t *testing.T) {
 		t.Errorf("%+v, %v", set, err)
 	}
 	_, err = r.Reshard(w.ctx, queue.DefaultQueue, 5)
-	wantRefusal(t, err, queue.BeingResharded)
+	wantRefusal(t, err, queue.ReshardConflict)
 	if made, err := r.Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue, Visibility: time.Minute}); err != nil || made.Resharding != set.Resharding {
 		t.Errorf("a declaration meanwhile: %+v, %v", made, err)
 	}
@@ -399,9 +402,9 @@ func TestReshardRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = r.Reshard(w.ctx, queue.DefaultQueue, 2)
-		wantRefusal(t, err, queue.BeingResharded)
+		wantRefusal(t, err, queue.ReshardConflict)
 		_, err = r.Reshard(w.ctx, queue.DefaultQueue, 5)
-		wantRefusal(t, err, queue.BeingResharded)
+		wantRefusal(t, err, queue.ReshardConflict)
 	}
 	if err := r.Remove(w.ctx, queue.DefaultQueue); err != nil {
 		t.Fatal(err)

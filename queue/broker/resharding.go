@@ -56,7 +56,7 @@ func (r *Registry) Reshard(ctx context.Context, name string, shards int) (queue.
 }
 
 func busyResharding(q *registryQueue, shards int) *queue.Error {
-	return queue.Refuse(queue.BeingResharded, "queue %q is being resharded to %d shards (%s)", q.Name, shards, q.Resharding.Stage)
+	return queue.Refuse(queue.ReshardConflict, "queue %q is being resharded to %d shards (%s)", q.Name, shards, q.Resharding.Stage)
 }
 
 // changeStage changes a queue's entry in the list, and returns the settings that are in force then.

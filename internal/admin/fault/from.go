@@ -65,7 +65,7 @@ var ofQueue = map[queue.Tag]Code{
 	queue.Unavailable: QueueDown, queue.QueueNotOwner: QueueDown, queue.UnknownOutcome: QueueUnknown,
 	queue.QueueNotFound: NoQueue, queue.JobNotFound: NoJob, queue.StaleClaim: StaleClaim,
 	queue.QueueFull: QueueFull, queue.Unauthorized: NotAllowed, queue.Damaged: QueueDamaged,
-	queue.TooManyShards: QueueShards, queue.BeingResharded: QueueMoving,
+	queue.TooManyShards: QueueShards, queue.ReshardConflict: QueueMoving,
 }
 
 // FromQueue turns a queue's refusal into a fault.
