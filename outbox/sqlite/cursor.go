@@ -293,9 +293,11 @@ func (c *cursor) Promote(ctx context.Context, limit int) (int, error) {
 			})
 		for _, id := range due {
 			// created_at becomes not_before, if that is later: a message that nobody could deliver yet does not
-			// count as lag.
+			// count as lag. It is not earlier than that of the message before in the log, because a replay by time
+			// counts on times that grow with the ids.
 			q.exec(`INSERT INTO ~outbox (shard, created_at, `+bodyColumns+`)
-				SELECT shard, max(created_at, not_before), `+bodyColumns+` FROM ~outbox_delayed WHERE id = ?`, id)
+				SELECT shard, max(created_at, not_before, coalesce((SELECT o.created_at FROM ~outbox o ORDER BY o.id DESC LIMIT 1), 0)), `+bodyColumns+`
+				FROM ~outbox_delayed WHERE id = ?`, id)
 			q.exec(`DELETE FROM ~outbox_delayed WHERE id = ?`, id)
 		}
 		promoted = len(due)

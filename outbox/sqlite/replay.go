@@ -73,18 +73,48 @@ func (l *Log) bounds(ctx context.Context, r *ranges.Replay) (after, upTo int64, 
 		after, upTo = max(r.After, e.First-1), e.End
 		if !r.Since.IsZero() {
 			first := e.End + 1
-			q.one(`SELECT id FROM ~outbox WHERE created_at >= ? ORDER BY id LIMIT 1`, []any{nanos(r.Since)}, &first)
+			q.one(firstSince, []any{q.passed(after, e.End, r.Since.Add(-clockStep)), nanos(r.Since)}, &first)
 			after = max(after, first-1)
 		}
 		if r.UpTo > 0 {
 			upTo = r.UpTo
 		}
 		if !r.Until.IsZero() {
-			upTo = min(upTo, q.number(`SELECT id FROM ~outbox WHERE created_at < ? ORDER BY id DESC LIMIT 1`, nanos(r.Until)))
+			upTo = min(upTo, q.passed(e.First-1, e.End, r.Until.Add(clockStep)))
+			upTo = q.number(lastBefore, upTo, nanos(r.Until))
 		}
 		return nil
 	})
 	return after, upTo, err
+}
+
+// clockStep is how far the host's clock may have been set back while a message that a replay selects by time was
+// in the log. Apart from such steps, times in the log grow with the ids, so they need no index.
+const clockStep = 10 * time.Minute
+
+// The statements that find messages by time. They begin at an id and read on while times do not match, which is at
+// most what was published in twice the time clockStep.
+const (
+	firstSince = `SELECT id FROM ~outbox WHERE id > ? AND created_at >= ? ORDER BY id LIMIT 1`
+	lastBefore = `SELECT id FROM ~outbox WHERE id <= ? AND created_at < ? ORDER BY id DESC LIMIT 1`
+	nextInLog  = `SELECT id, created_at FROM ~outbox WHERE id > ? AND id <= ? ORDER BY id LIMIT 1`
+)
+
+// passed returns an id before which, and at which, all messages of the log are older than t, by bisection of
+// the ids after lo and up to hi. If times grow with the ids, the next message is not older; lo is returned if the
+// first one is not.
+func (q *query) passed(lo, hi int64, t time.Time) int64 {
+	for lo < hi && q.err == nil {
+		middle := lo + (hi-lo)/2
+		id, at := hi+1, int64(0)
+		switch found := q.one(nextInLog, []any{middle, hi}, &id, &at); {
+		case found && at < nanos(t):
+			lo = id
+		default: // what is after middle is not older, or there is nothing: the rest decides
+			hi = middle
+		}
+	}
+	return lo
 }
 
 // choose finds the messages that a replay selects among the ids after after and up to upTo. Each part has a
