@@ -68,7 +68,7 @@ func (s *session) deliver(ctx context.Context, rows []Row, from source) (outcome
 		}
 		s.delivered(t.taken)
 		if t.hung > 0 {
-			s.log.Warn("outbox sink did not answer in time; messages were parked and are retried", "messages", t.hung, "page_timeout", s.r.cfg.PageTimeout)
+			s.log.Warn("outbox sink did not answer; messages were parked and are retried", "messages", t.hung, "page_timeout", s.r.cfg.PageTimeout)
 		}
 		outcomes, rows = append(outcomes, t.outcomes...), t.again
 	}
@@ -247,10 +247,10 @@ func (s *session) callOnce(ctx context.Context, rows []Row, from source) []error
 	spanned, spans := s.r.metrics.publishing(bounded, d)
 	errs := perRow(s.deliverSendable(spanned, d), len(rows))
 	s.r.metrics.published(spans, time.Since(began), errs)
-	if errs != nil && bounded.Err() != nil {
-		return markHung(errs, limit)
+	if bounded.Err() == nil {
+		limit = 0
 	}
-	return errs
+	return markHung(errs, limit)
 }
 
 // deliverSendable gives the sink only the rows that it can send. A row whose headers a line-based protocol

@@ -4,17 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/emitd/emitd/outbox/internal/progress"
 )
 
-// hungError is the error of a row whose call was cut off before the sink reported the row's outcome.
+// hungError is the error of a row for which there was no answer: its call was cut off before the sink reported the
+// row's outcome, or the receiver broke the connection.
 type hungError struct {
-	after time.Duration
+	after time.Duration // 0: the call was not cut off
 	error
 }
 
 // Error returns the time limit and the sink's error.
-func (e hungError) Error() string { return fmt.Sprintf("not taken within %v: %v", e.after, e.error) }
+func (e hungError) Error() string {
+	if e.after == 0 {
+		return e.error.Error()
+	}
+	return fmt.Sprintf("not taken within %v: %v", e.after, e.error)
+}
 
 func (e hungError) Unwrap() error { return e.error }
 
@@ -32,11 +41,18 @@ func anyHung(errs []error) bool {
 	return false
 }
 
-// markHung marks the errors of a call that was cut off. ErrPermanent, ErrSinkDown and ErrFenced stay
-// unmarked, because more time would not have changed them.
+// markHung marks the errors of rows for which there was no answer. Of a call that was cut off after some time these
+// are all, otherwise those that the sink marked, and those that it skipped. ErrPermanent, ErrSinkDown and ErrFenced
+// stay unmarked, because more time would not have changed them.
 func markHung(errs []error, after time.Duration) []error {
+	if after == 0 && !slices.ContainsFunc(errs, progress.IsUnanswered) {
+		return errs
+	}
 	for i, err := range errs {
-		if err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, ErrSinkDown) && !errors.Is(err, ErrFenced) {
+		if err == nil || after == 0 && !progress.IsUnanswered(err) && !errors.Is(err, ErrSkipped) {
+			continue
+		}
+		if !errors.Is(err, ErrPermanent) && !errors.Is(err, ErrSinkDown) && !errors.Is(err, ErrFenced) {
 			errs[i] = hungError{after, err}
 		}
 	}

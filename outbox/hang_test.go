@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/progress"
 	"github.com/emitd/emitd/outbox/sink"
 )
 
@@ -194,6 +195,77 @@ func TestNothingAnswers(t *testing.T) {
 		s.after(5 * time.Minute)
 		if n := len(s.came()); n != 50 {
 			t.Errorf("%d came", n)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// hangsUp makes the sink behave like a receiver that takes requests in parallel and breaks the connection at some.
+func (s *stage) hangsUp(at func(r outbox.Row) bool) {
+	s.do = func(ctx context.Context, d outbox.Delivery) []error {
+		return sink.Each(ctx, d.Rows, 8, func(_ context.Context, i int) error {
+			if at(d.Rows[i]) {
+				return progress.Unanswered(errors.New("the receiver hung up"))
+			}
+			s.take(d.Rows[i])
+			return nil
+		})
+	}
+}
+
+// TestHangsUpOnEverything checks that a receiver that breaks each connection counts as down: no attempt is counted,
+// and no key is parked, however long it takes.
+func TestHangsUpOnEverything(t *testing.T) {
+	bubble(t, func(s *stage) {
+		var broken atomic.Bool
+		broken.Store(true)
+		s.hangsUp(func(outbox.Row) bool { return broken.Load() })
+		s.cfg.Parallel, s.cfg.Retry.MaxAttempts = 1, 2
+		for i := range 50 {
+			s.log.publish(m(fmt.Sprint("k", i%25), i))
+		}
+		s.start(1)
+		s.after(time.Hour)
+		if sub := s.log.sub("sub"); len(sub.lanes)+len(sub.dead) > 0 {
+			t.Errorf("lanes %v, dead %v", sub.lanes, sub.dead)
+		}
+		broken.Store(false)
+		s.after(5 * time.Minute)
+		if n := len(s.came()); n != 50 || len(twice(s.came())) > 0 {
+			t.Errorf("%d came, %q again", n, twice(s.came()))
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestHangsUpOnOneKey checks that a message at which the receiver breaks the connection, each time, has attempts
+// counted against it, although all messages that were on their way with it had no answer either. No other key waits
+// for it.
+func TestHangsUpOnOneKey(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.do = func(_ context.Context, d outbox.Delivery) []error {
+			if slices.ContainsFunc(d.Rows, func(r outbox.Row) bool { return r.Key == "k7" }) { // it crashes
+				return []error{progress.Unanswered(errors.New("the receiver hung up"))}
+			}
+			s.take(d.Rows...)
+			return nil
+		}
+		s.cfg.Parallel, s.cfg.Retry.MaxAttempts, s.cfg.Policy = 1, 3, outbox.Skip
+		for i := range 50 {
+			s.log.publish(m(fmt.Sprint("k", i%25), i))
+		}
+		s.start(1)
+		s.after(time.Hour)
+		if n := len(s.came()); n != 48 || len(twice(s.came())) > 0 {
+			t.Errorf("%d came, %q again", n, twice(s.came()))
+		}
+		dead := s.log.sub("sub").dead
+		if len(dead) != 2 || dead[0].Row.Key != "k7" || dead[1].Row.Key != "k7" || !strings.Contains(dead[0].Cause, "hung up") {
+			t.Errorf("dead %v", dead)
 		}
 		if err := s.drain(); err != nil {
 			t.Error(err)

@@ -151,6 +151,45 @@ func TestBadReceiver(t *testing.T) {
 	}
 }
 
+// TestReceiverHangsUp checks that a receiver that accepts connections and closes each of them, as a proxy does whose
+// service is gone, counts as down: nothing is given up, and all come when it answers.
+func TestReceiverHangsUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	var broken atomic.Bool
+	var requests atomic.Int64
+	broken.Store(true)
+	good := newReceiver(t, (*httptest.Server).Start)
+	server := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, req *http.Request) {
+		requests.Add(1)
+		if broken.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		good.ServeHTTP(answer, req)
+	}))
+	defer server.Close()
+	hook, err := webhook.New(t.Context(), webhook.Config{URL: server.URL})
+	ok(t, err)
+	defer hook.Close()
+	const n = 40
+	for i := range n {
+		w.publish(t, text(fmt.Sprint("k", i), fmt.Sprint(i)))
+	}
+	w.relay(t, outbox.Config{Sink: hook, Parallel: 1, Policy: outbox.Skip, Retry: outbox.Retry{Backoff: time.Millisecond, MaxBackoff: time.Millisecond, MaxAttempts: 2}})
+	eventually(t, "the sink is down", func() bool {
+		s, err := w.Stats(t.Context(), "s")
+		ok(t, err)
+		return requests.Load() > 3*n && len(s) == 1 && len(s[0].Cursors) == 1 && strings.Contains(s[0].Cursors[0].Problem, "the receiver hung up")
+	})
+	s, err := w.Stats(t.Context(), "s")
+	ok(t, err)
+	if s[0].Dead > 0 || s[0].ParkedKeys > 0 || s[0].Pending != n {
+		t.Errorf("while the receiver hangs up: %+v", s[0])
+	}
+	broken.Store(false)
+	eventually(t, "all are delivered", func() bool { return len(good.came()) == n })
+}
+
 // TestExpiredCertificate checks that an expired certificate means that the sink is down, and no message
 // fails. Once the certificate is valid, all come.
 func TestExpiredCertificate(t *testing.T) {

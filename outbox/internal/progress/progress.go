@@ -3,6 +3,7 @@ package progress
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -44,4 +45,19 @@ func Taken(ctx context.Context, i int) {
 		report(i)
 	}
 	Report(ctx)
+}
+
+// unansweredError is the error of a message for which the receiver broke the connection.
+type unansweredError struct{ error }
+
+func (e unansweredError) Unwrap() error { return e.error }
+
+// Unanswered marks the error of a message for which the receiver broke the connection and said nothing. Either the
+// message is the cause, or the receiver answers nobody: the relay finds out which.
+func Unanswered(err error) error { return unansweredError{err} }
+
+// IsUnanswered reports whether an error is one of [Unanswered].
+func IsUnanswered(err error) bool {
+	_, is := errors.AsType[unansweredError](err)
+	return is
 }

@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/progress"
 	"github.com/emitd/emitd/outbox/sink"
 )
 
@@ -49,9 +51,16 @@ func (s *Sink) unanswered(ctx context.Context, req *http.Request, err error) err
 		return sink.Down(what, err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	case hangUp(err):
+		return progress.Unanswered(fmt.Errorf("%s: the receiver hung up: %s", what, s.redact(err.Error())))
 	default:
 		return fmt.Errorf("%s: %s", what, s.redact(err.Error()))
 	}
+}
+
+// hangUp reports whether the receiver broke the connection before it answered.
+func hangUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // classify returns the kind of an answer other than 2xx.
