@@ -23,10 +23,10 @@ type link struct {
 	queries chan returnQuery
 }
 
-// returnQuery asks watch whether a message was returned.
+// returnQuery asks watch which of some messages were returned, and why.
 type returnQuery struct {
-	id     string
-	answer chan string
+	ids    []string
+	answer chan map[string]string // has room for the answer
 }
 
 // connect returns the current link, or makes a new one.
@@ -79,10 +79,12 @@ func (s *Sink) dial(ctx context.Context) (*link, error) {
 		Heartbeat: s.cfg.Heartbeat, TLSClientConfig: s.tls, Properties: properties, Locale: "en_US",
 		Dial: func(network, address string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, network, address)
-			if err == nil {
-				keep = context.AfterFunc(ctx, func() { _ = c.Close() })
+			if err != nil {
+				return nil, err
 			}
-			return c, err
+			g := newGathering(c)
+			keep = context.AfterFunc(ctx, func() { _ = g.Close() })
+			return g, nil
 		},
 	})
 	if err != nil {
@@ -131,8 +133,7 @@ func (l *link) watch(ends chan *amqp.Error, returns chan amqp.Return, alarms cha
 			}
 			returned[r.MessageId] = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
 		case q := <-l.queries:
-			q.answer <- returned[q.id]
-			delete(returned, q.id)
+			q.answer <- takeAll(returned, q.ids)
 		case b, open := <-alarms:
 			if !open {
 				alarms = nil
@@ -172,57 +173,48 @@ func (l *link) close() { _ = l.conn.CloseDeadline(time.Now().Add(time.Second)) }
 // errNack is the broker's refusal, which has no reason.
 var errNack = errors.New("the broker refused the message (nack): the queue may be full or failing")
 
-// publish publishes a message and waits for the broker's confirmation. A returned message is confirmed as
-// well; then returned says why it came back.
-func (l *link) publish(ctx context.Context, exchange, key string, mandatory bool, m amqp.Publishing) (returned string, err error) {
-	sent := make(chan *amqp.DeferredConfirmation, 1)
-	failed := make(chan error, 1)
-	go func() { // the library's write never ends if the peer does not read
-		confirmation, err := l.channel.PublishWithDeferredConfirm(exchange, key, mandatory, false, m)
-		if err != nil {
-			failed <- err
-			return
+// takeAll removes what a map has of some keys, and returns it.
+func takeAll(from map[string]string, keys []string) (taken map[string]string) {
+	for _, key := range keys {
+		if len(from) == 0 {
+			return taken
 		}
-		sent <- confirmation
-	}()
-	var confirmation *amqp.DeferredConfirmation
-	select {
-	case confirmation = <-sent:
-	case err := <-failed:
-		return "", l.cause(ctx, err)
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		if value, has := from[key]; has {
+			if taken == nil {
+				taken = map[string]string{}
+			}
+			taken[key] = value
+			delete(from, key)
+		}
 	}
-	return l.awaitConfirmation(ctx, confirmation, mandatory, m.MessageId)
+	return taken
 }
 
-// awaitConfirmation waits for the broker's confirmation of a message.
-func (l *link) awaitConfirmation(ctx context.Context, confirmation *amqp.DeferredConfirmation, mandatory bool, id string) (returned string, err error) {
+// awaitConfirmation waits until the broker has taken a message. A message that comes back as unroutable was taken
+// as well: returned says which those are.
+func (l *link) awaitConfirmation(ctx context.Context, confirmation *amqp.DeferredConfirmation, id string) error {
 	select {
 	case <-confirmation.Done():
 	case <-l.ended:
-		return "", *l.why.Load()
+		return *l.why.Load()
 	case <-ctx.Done():
 		go l.forget(confirmation, id)
-		return "", context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	if !confirmation.Acked() {
-		if !l.alive() { // when the channel ends, the library settles open confirmations as refused
-			return "", l.cause(ctx, errNack)
-		}
-		return "", errNack
+	if confirmation.Acked() {
+		return nil
 	}
-	if !mandatory {
-		return "", nil
+	if !l.alive() { // when the channel ends, the library settles open confirmations as refused
+		return l.cause(ctx, errNack)
 	}
-	return l.reasonOfReturn(ctx, id)
+	return errNack
 }
 
 // forget removes the record of a returned message that no caller waits for any more.
 func (l *link) forget(confirmation *amqp.DeferredConfirmation, id string) {
 	select {
 	case <-confirmation.Done():
-		_, _ = l.reasonOfReturn(context.Background(), id)
+		_, _ = l.returned(context.Background(), []string{id})
 	case <-l.ended:
 	}
 }
@@ -240,15 +232,15 @@ func (l *link) cause(ctx context.Context, err error) error {
 	}
 }
 
-// reasonOfReturn asks whether the confirmed message was returned.
-func (l *link) reasonOfReturn(ctx context.Context, id string) (string, error) {
-	q := returnQuery{id, make(chan string, 1)}
+// returned returns which of some confirmed messages were returned, and why.
+func (l *link) returned(ctx context.Context, ids []string) (map[string]string, error) {
+	q := returnQuery{ids, make(chan map[string]string, 1)}
 	select {
 	case l.queries <- q:
 		return <-q.answer, nil
 	case <-l.ended:
-		return "", *l.why.Load()
+		return nil, *l.why.Load()
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 }

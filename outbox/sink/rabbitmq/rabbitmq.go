@@ -148,26 +148,16 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if err != nil {
 		return []error{err}
 	}
+	plan := sink.Plan{Rows: min(s.cfg.Parallel, rowsInCall), Parallel: max(s.cfg.Parallel/rowsInCall, 1)}
 	if s.cfg.Pipeline {
-		plan := sink.Plan{Rows: s.cfg.Parallel, Ordered: true}
-		return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error { return s.pipeline(ctx, l, d, rows) })
+		plan = sink.Plan{Rows: s.cfg.Parallel, Ordered: true}
 	}
-	return sink.Each(ctx, d.Rows, s.cfg.Parallel, func(ctx context.Context, i int) error {
-		return s.publish(ctx, l, d, d.Rows[i])
-	})
+	return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error { return s.publish(ctx, l, d, rows) })
 }
 
-// publish publishes a row and waits for the broker's confirmation.
-func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, row outbox.Row) error {
-	key, err := s.check(l, row)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the broker", After: s.cfg.Timeout})
-	defer cancel()
-	returned, err := l.publish(ctx, s.cfg.Exchange, key, !s.cfg.Unroutable, message(d, row))
-	return s.outcome(ctx, l, key, returned, err)
-}
+// rowsInCall is how many messages, each of another key, one call has. Several calls of a delivery go on at the same
+// time, so keys need not wait for each other.
+const rowsInCall = 64
 
 // check returns the routing key of a row, or why it cannot be published now.
 func (s *Sink) check(l *link, row outbox.Row) (key string, err error) {
@@ -217,6 +207,9 @@ func classify(what string, err error) error {
 }
 
 func (s *Sink) routingKey(row outbox.Row) string {
+	if s.cfg.RoutingKey == "{topic}" {
+		return row.Topic
+	}
 	return strings.NewReplacer("{topic}", row.Topic, "{type}", row.Type, "{key}", row.Key).Replace(s.cfg.RoutingKey)
 }
 
