@@ -26,6 +26,7 @@ type suite struct {
 	name, pkg, bench, time string
 	env                    []string // more variables
 	ratios                 []ratio
+	peers                  bool // the results compare emitd with others: sideBySide shows them
 }
 
 // ratio compares two benchmarks of one run by a metric, or is a metric that is already a ratio. More is
@@ -49,7 +50,7 @@ var suites = []suite{
 	{name: "broker", pkg: "./queue/broker", bench: ".", time: "2s"},
 	{name: "wire", pkg: "./queue/api", bench: ".", time: "3s"},
 	{
-		name: "outbox-postgres", pkg: "./outbox/postgres", bench: "Relay|Latency|Insert|Idle|AgainstEmit", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
+		name: "outbox-postgres", pkg: "./outbox/postgres", bench: "Relay|Latency|Insert|Idle|AgainstEmit|Bloat", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
 		ratios: []ratio{
 			{"relay, 400,000 waiting, against 20,000", "messages/s", "BenchmarkRelay/backlog=400000", "BenchmarkRelay/backlog=20000", "≥ 0.9"},
 			{"relay, 10,000,000 waiting, against 20,000", "messages/s", "BenchmarkRelay/backlog=10000000", "BenchmarkRelay/backlog=20000", "≥ 0.9"},
@@ -62,17 +63,7 @@ var suites = []suite{
 	},
 	{name: "outbox-sqlite", pkg: "./outbox/sqlite", bench: "Relay|Latency|Publish|Idle", time: "3s"},
 	{
-		name: "sinks", pkg: "./e2e/sink", bench: "EndToEnd", time: "2x",
-		ratios: []ratio{
-			{"NATS, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/nats/rtt=2ms/keys=1", "", "reported"},
-			{"NATS, 500 keys, 2 ms, against the poller", "times", "BenchmarkEndToEnd/nats/rtt=2ms/keys=500", "", "reported"},
-			{"Kafka, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/kafka/rtt=2ms/keys=1", "", "reported"},
-			{"Kafka, 500 keys, 2 ms, against the poller", "times", "BenchmarkEndToEnd/kafka/rtt=2ms/keys=500", "", "reported"},
-			{"RabbitMQ, pipeline, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/rabbitmq-pipeline/rtt=2ms/keys=1", "", "reported"},
-			{"RabbitMQ, pipeline, 500 keys, 2 ms, against the poller", "times", "BenchmarkEndToEnd/rabbitmq-pipeline/rtt=2ms/keys=500", "", "reported"},
-			{"Postgres, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/postgres/rtt=2ms/keys=1", "", "reported"},
-			{"webhook in batches, one key, 2 ms, against the poller", "times", "BenchmarkEndToEnd/webhook-batch/rtt=2ms/keys=1", "", "reported"},
-		},
+		name: "sinks", pkg: "./e2e/sink", bench: "EndToEnd", time: "2x", peers: true,
 	},
 	{name: "sqs", pkg: "./outbox/sink/sqs", bench: "Drain", time: "3s"},
 }
@@ -90,13 +81,18 @@ func run(words []string) error {
 		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s.pkg+" "+s.name, w) }) {
 			continue
 		}
-		table, err := s.run()
+		results, table, err := s.run()
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		fmt.Print(table)
 		if err := replace(document, s.name, table); err != nil {
 			return err
+		}
+		if s.peers {
+			if err := replace(filepath.Join("..", "README.md"), "peers", inShort(results)); err != nil {
+				return err
+			}
 		}
 	}
 	if len(words) > 0 && !slices.Contains(words, "version") {
@@ -119,8 +115,8 @@ type result struct {
 
 var line = regexp.MustCompile(`^(Benchmark\S+?)(-\d+)?\s+\d+\s+(.*)$`)
 
-// run runs the suite and returns its table.
-func (s suite) run() (string, error) {
+// run runs the suite and returns its results, and their table.
+func (s suite) run() ([]result, string, error) {
 	dir, pkg := "..", s.pkg // the module above this one
 	if own, is := strings.CutPrefix(s.pkg, "./e2e/"); is {
 		dir, pkg = ".", "./"+own
@@ -130,11 +126,14 @@ func (s suite) run() (string, error) {
 	cmd.Env = append(os.Environ(), s.env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
+		return nil, "", fmt.Errorf("%w\n%s", err, out)
 	}
 	results := parse(out)
 	if len(results) == 0 {
-		return "", fmt.Errorf("%s has no benchmark that matches %q", s.pkg, s.bench)
+		return nil, "", fmt.Errorf("%s has no benchmark that matches %q", s.pkg, s.bench)
+	}
+	if s.peers {
+		return results, sideBySide(results), nil
 	}
 	var b strings.Builder
 	b.WriteString("| benchmark | time | metrics |\n|---|---|---|\n")
@@ -157,11 +156,63 @@ func (s suite) run() (string, error) {
 			under = find(results, r.under, r.metric)
 		}
 		if over == 0 || under == 0 {
-			return "", fmt.Errorf("no figures for %q", r.what)
+			return nil, "", fmt.Errorf("no figures for %q", r.what)
 		}
 		fmt.Fprintf(&b, "| %s | %.2f× | %s |\n", r.what, over/under, r.promised)
 	}
-	return b.String(), nil
+	return results, b.String(), nil
+}
+
+// ways are those who deliver the same messages, as they are called in the tables and in the metrics.
+var ways = []struct{ title, metric string }{
+	{"emitd", "messages/s"}, {"plain poller", "poller-messages/s"}, {"watermill-sql", "watermill-messages/s"}, {"River", "river-messages/s"},
+}
+
+// sideBySide returns a table with a row for each work, and a column for each who did it.
+func sideBySide(results []result) string {
+	var b strings.Builder
+	b.WriteString("| receiver, round trip, keys |" + titles() + " emitd against the fastest of the others |\n|---|---|---|---|---|---|\n")
+	for _, r := range results {
+		name := strings.Split(r.name, "/")
+		fmt.Fprintf(&b, "| %s |", strings.Join(name[1:], ", "))
+		best := 0.0
+		for i, w := range ways {
+			fmt.Fprintf(&b, " %s |", number(r.metrics[w.metric]))
+			if i > 0 {
+				best = max(best, r.metrics[w.metric])
+			}
+		}
+		fmt.Fprintf(&b, " %.2f× |\n", r.metrics[ways[0].metric]/best)
+	}
+	return b.String()
+}
+
+func titles() string {
+	var b strings.Builder
+	for _, w := range ways {
+		b.WriteString(" " + w.title + " |")
+	}
+	return b.String()
+}
+
+// inShort returns a table of the results with a round trip of 2 ms: a row for each receiver, with its figures for one
+// key and for 500.
+func inShort(results []result) string {
+	var b strings.Builder
+	b.WriteString("| messages/s, one key / 500 keys |" + titles() + "\n|---|---|---|---|---|\n")
+	for _, one := range results {
+		name, is := strings.CutSuffix(one.name, "/rtt=2ms/keys=1")
+		if !is {
+			continue
+		}
+		_, receiver, _ := strings.Cut(name, "/")
+		fmt.Fprintf(&b, "| %s |", receiver)
+		for _, w := range ways {
+			fmt.Fprintf(&b, " %s / %s |", number(one.metrics[w.metric]), number(find(results, name+"/rtt=2ms/keys=500", w.metric)))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }
 
 func find(all []result, name, metric string) float64 {

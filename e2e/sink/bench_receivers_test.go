@@ -57,9 +57,11 @@ func benchNATS() benchReceiver {
 				acks := make([]jetstream.PubAckFuture, len(rows))
 				for i, row := range rows {
 					m := &natsgo.Msg{Subject: "orders", Data: row.Payload, Header: natsgo.Header{"key": {row.Key}}}
-					if acks[i], err = js.PublishMsgAsync(m, jetstream.WithMsgID(row.Dedup.String())); err != nil {
+					ack, err := js.PublishMsgAsync(m, jetstream.WithMsgID(row.Dedup.String()))
+					if err != nil {
 						return err
 					}
+					acks[i] = ack
 				}
 				for _, ack := range acks {
 					select {
@@ -136,9 +138,11 @@ func benchRabbitMQ(pipeline bool) benchReceiver {
 				waits := make([]*amqp.DeferredConfirmation, len(rows))
 				for i, row := range rows {
 					m := amqp.Publishing{MessageId: row.Dedup.String(), DeliveryMode: amqp.Persistent, Body: row.Payload, Headers: amqp.Table{"key": row.Key}}
-					if waits[i], err = ch.PublishWithDeferredConfirm("", "orders", true, false, m); err != nil {
+					wait, err := ch.PublishWithDeferredConfirm("", "orders", true, false, m)
+					if err != nil {
 						return err
 					}
+					waits[i] = wait
 				}
 				for _, wait := range waits {
 					if _, err := wait.WaitContext(ctx); err != nil {
@@ -232,7 +236,7 @@ func benchWebhook(mode webhook.Mode) benchReceiver {
 					}
 					return resp.Body.Close()
 				}
-				errs := make([]error, 64)
+				errs := make([]error, min(64, len(rows)))
 				var all sync.WaitGroup
 				for w := range errs {
 					all.Go(func() {

@@ -57,14 +57,15 @@ type benchReceiver struct {
 	// start starts the receiver and returns its address.
 	start func(b *testing.B) (addr string)
 	// sink and send reach the receiver through addr. send hands over all rows at once and waits until the
-	// receiver has confirmed them.
+	// receiver has confirmed them. It may be called from many goroutines.
 	sink func(b *testing.B, addr string) outbox.Sink
 	send func(b *testing.B, addr string) func(ctx context.Context, rows []plainRow) error
 }
 
-// BenchmarkEndToEnd delivers what waits in Postgres to a real receiver: by a relay of emitd, and by a
-// poller with FOR UPDATE SKIP LOCKED that sends a page of 1,000 messages without waiting in between. Both
-// use the same client library and the same proxy, and take turns within each round.
+// BenchmarkEndToEnd delivers what waits in Postgres to a real receiver: by a relay of emitd; by a poller with FOR
+// UPDATE SKIP LOCKED that sends a page of 1,000 messages without waiting in between; by the forwarder of Watermill
+// over watermill-sql; and by River, with a job for each message. All use the same client library and the same proxy,
+// and take turns within each round.
 func BenchmarkEndToEnd(b *testing.B) {
 	for _, r := range benchReceivers() {
 		b.Run(r.name, func(b *testing.B) {
@@ -76,15 +77,23 @@ func BenchmarkEndToEnd(b *testing.B) {
 						near := newDelay(b, addr, delay/2)
 						s, send := r.sink(b, near), r.send(b, near)
 						n := r.messages(b, keys)
-						var ours, theirs time.Duration
-						for b.Loop() {
-							ours += w.relay(b, s, n, keys)
-							theirs += w.poll(b, send, n, keys)
+						few := min(n, 1000) // Watermill waits for each message
+						if delay > 0 {
+							few = min(n, 300)
 						}
-						total := float64(n * b.N)
-						b.ReportMetric(total/ours.Seconds(), "messages/s")
-						b.ReportMetric(total/theirs.Seconds(), "poller-messages/s")
-						b.ReportMetric(theirs.Seconds()/ours.Seconds(), "times")
+						rates := [4]rate{}
+						for b.Loop() {
+							rates[0].add(n, w.relay(b, s, n, keys))
+							rates[1].add(n, w.poll(b, send, n, keys))
+							rates[2].add(few, w.watermill(b, send, few, keys))
+							rates[3].add(min(n, 5000), w.river(b, send, min(n, 5000), keys))
+						}
+						for i, way := range []string{"", "poller-", "watermill-", "river-"} {
+							b.ReportMetric(rates[i].perSecond(), way+"messages/s")
+						}
+						for i, way := range []string{"", "-watermill", "-river"} {
+							b.ReportMetric(rates[0].perSecond()/rates[i+1].perSecond(), "times"+way)
+						}
 						b.ReportMetric(0, "ns/op")
 					})
 				}
@@ -92,6 +101,18 @@ func BenchmarkEndToEnd(b *testing.B) {
 		})
 	}
 }
+
+// rate is how many messages were delivered in which time.
+type rate struct {
+	messages int
+	took     time.Duration
+}
+
+func (r *rate) add(messages int, took time.Duration) {
+	r.messages, r.took = r.messages+messages, r.took+took
+}
+
+func (r *rate) perSecond() float64 { return float64(r.messages) / r.took.Seconds() }
 
 // benchWorld is a Postgres with an outbox and with the table of a plain poller.
 type benchWorld struct {
@@ -118,6 +139,7 @@ func newBenchWorld(b *testing.B) *benchWorld {
 	b.Cleanup(func() { _ = w.pub.Close(context.Background()) })
 	_, err = w.pool.Exec(b.Context(), `create table plain (id bigint generated always as identity primary key, dedup uuid not null, key text not null, payload bytea not null)`)
 	must(b, err)
+	w.migrateRiver(b)
 	return w
 }
 
