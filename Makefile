@@ -41,7 +41,7 @@ test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, e
 	EMITD_TEST_SEEDS=1..100 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStormFast$$' ./internal/coordinator/sim
 	GOGC=400 $(GO) test -count=1 -timeout 20m -tags planted -run TestPlanted ./internal/planted
 	cd e2e && $(GO) vet ./... && $(GO) test -vet=off -count=1 -timeout 30m -skip '^TestDrill' ./...
-	cd e2e && $(GO) test -vet=off -p 2 -parallel 3 -count=2 -timeout 30m -run '^TestDrill' -skip $(APART) ./drill ./queue ./outbox # they wait a lot
+	cd e2e && $(GO) test -vet=off -p 2 -parallel 3 -count=2 -timeout 30m -run '^TestDrill' -skip $(APART) ./drill ./queue ./outbox ./sink # they wait a lot
 	cd e2e && $(GO) test -vet=off -count=2 -timeout 10m -run $(CROWD) ./drill
 	cd e2e && $(GO) test -vet=off -count=1 -timeout 10m -run '^TestDrill' ./hostile # 20 s; EMITD_TEST_HOSTILE=1h takes an hour
 
@@ -77,7 +77,7 @@ docs: ## the documents as a site, in the folder site (Debian package hugo)
 	hugo --config tools/site/hugo.yaml --destination $(SITE) --cleanDestinationDir
 
 drills: deps ## the counts of the promises on real processes; writes docs/measurements.md
-	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox ./hostile
+	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox ./sink ./hostile
 
 vuln: ## known vulnerabilities that the program can reach; asks vuln.go.dev
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...

@@ -28,9 +28,10 @@ import (
 // rabbit is the only node of this test binary, because it takes seconds to start. Each test has its own
 // virtual host.
 var rabbit struct {
-	once sync.Once
-	node *rabbitNode
-	err  error
+	once  sync.Once
+	node  *rabbitNode
+	err   error
+	alarm sync.Mutex // held while the node's memory alarm is on
 }
 
 const rabbitMissing = "RabbitMQ is missing: make deps, or apt-get install rabbitmq-server"
@@ -40,7 +41,17 @@ var errRabbitEnded = errors.New("RabbitMQ ended")
 // rabbitNode is a private node with its own folder, ports and cookie. It ends with the tests.
 type rabbitNode struct {
 	addr, admin string
+	env         []string // of its commands
 	log         bytes.Buffer
+}
+
+// watermark sets the share of the memory from which on the node blocks publishers.
+func (n *rabbitNode) watermark(t *testing.T, share string) {
+	cmd := exec.Command("/usr/lib/rabbitmq/bin/rabbitmqctl", "set_vm_memory_high_watermark", share)
+	cmd.Env = n.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("set the memory's watermark: %v\n%s", err, out)
+	}
 }
 
 func startRabbit(dir string) (*rabbitNode, error) {
@@ -67,6 +78,7 @@ func startRabbit(dir string) (*rabbitNode, error) {
 		"RABBITMQ_CONF_ENV_FILE=" + filepath.Join(dir, "none"), "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT=" + epmd,
 		"RABBITMQ_PID_FILE=" + filepath.Join(dir, "pid"),
 	}
+	n.env = cmd.Env
 	cmd.Stdout, cmd.Stderr = &n.log, &n.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -134,8 +146,8 @@ func (n *rabbitNode) call(method, path, body string) error {
 
 // vhost is a virtual host with a queue named orders.
 type vhost struct {
-	url, target string
-	channel     *amqp.Channel
+	name, url, target string
+	channel           *amqp.Channel
 }
 
 func newVhost(t testing.TB) *vhost {
@@ -160,7 +172,7 @@ func newVhost(t testing.TB) *vhost {
 			t.Fatal(err)
 		}
 	}
-	v := &vhost{target: rabbit.node.addr, url: "amqp://guest:guest@" + rabbit.node.addr + "/" + url.PathEscape(name)}
+	v := &vhost{name: name, target: rabbit.node.addr, url: "amqp://guest:guest@" + rabbit.node.addr + "/" + url.PathEscape(name)}
 	conn, err := amqp.Dial(v.url)
 	if err != nil {
 		t.Fatal(err)

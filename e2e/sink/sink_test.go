@@ -11,12 +11,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/e2e/drill"
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/sink/sinktest"
@@ -31,6 +33,9 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := pgtest.Run(m)
+	if err := drill.WriteMeasurements(filepath.Join("..", "..", "docs", "measurements.md"), "sink drills"); err != nil {
+		panic(err)
+	}
 	for i := len(stop) - 1; i >= 0; i-- {
 		stop[i]()
 	}
