@@ -10,10 +10,10 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/emitd/emitd/coordinator"
-	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/console"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
@@ -76,8 +76,9 @@ type API struct {
 	reads  shared[*state]
 	hub    hub
 
+	leading sync.Mutex // held while led is used
 	led     leadership // of leaders' reads
-	leaders shared[[]daemon.Event]
+	leaders shared[*ledBy]
 
 	queueReads  shared[*view.Queues]
 	outboxReads shared[*view.Outbox]

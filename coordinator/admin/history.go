@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -220,9 +221,11 @@ type termsIn struct {
 
 // termPage is a page of terms.
 type termPage struct {
-	At     view.Time   `json:"at"` // the store's clock
-	Terms  []view.Term `json:"terms"`
-	Cursor *string     `json:"cursor"` // of the next page; null at the end
+	At    view.Time   `json:"at"` // the store's clock
+	Terms []view.Term `json:"terms"`
+	// Cursor is that of the next page; null at the end. A page may have fewer terms than asked for, even none, and a cursor
+	// all the same: a call reads only a part of a long history, and later ones read on.
+	Cursor *string `json:"cursor"`
 }
 
 func (a *API) terms(ctx context.Context, in *termsIn) (*termPage, error) {
@@ -232,55 +235,139 @@ func (a *API) terms(ctx context.Context, in *termsIn) (*termPage, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := a.leaders.get(ctx)
+	out, further, err := a.termPage(ctx, in, s.snap.Now)
+	if err == nil && further && in.Cursor != "" && len(out.Terms) == 0 { // the caller wants what was not read yet
+		a.leaders.forget()
+		out, further, err = a.termPage(ctx, in, s.snap.Now)
+	}
+	if err != nil || !further {
+		return out, err
+	}
+	const list = "terms"
+	last, begun, _ := after[int64](in.paging, list)
+	switch n := len(out.Terms); {
+	case n > 0:
+		last = out.Terms[n-1].Term
+	case !begun:
+		last = math.MaxInt64
+	}
+	out.Cursor = cursor(list, last)
+	return out, nil
+}
+
+// termPage returns a page of what was read, and whether there may be further terms that were not read yet.
+func (a *API) termPage(ctx context.Context, in *termsIn, now time.Time) (out *termPage, further bool, err error) {
+	led, err := a.leaders.get(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	terms := view.RecentTerms(view.Terms(led.events, now), now, in.Since)
+	out = &termPage{At: view.Time{Time: now}}
+	out.Terms, out.Cursor, err = page(terms, in.paging, "terms", func(t *view.Term) int64 { return t.Term }, func(a, b int64) int { return int(b - a) })
+	old := in.Since > 0 && now.Sub(led.begun) > in.Since
+	return out, err == nil && out.Cursor == nil && !led.whole && !old, err
+}
+
+// leadership is what the history says about who led. It is read from the newest event back, a part with each read, and
+// later reads also go on where the one before has ended. Only one read at a time uses it.
+type leadership struct {
+	from, through int64          // the events after from, up to through, were read; 0 = none
+	newest        *daemon.Event  // the event through
+	begun         time.Time      // when the oldest of them was
+	events        []daemon.Event // about the leader, the oldest first
+}
+
+// ledBy is a part of the history: the events about the leader.
+type ledBy struct {
+	events []daemon.Event // the oldest first
+	begun  time.Time      // when the part begins
+	whole  bool           // nothing is older
+}
+
+// read reads on, and returns the events about the leader that were read.
+func (l *leadership) read(ctx context.Context, store storage.Store) (*ledBy, error) {
+	head, oldest, err := l.forward(ctx, store)
 	if err != nil {
 		return nil, err
 	}
-	terms := view.RecentTerms(view.Terms(all, s.snap.Now), s.snap.Now, in.Since)
-	out := &termPage{At: view.Time{Time: s.snap.Now}}
-	out.Terms, out.Cursor, err = page(terms, in.paging, "terms", func(t *view.Term) int64 { return t.Term }, func(a, b int64) int { return int(b - a) })
-	return out, err
-}
-
-// leadership is what the history says about who led. A long history is read once; later reads go on where the one before
-// has ended. Only one read at a time uses it.
-type leadership struct {
-	through int64          // the newest event that was read; 0 = none
-	newest  *daemon.Event  // that event
-	events  []daemon.Event // about the leader, the oldest first
-}
-
-// read returns the events about the leader that the history has, the oldest first.
-func (l *leadership) read(ctx context.Context, store storage.Store) ([]daemon.Event, error) {
-	for {
-		p, err := store.Events(ctx, max(l.through-1, 0), eventsAtOnce)
-		if err != nil {
-			return nil, fmt.Errorf("read events: %w", err)
+	if l.from >= oldest && oldest > 0 {
+		if err := l.back(ctx, store, max(oldest-1, l.from-mostSearched)); err != nil {
+			return nil, err
 		}
-		if l.newest != nil && anotherHistory(p, *l.newest) {
-			*l = leadership{}
-			continue
+	}
+	swept := slices.IndexFunc(l.events, func(e daemon.Event) bool { return e.Seq >= oldest })
+	if swept < 0 {
+		swept = len(l.events)
+	}
+	l.events = slices.Clone(l.events[swept:]) // earlier results stay as they are
+	return &ledBy{l.events, l.begun, l.from < oldest || head == 0}, nil
+}
+
+// forward reads what has happened since the last read. It begins anew, at the end of the history, if this is the first
+// read, if too much has happened, or if the history is another one.
+func (l *leadership) forward(ctx context.Context, store storage.Store) (head, oldest int64, err error) {
+	for {
+		limit := eventsAtOnce
+		if l.through == 0 {
+			limit = 1 // to know the newest event
+		}
+		p, err := store.Events(ctx, max(l.through-1, 0), limit)
+		if err != nil {
+			return 0, 0, fmt.Errorf("read events: %w", err)
+		}
+		if l.through == 0 || p.Head-l.through > mostSearched || l.newest != nil && anotherHistory(p, *l.newest) {
+			*l = leadership{from: p.Head, through: p.Head}
+			return p.Head, p.Oldest, nil
 		}
 		before := l.through
 		for i := range p.Events {
-			e := &p.Events[i]
-			if e.Seq <= l.through {
-				continue
-			}
-			l.through, l.newest = e.Seq, e
-			if e.Kind == daemon.LeaderElected || e.Kind == daemon.LeaderLost {
-				l.events = append(l.events, *e)
+			if e := &p.Events[i]; e.Seq > l.through {
+				l.through, l.newest = e.Seq, e
+				l.events = append(l.events, aboutLeader(*e)...)
 			}
 		}
 		if l.through == before || l.through >= p.Head {
-			swept := slices.IndexFunc(l.events, func(e daemon.Event) bool { return e.Seq >= p.Oldest })
-			if swept < 0 {
-				swept = len(l.events)
-			}
-			l.events = slices.Clone(l.events[swept:]) // earlier results stay as they are
-			return l.events, nil
+			return p.Head, p.Oldest, nil
 		}
 	}
+}
+
+// back reads the events after low that come before those that were read.
+func (l *leadership) back(ctx context.Context, store storage.Store, low int64) error {
+	var older []daemon.Event
+	begun := time.Time{}
+	for at := low; at < l.from; {
+		p, err := store.Events(ctx, at, int(l.from-at))
+		if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		if len(p.Events) == 0 {
+			break // they were deleted meanwhile
+		}
+		for i := range p.Events {
+			e := &p.Events[i]
+			if at = e.Seq; at > l.from {
+				break
+			}
+			if begun.IsZero() {
+				begun = e.At
+			}
+			if l.newest == nil && e.Seq == l.through {
+				l.newest = e
+			}
+			older = append(older, aboutLeader(*e)...)
+		}
+	}
+	l.from, l.begun, l.events = low, begun, append(older, l.events...)
+	return nil
+}
+
+// aboutLeader returns an event if it is about the leader.
+func aboutLeader(e daemon.Event) []daemon.Event {
+	if e.Kind == daemon.LeaderElected || e.Kind == daemon.LeaderLost {
+		return []daemon.Event{e}
+	}
+	return nil
 }
 
 // anotherHistory reports whether a page, read from the event before newest on, comes from another history: that of a
@@ -297,8 +384,10 @@ func anotherHistory(p *storage.EventPage, newest daemon.Event) bool {
 }
 
 // readLeadership reads the events about the leader.
-func (a *API) readLeadership(ctx context.Context) ([]daemon.Event, error) {
+func (a *API) readLeadership(ctx context.Context) (*ledBy, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
+	a.leading.Lock()
+	defer a.leading.Unlock()
 	return a.led.read(ctx, a.cfg.Store)
 }
