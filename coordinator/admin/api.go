@@ -175,7 +175,7 @@ func (a *API) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 
 // operations lists the calls of the API, sorted by path.
 func operations() []operation {
-	all := slices.Concat(clusterOperations(), historyOperations(), commandOperations(), keyOperations(), queueOperations(), outboxOperations(), trendOperations(), settingsOperations(), sessionOperations(), []operation{streamOperation(), documentOperation()})
+	all := slices.Concat(clusterOperations(), historyOperations(), planOperations(), commandOperations(), keyOperations(), queueOperations(), outboxOperations(), trendOperations(), settingsOperations(), sessionOperations(), []operation{streamOperation(), documentOperation()})
 	slices.SortFunc(all, func(a, b operation) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method)) })
 	return all
 }

@@ -123,7 +123,7 @@ func TestEveryCall(t *testing.T) {
 			c.Outbox = func() (*Outbox, error) { return &Outbox{Kind: "sqlite", Operator: newLetters()}, nil }
 			c.Trends = trendsOf
 			c.Settings = func() []Setting {
-				return []Setting{{Key: "listen", Value: ":7070", Origin: "default", Overrides: []string{"env EMITD_LISTEN: :8080"}, Note: "x"}}
+				return []Setting{{Key: "listen", Value: ":7070", Origin: "default", Overrides: []Override{{Layer: "env", Name: "EMITD_LISTEN", Value: ":8080"}}, Note: "x"}}
 			}
 		})
 		order := func(body string) *http.Request { return request(t, "POST", root+"/commands", body) }
@@ -172,6 +172,7 @@ func TestEveryCall(t *testing.T) {
 			"listMessages": {"/outbox/billing/messages", "/outbox/billing/messages?kind=held&limit=1"},
 			"getMessage":   {"/outbox/billing/messages/1", "/outbox/billing/messages/2"},
 			"listSettings": {"/settings"},
+			"getPlan":      {"/plan", "/plan?drain=a&drain=b", "/plan?lose=nobody", "/plan?add=2&like=a", "/plan?add=1001"},
 			"getTrends":    {"/trends"}, "getQueueTrends": {"/queues/mail/trends", "/queues/none/trends"}, "getSubscriptionTrends": {"/outbox/billing/trends"},
 			"getSession": {"/session", "/session?queue=mail", "/session?queue=mail&subscription=billing"},
 		} {

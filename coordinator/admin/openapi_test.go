@@ -135,6 +135,8 @@ func (g *generator) parameter(in reflect.Type, p parameter) map[string]any {
 		schema["format"] = "date-time"
 	case kind == reflect.Bool:
 		schema["type"] = "boolean"
+	case kind == reflect.Slice:
+		schema = map[string]any{"type": "array", "items": schema}
 	case kind == reflect.Int || kind == reflect.Int64:
 		low, high := p.limits()
 		schema["type"] = "integer"
@@ -209,6 +211,10 @@ func (g *generator) schema(t reflect.Type) map[string]any {
 func (g *generator) component(t reflect.Type) string {
 	first, rest := t.Name()[:1], t.Name()[1:]
 	name := strings.ToUpper(first) + rest
+	if had, ok := g.types[name]; ok && had != t { // of another package
+		pkg := filepath.Base(t.PkgPath())
+		name = strings.ToUpper(pkg[:1]) + pkg[1:] + name
+	}
 	if had, ok := g.types[name]; ok {
 		if had != t {
 			panic(fmt.Sprintf("%v and %v have the same name in the document", had, t))

@@ -133,6 +133,9 @@ func decode(r *http.Request, params []parameter, in reflect.Value) error {
 		case "query":
 			known[p.name] = true
 			switch given := query[p.name]; {
+			case p.field.Type == reflect.TypeFor[[]string]():
+				in.FieldByIndex(p.field.Index).Set(reflect.ValueOf(given))
+				continue
 			case len(given) > 1:
 				return badCall("%s is given %d times", p.name, len(given))
 			case len(given) == 1:

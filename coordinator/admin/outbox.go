@@ -290,6 +290,9 @@ type outboxActionAnswer struct {
 	// Count is how many messages (for retry: keys and messages) were changed or, for a dry run, would be. A replay counts
 	// up to 100,000.
 	Count int `json:"count"`
+	// Counts has how many there are of each kind, for messages that are selected. A replay has those that are delivered
+	// once more and, as waiting, those that were not delivered yet and come anyway.
+	Counts map[outbox.Kind]int `json:"counts,omitempty"`
 	// After is the number of the message after which a replay begins.
 	After int64 `json:"after,omitempty"`
 }
@@ -324,11 +327,10 @@ func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*outboxActio
 	c := audit.Change{Kind: audit.Outbox + act.Action, Subject: in.Subscription, By: a.by(in.r), Args: act.selection(), Before: before}
 	switch {
 	case onMessages:
-		out.Count, err = kind.settle(ctx, box, in.Subscription, act)
+		out.Count, out.Counts, err = kind.settle(ctx, box, in.Subscription, act)
 	case act.Action == "replay":
-		var counts map[outbox.Kind]int
-		out.After, counts, err = box.Replay(ctx, act.Replay.request(in.Subscription, act.DryRun))
-		out.Count = counts[outbox.Delivered]
+		out.After, out.Counts, err = box.Replay(ctx, act.Replay.request(in.Subscription, act.DryRun))
+		out.Count = out.Counts[outbox.Delivered]
 	case act.DryRun:
 	case act.Action == "forget":
 		err = box.Delete(ctx, in.Subscription)
@@ -391,19 +393,20 @@ func (o outboxAction) check(onMessages bool) error {
 // mostSeqs bounds the messages that one call names.
 const mostSeqs = 1000
 
-// settle changes messages and returns how many.
-func (s settlement) settle(ctx context.Context, box *Outbox, name string, act outboxAction) (int, error) {
+// settle changes messages and returns how many: all together, and of each kind.
+func (s settlement) settle(ctx context.Context, box *Outbox, name string, act outboxAction) (int, map[outbox.Kind]int, error) {
 	if len(act.Seqs) > 0 {
-		return s.settleSeqs(ctx, box, name, act)
+		n, err := s.settleSeqs(ctx, box, name, act)
+		return n, nil, err
 	}
 	f := outbox.Filter{Subscription: name}
 	if act.Select != nil {
 		var err error
 		if f, err = act.Select.filter(name); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if f.Kind != "" && !slices.Contains(s.kinds, f.Kind) {
-			return 0, badCall("messages that are %s cannot be changed by %s", f.Kind, act.Action)
+			return 0, nil, badCall("messages that are %s cannot be changed by %s", f.Kind, act.Action)
 		}
 	}
 	counts, err := box.SettleAll(ctx, f, s.to, act.DryRun)
@@ -411,7 +414,7 @@ func (s settlement) settle(ctx context.Context, box *Outbox, name string, act ou
 	if err != nil && n > 0 {
 		err = fmt.Errorf("after %d messages were changed: %w", n, err)
 	}
-	return n, err
+	return n, counts, err
 }
 
 // settleSeqs changes the messages with the given numbers: all of them or, if one cannot be changed, none.

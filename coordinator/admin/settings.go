@@ -13,8 +13,15 @@ type Setting struct {
 	Value  string `json:"value"`
 	Origin string `json:"origin"` // where the value comes from
 	// Overrides lists weaker origins with other values, the strongest first.
-	Overrides []string `json:"overrides,omitempty"`
-	Note      string   `json:"note,omitempty"` // why it has no effect
+	Overrides []Override `json:"overrides,omitempty"`
+	Note      string     `json:"note,omitempty"` // why it has no effect
+}
+
+// Override is a value of a setting that a stronger one has replaced.
+type Override struct {
+	Layer string `json:"layer"`          // default, file, env or flag
+	Name  string `json:"name,omitempty"` // where in that layer, such as emitd.yaml:9
+	Value string `json:"value"`
 }
 
 type settingsIn struct{}

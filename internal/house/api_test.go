@@ -28,7 +28,7 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        42,
-	allNames:           1136,
+	allNames:           1137,
 	"coordinator":      42,
 	"daemon":           157,
 	"outbox":           68,

@@ -12,8 +12,8 @@
 //   - Reads and operators' commands work on the store itself (--store URL), so they need no running node.
 //     Only the commands of queue, except adopt, verify and repair, call a node. If no store is named, the
 //     state of an emitd dev in the current directory is used.
-//   - Reads of the cluster and operators' commands ask a node instead if --addr names one, for whoever may not reach the
-//     store. They print the same.
+//   - Reads of the cluster and of the outbox and operators' commands ask a node instead if --addr names one, for whoever
+//     may not reach the store. They print the same.
 //   - A command that ends, removes or repeats something that others rely on (a term, jobs, a queue,
 //     deliveries) states its effect and asks first; --yes skips the question. Without --yes and without a
 //     terminal to ask on, the command does nothing.

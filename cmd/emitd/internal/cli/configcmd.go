@@ -20,12 +20,15 @@ func (a *app) configCommand() *cobra.Command {
 	var origin bool
 	show := &cobra.Command{
 		Use: "show", Short: "Show every effective setting, without secrets", Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.node.address != "" {
+				return a.printNodeSettings(cmd.Context(), origin)
+			}
 			cfg, err := a.load(a.input())
 			if err != nil {
 				return err
 			}
-			return a.printSettings(cfg, origin)
+			return a.printSettings(cfg.Settings(), origin)
 		},
 	}
 	show.Flags().BoolVar(&origin, "origin", false, "also show where each value comes from and what it overrides")
@@ -44,7 +47,7 @@ func (a *app) configCommand() *cobra.Command {
 			return a.printCheck(cfg)
 		},
 	}
-	return group("config", "Show and check the configuration", a.outputFlag(show), a.outputFlag(check))
+	return group("config", "Show and check the configuration", a.addrFlags(a.outputFlag(show)), a.outputFlag(check))
 }
 
 // checkSinks validates settings that only the sinks can check.
@@ -58,8 +61,24 @@ func checkSinks(ctx context.Context, cfg *config.Loaded) fault.List {
 	return bad
 }
 
-func (a *app) printSettings(cfg *config.Loaded, origin bool) error {
-	settings := cfg.Settings()
+// printNodeSettings shows the settings of a node.
+func (a *app) printNodeSettings(ctx context.Context, origin bool) error {
+	node, err := a.remote()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	var answer struct {
+		Settings []config.Setting `json:"settings"`
+	}
+	if err := node.get(ctx, "/settings", nil, &answer); err != nil {
+		return err
+	}
+	return a.printSettings(answer.Settings, origin)
+}
+
+func (a *app) printSettings(settings []config.Setting, origin bool) error {
 	return a.print(list(settings, func(s config.Setting) string { return s.Key }, func(wide bool) *view.Table {
 		t := &view.Table{Head: []string{"KEY", "VALUE"}}
 		if origin || wide {

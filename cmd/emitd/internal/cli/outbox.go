@@ -18,7 +18,7 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// outboxes is what the outbox commands share. They work on the database itself.
+// outboxes is what the outbox commands share. They work on the database itself or, with --addr, over a node.
 type outboxes struct{ a *app }
 
 func (a *app) outboxCommand() *cobra.Command {
@@ -26,8 +26,8 @@ func (a *app) outboxCommand() *cobra.Command {
 	g := group("outbox", "Inspect the outbox, and handle messages that could not be delivered",
 		o.stats(), o.ls(), o.show(), o.retry(), o.skip(), o.purge(), o.replay(), o.pause(true), o.pause(false), o.forget(), o.publish())
 	for _, c := range g.Commands() {
-		if c.Name() != "publish" { // its first argument is a topic, which may be new
-			o.completeSubscriptions(c)
+		if c.Name() != "publish" { // it is part of a transaction of the database; its first argument is a topic, which may be new
+			o.completeSubscriptions(a.addrFlags(c))
 		}
 	}
 	return g
@@ -35,6 +35,15 @@ func (a *app) outboxCommand() *cobra.Command {
 
 // with opens the outbox and passes it to f, within --timeout.
 func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *backend.Outbox) error) (err error) {
+	if o.a.node.address != "" {
+		node, err := o.a.remote()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
+		defer cancel()
+		return f(ctx, &backend.Outbox{Operator: remoteOutbox{node}})
+	}
 	cfg, err := o.a.loadToRead()
 	if err != nil {
 		return err

@@ -59,13 +59,15 @@ func (o recordedOutbox) Skip(ctx context.Context, name string, seqs ...int64) er
 	return o.change(ctx, "skip", name, seqs, func() (int, error) { return len(seqs), o.Operator.Skip(ctx, name, seqs...) })
 }
 
+// verbs are the commands that settle messages, by what they make of them.
+var verbs = map[outbox.Kind]string{outbox.Waiting: "retry", outbox.Dead: "skip", outbox.Dropped: "purge"}
+
 // SettleAll implements [outbox.Operator].
 func (o recordedOutbox) SettleAll(ctx context.Context, f outbox.Filter, to outbox.Kind, dryRun bool) (counts map[outbox.Kind]int, err error) {
 	if dryRun {
 		return o.Operator.SettleAll(ctx, f, to, true)
 	}
-	verb := map[outbox.Kind]string{outbox.Waiting: "retry", outbox.Dead: "skip", outbox.Dropped: "purge"}[to]
-	err = o.change(ctx, verb, f.Subscription, f, func() (int, error) {
+	err = o.change(ctx, verbs[to], f.Subscription, f, func() (int, error) {
 		counts, err = o.Operator.SettleAll(ctx, f, to, false)
 		return total(counts), err
 	})

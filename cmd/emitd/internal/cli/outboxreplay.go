@@ -97,6 +97,9 @@ func (p *replay) selectTopics() error {
 	if p.into == "" && p.r.Key == "" && !p.upTo && p.until == "" {
 		return nil // its relay selects them
 	}
+	if p.o.a.node.address != "" {
+		return fault.New(fault.Usage, "with --addr the topics of the subscription are not known here: name one with --topic")
+	}
 	cfg, err := p.o.a.loadToRead()
 	if err != nil {
 		return err

@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
+	"net/url"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +29,9 @@ func (a *app) planCommand() *cobra.Command {
 			if s.Like != "" && s.Add == 0 {
 				return fault.New(fault.Usage, "--like says what the nodes of --add are like, and --add is missing")
 			}
+			if a.node.address != "" {
+				return a.planOfNode(cmd.Context(), s)
+			}
 			return a.withCluster(cmd.Context(), false, func(_ context.Context, c *cluster) error { return a.plan(c, s) })
 		},
 	}
@@ -38,7 +43,29 @@ func (a *app) planCommand() *cobra.Command {
 	for _, name := range []string{"drain", "lose", "like"} {
 		a.completeFlag(cmd, name, nodeNames)
 	}
-	return a.watchFlags(a.outputFlag(cmd))
+	return a.addrFlags(a.watchFlags(a.outputFlag(cmd)))
+}
+
+// planOfNode shows what would move, as a node has it.
+func (a *app) planOfNode(ctx context.Context, s view.Scenario) error {
+	node, err := a.remote()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	query := url.Values{"drain": s.Drain, "lose": s.Lose}
+	if s.Add > 0 {
+		query.Set("add", strconv.Itoa(s.Add))
+	}
+	if s.Like != "" {
+		query.Set("like", s.Like)
+	}
+	var d view.DryRun
+	if err := node.get(ctx, "/plan", query, &d); err != nil {
+		return err
+	}
+	return a.printPlan(d)
 }
 
 func (a *app) plan(c *cluster, s view.Scenario) error {
@@ -51,6 +78,10 @@ func (a *app) plan(c *cluster, s view.Scenario) error {
 	case err != nil:
 		return fault.New(fault.Usage, "%w", err)
 	}
+	return a.printPlan(d)
+}
+
+func (a *app) printPlan(d view.DryRun) error {
 	out := data{whole: d, table: d.Table}
 	for _, m := range d.Moves {
 		out.names = append(out.names, m.Unit.String())

@@ -57,7 +57,7 @@ func (h *host) adminSettings() []admin.Setting {
 	for _, s := range h.Config.Settings() {
 		set := admin.Setting{Key: s.Key, Value: s.Value, Origin: s.Origin, Note: s.Note}
 		for _, o := range s.Overrides {
-			set.Overrides = append(set.Overrides, o.String()+": "+o.Text)
+			set.Overrides = append(set.Overrides, admin.Override{Layer: string(o.Layer), Name: o.Name, Value: o.Text})
 		}
 		out = append(out, set)
 	}

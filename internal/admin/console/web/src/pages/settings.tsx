@@ -38,7 +38,7 @@ export function SettingsPage() {
             { name: "key", value: (s) => s.key, show: (s) => <code>{s.key}</code> },
             { name: "value", value: (s) => s.value, show: (s) => <code>{s.value || "–"}</code> },
             { name: "from", value: (s) => s.origin },
-            { name: "instead of", value: (s) => (s.overrides ?? []).join("; ") },
+            { name: "instead of", value: (s) => (s.overrides ?? []).map((o) => `${[o.layer, o.name].filter(Boolean).join(" ")}: ${o.value}`).join("; ") },
             { name: "note", value: (s) => s.note },
           ]} empty="This server shows no settings." />
         ) : (
