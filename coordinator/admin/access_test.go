@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/queuetest"
 	"github.com/emitd/emitd/storage"
@@ -32,7 +33,7 @@ func (signIns) SignOut(*http.Request) *http.Cookie { return &http.Cookie{Name: "
 // hook's text. Those that ask for no role show nothing that the caller may not read.
 func TestEveryCallIsAuthorized(t *testing.T) {
 	t.Parallel()
-	open := []string{"getOutbox", "getSession", "listQueues", "signIn", "signOut"}
+	open := []string{"getOutbox", "getOverview", "getSession", "listQueues", "signIn", "signOut"}
 	for _, o := range operations() {
 		var called []Access
 		a := api(t, unreached{}, func(c *Config) {
@@ -77,7 +78,7 @@ type unreached struct{ storage.Store }
 func TestLimitedLists(t *testing.T) {
 	t.Parallel()
 	inQueues := &declaredQueues{Queue: queuetest.New(), names: []string{"mail", "reports"}}
-	a := api(t, unreached{}, func(c *Config) {
+	a := api(t, &history{}, func(c *Config) {
 		c.Queues = inQueues
 		c.Outbox = func() (*Outbox, error) { return &Outbox{Kind: "sqlite", Operator: newLetters()}, nil }
 		c.Authorize = func(r *http.Request, need Access) error {
@@ -100,7 +101,7 @@ func TestLimitedLists(t *testing.T) {
 	if !slices.Equal(who.Roles, []Role{RoleRead}) {
 		t.Errorf("%+v", who)
 	}
-	for path, want := range map[string]int{"/outbox": 403, "/overview": 403, "/queues/mail": 200, "/queues/reports": 403} {
+	for path, want := range map[string]int{"/outbox": 403, "/overview": 200, "/nodes": 403, "/status": 403, "/queues/mail": 200, "/queues/reports": 403} {
 		if w := do(t, a, request(t, "GET", root+path, "", "Authorization", "x"), nil); w.Code != want {
 			t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, want)
 		}
@@ -108,10 +109,18 @@ func TestLimitedLists(t *testing.T) {
 			t.Errorf("%s: %d %s, want 401", path, w.Code, w.Body)
 		}
 	}
+	var o view.Overview
+	deadJobs(t, inQueues.Queue, 1, 1)
+	do(t, a, request(t, "GET", root+"/overview", "", "Authorization", "x"), &o)
+	if text := fmt.Sprint(o); !o.Limited || len(o.Queues.Queues) != 1 || o.Outbox != nil || o.Leader != nil || o.Notices != 1 || strings.Contains(text, "reports") || strings.Contains(text, "billing") {
+		t.Errorf("the overview of a caller who may read mail only: %+v", o)
+	}
 	inQueues.names = nil
 	a.queueReads.forget()
-	if w := do(t, a, request(t, "GET", root+"/queues", "", "Authorization", "x"), nil); w.Code != 403 {
-		t.Errorf("%d %s", w.Code, w.Body)
+	for _, path := range []string{"/queues", "/overview"} {
+		if w := do(t, a, request(t, "GET", root+path, "", "Authorization", "x"), nil); w.Code != 403 {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
 	}
 }
 

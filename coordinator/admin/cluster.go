@@ -13,12 +13,13 @@ import (
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/node"
+	"github.com/emitd/emitd/queue"
 )
 
 // clusterOperations lists the calls that read the present state of the cluster.
 func clusterOperations() []operation {
 	return []operation{
-		get("getOverview", "/overview", "The cluster in numbers, and what needs attention", (*API).overview),
+		get("getOverview", "/overview", "The cluster in numbers, and what needs attention; or that of the queues and subscriptions that the caller may read", (*API).overview).authorizing(),
 		get("getStatus", "/status", "The whole cluster: leader, nodes, units, and what needs attention", (*API).status),
 		get("listNodes", "/nodes", "The nodes, by name", (*API).nodes),
 		get("getNode", "/nodes/{node}", "One node, by name or ID", (*API).node),
@@ -30,9 +31,15 @@ func clusterOperations() []operation {
 	}
 }
 
-type overviewIn struct{ waitLimit }
+type overviewIn struct {
+	fromRequest
+	waitLimit
+}
 
 func (a *API) overview(ctx context.Context, in *overviewIn) (*view.Overview, error) {
+	if refusal := a.authorize(in.r, Access{Role: RoleRead}); refusal != nil {
+		return a.limitedOverview(ctx, in, refusal)
+	}
 	s, err := a.whole(ctx, false, in.MaxWait)
 	if err != nil {
 		return nil, err
@@ -63,6 +70,42 @@ const defaultMaxWait = 5 * time.Minute
 
 func (a *API) status(ctx context.Context, in *statusIn) (*view.Status, error) {
 	return a.whole(ctx, in.All, in.MaxWait)
+}
+
+// limitedOverview returns the overview of what a caller may read who may not read the cluster, and the refusal if that is
+// nothing.
+func (a *API) limitedOverview(ctx context.Context, in *overviewIn, refusal error) (*view.Overview, error) {
+	if queue.TagOf(refusal) == queue.Unauthorized {
+		return nil, refusal
+	}
+	queues, err := a.queuesOf(ctx, in.r)
+	if err != nil {
+		return nil, err
+	}
+	var box *view.Outbox
+	if a.cfg.Outbox != nil {
+		all, err := a.outboxReads.get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if some, none := selected(a, in.r, all.Subscriptions, func(s *view.OutboxStats) Access { return Access{Role: RoleRead, Subscription: s.Subscription} }); none == nil {
+			box = all.With(some)
+		}
+	}
+	if queues == nil && box == nil {
+		return nil, refusal
+	}
+	s, err := a.reads.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	whole := s.status()
+	part := view.Status{Cluster: whole.Cluster, At: whole.At, Attention: []view.Notice{}}
+	part.AddQueues(queues, in.MaxWait)
+	part.AddOutbox(box, in.MaxWait)
+	out := part.Overview()
+	out.Limited = true
+	return &out, nil
 }
 
 // whole returns the status with the queues and the outbox, which are read at the same time.

@@ -42,6 +42,11 @@ const queuesAtOnce = 8
 
 // readQueues asks for the state of all queues. A problem is part of the result; nil means that there are none.
 func (a *API) readQueues(ctx context.Context) (*view.Queues, error) {
+	return a.readQueuesIf(ctx, func(string) bool { return true })
+}
+
+// readQueuesIf is readQueues for some of the queues.
+func (a *API) readQueuesIf(ctx context.Context, wanted func(name string) bool) (*view.Queues, error) {
 	if a.cfg.Queues == nil {
 		return nil, nil
 	}
@@ -54,6 +59,7 @@ func (a *API) readQueues(ctx context.Context) (*view.Queues, error) {
 		out.Problem = string(f.Code) + ": " + f.What
 		return out, nil
 	}
+	all = slices.DeleteFunc(slices.Clone(all), func(s queue.Settings) bool { return !wanted(s.Name) })
 	out.Queues = make([]view.QueueStats, len(all))
 	var reads sync.WaitGroup
 	slots := make(chan struct{}, queuesAtOnce)
@@ -85,6 +91,16 @@ func (a *API) queueStats(ctx context.Context, name string) view.QueueStats {
 	}
 }
 
+// queuesOf asks for the state of the queues that a limited caller may read; nil if there is none. It is not shared with other
+// callers, because another node decides by this caller's token.
+func (a *API) queuesOf(ctx context.Context, r *http.Request) (*view.Queues, error) {
+	some, err := a.readQueuesIf(ctx, func(name string) bool { return a.authorize(r, Access{Role: RoleRead, Queue: name}) == nil })
+	if err != nil || some == nil || len(some.Queues) == 0 {
+		return nil, err
+	}
+	return some, nil
+}
+
 type queuesIn struct{ fromRequest }
 
 // queuesAnswer is the queues.
@@ -93,21 +109,19 @@ type queuesAnswer struct {
 }
 
 func (a *API) queues(ctx context.Context, in *queuesIn) (*queuesAnswer, error) {
-	all, err := a.queueReads.get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if all == nil {
-		all = &view.Queues{}
-	}
-	readable, err := selected(a, in.r, all.Queues, func(q *view.QueueStats) Access { return Access{Role: RoleRead, Queue: q.Queue} })
+	refusal := a.authorize(in.r, Access{Role: RoleRead})
 	switch {
-	case err != nil:
-		return nil, err
-	case a.cfg.Queues == nil:
-		return &queuesAnswer{}, nil
+	case queue.TagOf(refusal) == queue.Unauthorized:
+		return nil, refusal
+	case refusal != nil:
+		some, err := a.queuesOf(ctx, in.r)
+		if err == nil && some == nil {
+			err = refusal
+		}
+		return &queuesAnswer{some}, err
 	}
-	return &queuesAnswer{&view.Queues{Queues: append([]view.QueueStats{}, readable...), Problem: all.Problem}}, nil
+	all, err := a.queueReads.get(ctx)
+	return &queuesAnswer{all}, err
 }
 
 type queueIn struct {

@@ -8,8 +8,11 @@ import (
 // Overview is a status without its lists: how many nodes and units are in each state, and what needs attention. Its size
 // does not depend on the size of the cluster.
 type Overview struct {
-	Cluster string               `json:"cluster"`
-	At      Time                 `json:"at"` // the store's clock
+	Cluster string `json:"cluster"`
+	At      Time   `json:"at"` // the store's clock
+	// Limited says that the caller may not read the whole cluster: this has the queues and subscriptions that the caller may
+	// read, their totals and their notices, and nothing else.
+	Limited bool                 `json:"limited"`
 	Store   StoreRead            `json:"store"`
 	Leader  *Leader              `json:"leader"` // null if there is no leader
 	Nodes   map[node.State]int   `json:"nodes"`  // how many nodes are in each state

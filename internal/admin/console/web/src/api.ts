@@ -48,6 +48,9 @@ export type Session = Schemas["SessionAnswer"];
 /** Null until it is known. */
 export const session = store<Session | null>(null);
 
+/** Whether this person may see some queues or subscriptions only. */
+export const isLimited = (who: Session | null) => !!who?.actor && !who.roles.includes("read");
+
 /** Whether the server asks for a token, and why it was not content with the last one. */
 export const login = store<{ needed: boolean; why: string }>({ needed: false, why: "" });
 

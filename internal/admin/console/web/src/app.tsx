@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { login, session, signIn } from "./api";
+import { isLimited, login, session, signIn } from "./api";
 import { isPaused, overview, setPaused, streamState, trouble } from "./live";
 import { go, to, useRoute, type Route } from "./route";
 import { useStore } from "./store";
@@ -22,6 +22,9 @@ const nav: [path: string, name: string, key: string][] = [
   ["", "Overview", "o"], ["nodes", "Nodes", "n"], ["daemons", "Daemons", "d"], ["leader", "Leader", "l"],
   ["queues", "Queues", "q"], ["outbox", "Outbox", "b"], ["events", "Events", "e"], ["settings", "Settings", "s"],
 ];
+
+/** Those on which somebody with a limited role sees something. */
+const limited = ["", "queues", "outbox"];
 
 function page({ path }: Route) {
   const [first = "", second, third] = path;
@@ -59,6 +62,7 @@ export function App() {
   const { needed, why } = useStore(login);
   const [help, setHelp] = useState(false);
   const first = section(route.path[0] ?? "");
+  const pages = isLimited(useStore(session)) ? nav.filter(([p]) => limited.includes(p)) : nav;
   const name = nav.find(([p]) => p === first)?.[1] ?? "";
   const cluster = useStore(overview)?.cluster;
   useKeys(() => setHelp(true));
@@ -76,7 +80,7 @@ export function App() {
       <header class="top">
         <a class="brand" href={to()}>emitd{cluster && <span class="cluster">{cluster}</span>}</a>
         <nav aria-label="Pages">
-          {nav.map(([path, label]) => <a key={path} href={path ? to(path) : to()} aria-current={path === first ? "page" : undefined}>{label}</a>)}
+          {pages.map(([path, label]) => <a key={path} href={path ? to(path) : to()} aria-current={path === first ? "page" : undefined}>{label}</a>)}
         </nav>
         <Who />
         <Stream />

@@ -1,5 +1,5 @@
 // The stream: one for the whole page. It tells what has happened, and the pages read what they show anew.
-import { address, call, login, Refusal, session, whoAmI, type Event, type Overview, type Problem } from "./api";
+import { address, call, get, isLimited, login, Refusal, session, whoAmI, type Event, type Overview, type Problem } from "./api";
 import { store } from "./store";
 import { setStoreTime } from "./time";
 
@@ -58,6 +58,16 @@ function stop(state: StreamState) {
   streamState.set(state);
 }
 
+/** Reads the overview again and again, for those whose role is too limited for the stream. */
+async function look(control: AbortController) {
+  while (current === control) {
+    message("overview", JSON.stringify(await get("/overview", {}, control.signal)));
+    streamState.set("live");
+    trouble.set(null);
+    await new Promise((done) => setTimeout(done, 2000));
+  }
+}
+
 async function connect() {
   stop("connecting");
   const control = (current = new AbortController());
@@ -67,6 +77,7 @@ async function connect() {
     timer = setTimeout(() => control.abort(), quiet);
   };
   try {
+    if (isLimited(session.get())) return await look(control);
     alive();
     const answer = await call(address("/stream", { topics: "events,overview" }), {
       signal: control.signal,

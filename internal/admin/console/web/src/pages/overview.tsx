@@ -23,6 +23,15 @@ export function OverviewPage() {
       <h1>{data.cluster || "Overview"}</h1>
       <Attention notices={data.attention} all={data.notices} />
       <Tiles data={data} />
+      {data.limited ? <p class="quiet">You see what your role is limited to.</p> : <Whole data={data} />}
+    </>
+  );
+}
+
+/** What only those see who may read the whole cluster. */
+function Whole({ data }: { data: Data }) {
+  return (
+    <>
       <Terms />
       <Heat nodes={Object.values(data.nodes).reduce((a, b) => a + b, 0)} />
       <LastHour of="cluster" read={(signal) => get("/trends", {}, signal)} plots={plots} />
@@ -94,20 +103,9 @@ function noticeLink(n: Notice): string | null {
 }
 
 function Tiles({ data }: { data: Data }) {
-  const live = data.nodes.live ?? 0;
-  const nodes = sum(data.nodes);
-  const active = data.units.active ?? 0;
-  const units = sum(data.units);
   return (
     <div class="tiles">
-      <LeaderTile data={data} />
-      <LeaseTile data={data} />
-      <Tile title="Nodes" href={to("nodes")} value={live === nodes ? count(live) : <>{count(live)} <small>of {count(nodes)}</small></>} tone={live < nodes ? "warn" : ""}>
-        <States counts={data.nodes} />
-      </Tile>
-      <Tile title="Units" href={to("daemons")} value={active === units ? count(active) : <>{count(active)} <small>of {count(units)}</small></>} tone={active < units ? "warn" : ""}>
-        <States counts={data.units} /> <span class="quiet">{several(data.daemons, "daemon")}</span>
-      </Tile>
+      {!data.limited && <ClusterTiles data={data} />}
       {data.queues && (
         <Tile title="Queues" href={to("queues")} value={<>{count(data.queues.queues.reduce((n, q) => n + q.waiting, 0))} <small>waiting</small></>} tone={data.queues.problem || data.queues.queues.some((q) => q.dead > 0) ? "warn" : ""}>
           {data.queues.problem || `${several(data.queues.queues.length, "queue")}, ${count(data.queues.queues.reduce((n, q) => n + q.active, 0))} active, ${count(data.queues.queues.reduce((n, q) => n + q.dead, 0))} dead`}
@@ -118,10 +116,31 @@ function Tiles({ data }: { data: Data }) {
           {data.outbox.problem || <>oldest {data.outbox.pending ? span(data.outbox.oldest_age_ms) : "none"}, {several(data.outbox.keys_waiting, "parked key")}, {count(data.outbox.dead)} dead</>}
         </Tile>
       )}
-      <Tile title="Standing commands" href={to("commands")} value={count(data.orders)}>
-        {data.orders ? "of operators, in force" : "none in force"}
-      </Tile>
+      {!data.limited && (
+        <Tile title="Standing commands" href={to("commands")} value={count(data.orders)}>
+          {data.orders ? "of operators, in force" : "none in force"}
+        </Tile>
+      )}
     </div>
+  );
+}
+
+function ClusterTiles({ data }: { data: Data }) {
+  const live = data.nodes.live ?? 0;
+  const nodes = sum(data.nodes);
+  const active = data.units.active ?? 0;
+  const units = sum(data.units);
+  return (
+    <>
+      <LeaderTile data={data} />
+      <LeaseTile data={data} />
+      <Tile title="Nodes" href={to("nodes")} value={live === nodes ? count(live) : <>{count(live)} <small>of {count(nodes)}</small></>} tone={live < nodes ? "warn" : ""}>
+        <States counts={data.nodes} />
+      </Tile>
+      <Tile title="Units" href={to("daemons")} value={active === units ? count(active) : <>{count(active)} <small>of {count(units)}</small></>} tone={active < units ? "warn" : ""}>
+        <States counts={data.units} /> <span class="quiet">{several(data.daemons, "daemon")}</span>
+      </Tile>
+    </>
   );
 }
 
