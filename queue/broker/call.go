@@ -5,15 +5,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/emitd/emitd/internal/inflight"
 	"github.com/emitd/emitd/queue"
 )
 
 // call is one request to one shard; a long poll has one call in each of the node's shards. The
 // shard's goroutine owns it until it is answered; then the caller reads the results.
 type call struct {
-	// step decides as much of the call as it can. It is called again after busy or later.
-	step func(s *shard, c *call) progress
+	work work // the call itself, with what its kind asks for and is answered
 	// taken is set by whoever ends the call: the shard that answers it, or the caller that
 	// gives up. The calls of one long poll share taken and done, so that only one shard
 	// answers.
@@ -22,42 +20,19 @@ type call struct {
 	err   *queue.Error
 
 	// Owned by the shard's goroutine.
-	next         int    // position of the next item to decide
-	number       uint64 // number of the next job to look at, for List and commands
-	limit        uint64 // bound of number: later jobs are not meant
-	complete     bool
-	answered     bool // the answer was sent
-	wrote        bool // records of the call were made: after a failure its outcome is unknown
-	negative     bool // the answer refuses at least one item
-	waits        int  // number of batches that must be durable before the answer
-	longPoll     bool // for a claim: wait until there are jobs (long poll)
-	onlyRepeated bool // for a claim: answer only if the same request ID was claimed before
-	elsewhere    bool // for settlements: the shard is not the one that they name
+	next     int // position of the next item to decide
+	complete bool
+	answered bool // the answer was sent
+	wrote    bool // records of the call were made: after a failure its outcome is unknown
+	negative bool // the answer refuses at least one item
+	waits    int  // number of batches that must be durable before the answer
+}
 
-	jobs          []validJob
-	receipts      []queue.Receipt
-	settle        []queue.Settlement
-	tokens        []token // parallel to settle; zero: not a token of this shard for the job
-	outcomes      []queue.Outcome
-	claim         *queue.ClaimRequest
-	claimed       []claimedJob
-	undelivered   []undelivered
-	abandoned     *call // for callerGoneStep: the claim call whose caller has gone
-	payloadBudget int   // bytes that the answer's payloads may still take
-	memory        *inflight.Call
-	command       *queue.Command
-	affected      int
-	query         *queue.Query
-	page          *queue.Page
-	id            string
-	info          *queue.Info
-	payload       []byte
-	blob          string
-	place         payloadPlace // if a segment has the payload
-	unread        []pagePayload
-	moves         []movedPayload
-	keys          []string
-	stats         *queue.Stats
+// work is a call of one kind: enqueueCall, claimCall, settleCall, releaseCall, commandCall, getCall, pageCall,
+// moveCall or inquiry. Each embeds call. Its fields belong to the shard's goroutine until the answer.
+type work interface {
+	// step decides as much of the call as it can. It is called again after waiting or later.
+	step(s *shard) progress
 }
 
 // progress is the result of a step.
@@ -70,8 +45,25 @@ const (
 	handled          // answered, refused, or added to the long polls
 )
 
-func newCall(step func(*shard, *call) progress) *call {
-	return &call{step: step, done: make(chan *call, 1)}
+func newCall(w work) call { return call{work: w, done: make(chan *call, 1)} }
+
+// inquiry is a call that reads what the shard has, without waiting for anything.
+type inquiry struct {
+	call
+	read func(s *shard)
+}
+
+// inquire runs read on the shard's goroutine, and waits until it has. If it returns an error, read may still run
+// later: the caller must not use what it writes.
+func (s *shard) inquire(ctx context.Context, read func(s *shard)) error {
+	c := &inquiry{read: read}
+	c.call = newCall(c)
+	return s.do(ctx, &c.call)
+}
+
+func (c *inquiry) step(s *shard) progress {
+	c.read(s)
+	return decided
 }
 
 // answer sends the answer to the caller, once. Only the shard for which take returned true may call

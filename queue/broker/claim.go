@@ -82,10 +82,10 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 		for n := range shards {
 			part := req
 			part.Max -= len(claims)
-			c := claimCall(ctx, &part, new(atomic.Bool), make(chan *call, 1))
+			c := newClaimCall(ctx, &part, new(atomic.Bool), make(chan *call, 1))
 			c.onlyRepeated, c.payloadBudget = again, room
 			s := shards[(first+n)%len(shards)]
-			if err := s.do(ctx, c); err != nil {
+			if err := s.do(ctx, &c.call); err != nil {
 				if ctx.Err() != nil && c.taken.Swap(true) {
 					callerGone(s, c)
 				}
@@ -109,11 +109,11 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 // poll puts the call into all shards; the first one that has jobs answers it.
 func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]claimedJob, error) {
 	taken, done := new(atomic.Bool), make(chan *call, 1)
-	calls := make([]*call, len(shards))
+	calls := make([]*claimCall, len(shards))
 	for i, s := range shards {
-		calls[i] = claimCall(ctx, &req, taken, done)
+		calls[i] = newClaimCall(ctx, &req, taken, done)
 		calls[i].longPoll = true
-		if err := s.submit(ctx, calls[i]); err != nil {
+		if err := s.submit(ctx, &calls[i].call); err != nil {
 			if taken.Swap(true) {
 				return awaitAnswer(ctx, shards[:i], calls, done)
 			}
@@ -143,7 +143,7 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimReque
 
 // awaitAnswer waits for the shard that has taken the call already: its jobs are claimed and must reach
 // the caller. If the context ends first, callerGone makes the shards release them.
-func awaitAnswer(ctx context.Context, shards []*shard, calls []*call, done chan *call) ([]claimedJob, error) {
+func awaitAnswer(ctx context.Context, shards []*shard, calls []*claimCall, done chan *call) ([]claimedJob, error) {
 	select {
 	case c := <-done:
 		return answerOf(c)
@@ -160,11 +160,25 @@ func answerOf(c *call) ([]claimedJob, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	return c.claimed, nil
+	return c.work.(*claimCall).claimed, nil
 }
 
-func claimCall(ctx context.Context, req *queue.ClaimRequest, taken *atomic.Bool, done chan *call) *call {
-	return &call{step: claimStep, claim: req, taken: taken, done: done, payloadBudget: queue.MaxPayload, memory: inflight.FromContext(ctx)}
+// claimCall claims jobs.
+type claimCall struct {
+	call
+	request       *queue.ClaimRequest
+	longPoll      bool // wait until there are jobs
+	onlyRepeated  bool // answer only if the same request ID was claimed before
+	payloadBudget int  // bytes that the answer's payloads may still take
+	memory        *inflight.Call
+	claimed       []claimedJob
+}
+
+// newClaimCall makes a claim call. The calls of one long poll share taken and done.
+func newClaimCall(ctx context.Context, req *queue.ClaimRequest, taken *atomic.Bool, done chan *call) *claimCall {
+	c := &claimCall{request: req, payloadBudget: queue.MaxPayload, memory: inflight.FromContext(ctx)}
+	c.call = call{work: c, taken: taken, done: done}
+	return c
 }
 
 // claims makes the worker's view of claimed jobs: it adds tokens, and payloads that are objects of
@@ -186,9 +200,8 @@ func (b *Broker) claims(ctx context.Context, got []claimedJob, req *queue.ClaimR
 	return b.addPayloads(ctx, got, out, req)
 }
 
-// claimStep decides a claim call: it repeats an earlier answer, hands out jobs, adds the call to
-// the long polls, or answers that there is none.
-func claimStep(s *shard, c *call) progress {
+// step repeats an earlier answer, hands out jobs, adds the call to the long polls, or answers that there is none.
+func (c *claimCall) step(s *shard) progress {
 	if c.complete { // its durable claims were written; finish answers it
 		return handled
 	}
@@ -215,17 +228,17 @@ func claimStep(s *shard, c *call) progress {
 
 // repeatAnswer answers a call whose request ID was used before with the same claims. It returns nil if
 // there are none.
-func (s *shard) repeatAnswer(c *call) *progress {
-	if c.claim.RequestID == "" {
+func (s *shard) repeatAnswer(c *claimCall) *progress {
+	if c.request.RequestID == "" {
 		return nil
 	}
-	if w := s.claims.batchOf(c.claim.RequestID); w != nil {
-		p := s.commits.waitFor(c, w)
+	if w := s.claims.batchOf(c.request.RequestID); w != nil {
+		p := s.commits.waitFor(&c.call, w)
 		return &p
 	}
 	var claims []claimedJob
 	fits := true
-	for _, n := range s.ledger.JobsOfRequest(c.claim.RequestID) {
+	for _, n := range s.ledger.JobsOfRequest(c.request.RequestID) {
 		var h claimedJob
 		if h.load(s, n) && !h.job.Held {
 			fits = fits && c.memory.Take(int64(h.job.Size))
@@ -263,8 +276,8 @@ func (s *shard) servePolls() {
 // claimFor claims the best jobs for a call. It returns false if there are none or they may not be
 // handed out now, and true if the call needs nothing more: it was answered, refused, waits for its
 // durable claims, or its caller has gone.
-func (s *shard) claimFor(c *call) bool {
-	req := c.claim
+func (s *shard) claimFor(c *claimCall) bool {
+	req := c.request
 	if s.ledger.Paused() || s.commits.full() {
 		return false
 	}
@@ -321,9 +334,9 @@ func (s *shard) claimFor(c *call) bool {
 
 // recordDurableClaim writes the claims as a hard record; the call is answered when it is durable. A repeated
 // call with the same request ID finds the batch in claims.
-func (s *shard) recordDurableClaim(c *call, r *ledger.Record) {
+func (s *shard) recordDurableClaim(c *claimCall, r *ledger.Record) {
 	s.claims.begin(r.Request, s.commits.currentBatch())
-	s.commits.recordPending(c, pending{other: r})
+	s.commits.recordPending(&c.call, pending{other: r})
 	c.complete = true
 }
 

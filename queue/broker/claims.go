@@ -10,30 +10,30 @@ import (
 // request IDs of durable claims that are not durable yet. The shard's goroutine owns it, except
 // withdrawn.
 type claims struct {
-	waiting   []*call
-	withdrawn *mailbox[*call]   // long polls whose callers have stopped waiting
-	requests  map[string]*batch // the batch of each request's claims
-	settled   *ledger.Job       // the job of the settlement that is being decided; nil until the first
+	waiting   []*claimCall
+	withdrawn *mailbox[*claimCall] // long polls whose callers have stopped waiting
+	requests  map[string]*batch    // the batch of each request's claims
+	settled   *ledger.Job          // the job of the settlement that is being decided; nil until the first
 }
 
 // wait adds a long poll.
-func (w *claims) wait(c *call) { w.waiting = append(w.waiting, c) }
+func (w *claims) wait(c *claimCall) { w.waiting = append(w.waiting, c) }
 
 // withdraw takes a long poll back whose caller has stopped waiting. Any goroutine may call it.
-func (w *claims) withdraw(c *call) {
+func (w *claims) withdraw(c *claimCall) {
 	w.withdrawn.put(c) // if withdrawn is full, serve notices by c.taken
 }
 
 // removeWithdrawn removes the long polls that were withdrawn.
 func (w *claims) removeWithdrawn() {
 	for c, ok := w.withdrawn.get(); ok; c, ok = w.withdrawn.get() {
-		w.waiting = slices.DeleteFunc(w.waiting, func(p *call) bool { return p == c })
+		w.waiting = slices.DeleteFunc(w.waiting, func(p *claimCall) bool { return p == c })
 	}
 }
 
 // serve offers jobs to the long polls in the order in which they came, as long as more reports that
 // there are any. claim reports whether the poll needs nothing more.
-func (w *claims) serve(more func() bool, claim func(*call) bool) {
+func (w *claims) serve(more func() bool, claim func(*claimCall) bool) {
 	kept := w.waiting[:0]
 	for i, c := range w.waiting {
 		if !more() {
@@ -51,7 +51,7 @@ func (w *claims) serve(more func() bool, claim func(*call) bool) {
 // releaseWaiting takes all long polls.
 func (w *claims) releaseWaiting(release func(*call)) {
 	for _, c := range w.waiting {
-		release(c)
+		release(&c.call)
 	}
 	w.waiting = nil
 }

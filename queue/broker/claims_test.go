@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-func newPolls(n int) (w *claims, polls []*call) {
-	w = &claims{withdrawn: newMailbox[*call](inboxSize)}
+func newPolls(n int) (w *claims, polls []*claimCall) {
+	w = &claims{withdrawn: newMailbox[*claimCall](inboxSize)}
 	for range n {
-		c := &call{taken: new(atomic.Bool)}
+		c := &claimCall{call: call{taken: new(atomic.Bool)}}
 		polls = append(polls, c)
 		w.wait(c)
 	}
@@ -25,8 +25,8 @@ func TestLongPollsAreServedInOrder(t *testing.T) {
 	w.withdraw(polls[2])
 	w.removeWithdrawn()
 	jobs := 2
-	var offered []*call
-	w.serve(func() bool { return jobs > 0 }, func(c *call) bool {
+	var offered []*claimCall
+	w.serve(func() bool { return jobs > 0 }, func(c *claimCall) bool {
 		offered = append(offered, c)
 		if c == polls[3] { // it wants jobs of another type
 			return false
@@ -34,10 +34,10 @@ func TestLongPollsAreServedInOrder(t *testing.T) {
 		jobs--
 		return true
 	})
-	if want := []*call{polls[0], polls[3], polls[4]}; !slices.Equal(offered, want) {
+	if want := []*claimCall{polls[0], polls[3], polls[4]}; !slices.Equal(offered, want) {
 		t.Errorf("jobs were offered to %d polls", len(offered))
 	}
-	if want := []*call{polls[3], polls[5]}; !slices.Equal(w.waiting, want) {
+	if want := []*claimCall{polls[3], polls[5]}; !slices.Equal(w.waiting, want) {
 		t.Errorf("%d polls wait", len(w.waiting))
 	}
 	var released []*call

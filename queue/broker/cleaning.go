@@ -52,9 +52,9 @@ func (s *shard) movePayloads(sparse []ledger.SparseSegment) {
 			size += sparse[n].Total
 			n++
 		}
-		c := newCall(moveStep)
-		c.moves = s.readSegments(sparse[:n])
-		if err := s.do(s.ctx, c); err != nil {
+		c := &moveCall{moves: s.readSegments(sparse[:n])}
+		c.call = newCall(c)
+		if err := s.do(s.ctx, &c.call); err != nil {
 			return // the shard is lost, or is being written to faster than the store allows
 		}
 		sparse = sparse[n:]
@@ -98,9 +98,15 @@ func (s *shard) readSegments(sparse []ledger.SparseSegment) []movedPayload {
 	return moves
 }
 
-// moveStep records the payloads of those jobs that still refer to the segments they were read from. The
+// moveCall writes payloads of old segments again.
+type moveCall struct {
+	call
+	moves []movedPayload
+}
+
+// step records the payloads of those jobs that still refer to the segments they were read from. The
 // jobs refer to the new segment once it is durable.
-func moveStep(s *shard, c *call) progress {
+func (c *moveCall) step(s *shard) progress {
 	for ; c.next < len(c.moves); c.next++ {
 		m := &c.moves[c.next]
 		j, ok := s.ledger.JobWithoutPayload(m.number)
@@ -114,7 +120,7 @@ func moveStep(s *shard, c *call) progress {
 		case s.commits.size() > roundBytes:
 			return later
 		}
-		s.commits.recordPending(c, pending{other: &ledger.Record{Kind: ledger.MovePayload, Numbers: []uint64{m.number}, PackedID: m.id, Payload: m.payload}})
+		s.commits.recordPending(&c.call, pending{other: &ledger.Record{Kind: ledger.MovePayload, Numbers: []uint64{m.number}, PackedID: m.id, Payload: m.payload}})
 	}
 	return decided
 }

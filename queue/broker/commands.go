@@ -25,9 +25,9 @@ func (b *Broker) Do(ctx context.Context, name string, cmd queue.Command) (int, e
 	}
 	met := 0
 	for n, s := range shards {
-		c := newCall(commandStep)
-		c.command = &cmd
-		if err := s.do(ctx, c); err != nil {
+		c := &commandCall{command: &cmd}
+		c.call = newCall(c)
+		if err := s.do(ctx, &c.call); err != nil {
 			if n > 0 && queue.TagOf(err) != queue.UnknownOutcome { // it was carried out on the shards before
 				err = errors.Join(unknownOutcome(fmt.Sprintf("the action was carried out on %d of %d shards", n, len(shards))), err)
 			}
@@ -85,13 +85,22 @@ var commandKinds = map[queue.Act]ledger.Kind{
 	queue.Cancel: ledger.Cancel, queue.Redrive: ledger.Redrive, queue.RunNow: ledger.MakeReady, queue.Purge: ledger.Purge, queue.Pause: ledger.Pause, queue.Resume: ledger.Resume,
 }
 
-// commandStep makes one record for up to commandJobs jobs. It returns later if there are more.
-func commandStep(s *shard, c *call) progress {
+// commandCall carries out an operator's command.
+type commandCall struct {
+	call
+	command  *queue.Command
+	number   uint64 // number of the next job to look at
+	limit    uint64 // bound of number: later jobs are not meant
+	affected int
+}
+
+// step makes one record for up to commandJobs jobs. It returns later if there are more.
+func (c *commandCall) step(s *shard) progress {
 	cmd := c.command
 	if s.commits.full() {
 		switch {
 		case c.wrote && !s.commits.idle():
-			return s.commits.waitForNewest(c) // continues when a batch is durable and there may be room again
+			return s.commits.waitForNewest(&c.call) // continues when a batch is durable and there may be room again
 		case c.wrote:
 			return later
 		}
@@ -99,7 +108,7 @@ func commandStep(s *shard, c *call) progress {
 		return handled
 	}
 	if cmd.Act == queue.Pause || cmd.Act == queue.Resume {
-		s.commits.record(c, &ledger.Record{Kind: commandKinds[cmd.Act]})
+		s.commits.record(&c.call, &ledger.Record{Kind: commandKinds[cmd.Act]})
 		return decided
 	}
 	if len(cmd.IDs) > 0 {
@@ -110,7 +119,7 @@ func commandStep(s *shard, c *call) progress {
 
 // commandIDs makes a record for the jobs that the command names. It parks the call at the first one
 // that is held.
-func (s *shard) commandIDs(c *call) progress {
+func (s *shard) commandIDs(c *commandCall) progress {
 	r := ledger.Record{Kind: commandKinds[c.command.Act]}
 	wait := false
 	for ; c.next < len(c.command.IDs); c.next++ {
@@ -121,7 +130,7 @@ func (s *shard) commandIDs(c *call) progress {
 			break
 		}
 		if !ok && c.command.Act == queue.Cancel {
-			s.commits.waitForAll(c)
+			s.commits.waitForAll(&c.call)
 		}
 		if ok && appliesTo(c.command, j.State) && (c.command.Type == "" || c.command.Type == j.Type) {
 			r.Numbers = append(r.Numbers, j.Number)
@@ -129,17 +138,17 @@ func (s *shard) commandIDs(c *call) progress {
 	}
 	if len(r.Numbers) > 0 {
 		c.affected += len(r.Numbers)
-		s.commits.record(c, &r)
+		s.commits.record(&c.call, &r)
 	}
 	if wait {
-		return s.commits.waitForNewest(c)
+		return s.commits.waitForNewest(&c.call)
 	}
 	return decided
 }
 
 // commandAll makes a record for the next jobs to which the command applies, in the order of their
 // numbers.
-func (s *shard) commandAll(c *call) progress {
+func (s *shard) commandAll(c *commandCall) progress {
 	if c.limit == 0 { // jobs that are submitted later are not meant
 		c.limit = s.ledger.Stats().Next
 	}
@@ -161,13 +170,13 @@ func (s *shard) commandAll(c *call) progress {
 	})
 	if len(r.Numbers) > 0 {
 		c.affected += len(r.Numbers)
-		s.commits.record(c, &r)
+		s.commits.record(&c.call, &r)
 	}
 	switch {
 	case end:
 		return decided
 	case wait:
-		return s.commits.waitForNewest(c)
+		return s.commits.waitForNewest(&c.call)
 	}
 	return later
 }

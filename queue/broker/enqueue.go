@@ -63,16 +63,17 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ 
 // enqueueParts submits each shard's part, waits for all answers, and stores the receipts at their
 // positions.
 func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts map[int][]int, ready []validJob, receipts []queue.Receipt) error {
-	calls := map[int]*call{}
+	calls := map[int]*enqueueCall{}
 	for index, positions := range parts {
-		c := newCall(enqueueStep)
-		if c.jobs, c.receipts = ready, receipts[:0]; len(parts) > 1 {
+		c := &enqueueCall{jobs: ready, receipts: receipts[:0]}
+		c.call = newCall(c)
+		if len(parts) > 1 {
 			c.jobs, c.receipts = make([]validJob, len(positions)), make([]queue.Receipt, 0, len(positions))
 			for n, at := range positions {
 				c.jobs[n] = ready[at]
 			}
 		}
-		if err := shards[index].submit(ctx, c); err != nil {
+		if err := shards[index].submit(ctx, &c.call); err != nil {
 			if len(calls) > 0 {
 				err = errors.Join(unknownOutcome("some of the jobs were submitted already"), err)
 			}
@@ -82,7 +83,7 @@ func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts 
 	}
 	var failed error
 	for index, c := range calls {
-		if err := shards[index].wait(ctx, c); err != nil {
+		if err := shards[index].wait(ctx, &c.call); err != nil {
 			// Of several errors, UnknownOutcome wins: the others say that nothing
 			// happened.
 			if failed == nil || queue.TagOf(err) == queue.UnknownOutcome {
@@ -100,8 +101,15 @@ func (b *Broker) enqueueParts(ctx context.Context, shards map[int]*shard, parts 
 	return failed
 }
 
-// enqueueStep decides jobs until it meets one whose ID is held.
-func enqueueStep(s *shard, c *call) progress {
+// enqueueCall submits jobs.
+type enqueueCall struct {
+	call
+	jobs     []validJob
+	receipts []queue.Receipt // of the jobs that are decided
+}
+
+// step decides jobs until it meets one whose ID is held.
+func (c *enqueueCall) step(s *shard) progress {
 	if c.next == 0 {
 		if err := s.checkLimits(c); err != nil {
 			c.refuse(err)
@@ -111,7 +119,7 @@ func enqueueStep(s *shard, c *call) progress {
 	for ; c.next < len(c.jobs); c.next++ {
 		j := &c.jobs[c.next]
 		if state, held := s.ledger.Lookup(j.packed); held {
-			return s.commits.waitForNewest(c)
+			return s.commits.waitForNewest(&c.call)
 		} else if state != ledger.None {
 			s.duplicate(c, j.id, stateOf(state))
 			continue
@@ -126,16 +134,16 @@ func enqueueStep(s *shard, c *call) progress {
 
 // duplicate makes the receipt of an ID that is known. It waits until everything decided before it
 // is durable.
-func (s *shard) duplicate(c *call, id string, state queue.State) {
+func (s *shard) duplicate(c *enqueueCall, id string, state queue.State) {
 	s.counts.duplicate()
 	c.receipts = append(c.receipts, queue.Receipt{ID: id, Duplicate: true, State: state})
-	s.commits.waitForAll(c)
+	s.commits.waitForAll(&c.call)
 }
 
 // enqueue adds the record of a new job, and its receipt.
-func (s *shard) enqueue(c *call, j *validJob) {
+func (s *shard) enqueue(c *enqueueCall, j *validJob) {
 	state := queue.Waiting
-	if r := s.commits.recordEnqueue(c, j); r.RunAt > 0 {
+	if r := s.commits.recordEnqueue(&c.call, j); r.RunAt > 0 {
 		state = queue.Delayed
 	}
 	c.receipts = append(c.receipts, queue.Receipt{ID: j.id, State: state})
@@ -159,7 +167,7 @@ func (j *validJob) fill(r *ledger.Record) {
 }
 
 // checkLimits refuses a call that would exceed the shard's memory limits.
-func (s *shard) checkLimits(c *call) *queue.Error {
+func (s *shard) checkLimits(c *enqueueCall) *queue.Error {
 	if s.commits.full() {
 		return queueFull("too much is being written at the moment")
 	}

@@ -48,9 +48,9 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*queue.Info, []byte,
 		return boolInt(x.index != own) - boolInt(y.index != own)
 	})
 	for _, s := range shards {
-		c := newCall(getStep)
-		c.id = id
-		if err := s.do(ctx, c); err != nil {
+		c := &getCall{id: id}
+		c.call = newCall(c)
+		if err := s.do(ctx, &c.call); err != nil {
 			if queue.TagOf(err) == queue.JobNotFound {
 				continue
 			}
@@ -69,7 +69,7 @@ func (b *Broker) Get(ctx context.Context, name, id string) (*queue.Info, []byte,
 
 // withPayload reads the payload of a job that was found. If it is gone, the job has
 // ended meanwhile, or the payload is lost; then the job is looked up again and returned without it.
-func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*queue.Info, []byte, error) {
+func (b *Broker) withPayload(ctx context.Context, s *shard, found *getCall) (*queue.Info, []byte, error) {
 	if !inflight.FromContext(ctx).Take(int64(found.info.Size)) {
 		return nil, nil, memoryFull()
 	}
@@ -82,9 +82,9 @@ func (b *Broker) withPayload(ctx context.Context, s *shard, found *call) (*queue
 	}
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
-		again := newCall(getStep)
-		again.id = found.id
-		if err := s.do(ctx, again); err != nil {
+		again := &getCall{id: found.id}
+		again.call = newCall(again)
+		if err := s.do(ctx, &again.call); err != nil {
 			return nil, nil, err
 		}
 		return again.info, nil, nil
@@ -101,7 +101,17 @@ func boolInt(b bool) int {
 	return 0
 }
 
-func getStep(s *shard, c *call) progress {
+// getCall looks a job up.
+type getCall struct {
+	call
+	id      string
+	info    *queue.Info
+	payload []byte
+	blob    string       // the object of its own that has the payload
+	place   payloadPlace // if a segment has the payload
+}
+
+func (c *getCall) step(s *shard) progress {
 	if j, ok := s.ledger.Find(c.id); ok {
 		i := s.info(&j)
 		c.info, c.payload, c.blob = &i, []byte(j.Payload), j.Blob
@@ -169,13 +179,12 @@ func (b *Broker) list(ctx context.Context, set *queue.Settings, q queue.Query) (
 		}
 		part := q
 		part.Limit -= len(page.Jobs)
-		c := newCall(pageStep)
-		c.payloadBudget = room
-		c.query, c.page, c.memory = &part, page, inflight.FromContext(ctx)
+		c := &pageCall{query: &part, page: page, payloadBudget: room, memory: inflight.FromContext(ctx)}
+		c.call = newCall(c)
 		if s.index == index && q.Cursor != "" {
 			_, c.number, _ = parseCursor(q.Cursor)
 		}
-		if err := s.do(ctx, c); err != nil {
+		if err := s.do(ctx, &c.call); err != nil {
 			return nil, err
 		}
 		if err := b.fillPage(ctx, s, page, c.unread); err != nil {
@@ -195,16 +204,27 @@ func (b *Broker) list(ctx context.Context, set *queue.Settings, q queue.Query) (
 	return page, nil
 }
 
+// pageCall adds a shard's jobs to a page.
+type pageCall struct {
+	call
+	query         *queue.Query
+	number        uint64 // number of the next job to look at
+	page          *queue.Page
+	payloadBudget int // bytes that the page's payloads may still take
+	memory        *inflight.Call
+	unread        []pagePayload
+}
+
 // reservePayload reports whether a payload has room on the page and in the memory that the process may hold
 // for its callers.
-func (c *call) reservePayload(size int) bool {
+func (c *pageCall) reservePayload(size int) bool {
 	if c.payloadBudget -= size; c.payloadBudget < 0 && len(c.page.Jobs) > 0 {
 		return false
 	}
 	return c.memory.Take(int64(size))
 }
 
-func pageStep(s *shard, c *call) progress {
+func (c *pageCall) step(s *shard) progress {
 	seen := 0
 	limit := len(c.page.Jobs) + c.query.Limit
 	s.ledger.EachFrom(c.number, func(j ledger.Job) bool {
@@ -250,18 +270,13 @@ func (b *Broker) Stats(ctx context.Context, name string) (*queue.Stats, error) {
 	}
 	total := &queue.Stats{Queue: name, Broker: b.cfg.Address, Paused: true}
 	for _, s := range shards {
-		c := newCall(statsStep)
-		if err := s.do(ctx, c); err != nil {
+		var st *queue.Stats
+		if err := s.inquire(ctx, func(s *shard) { st = s.stats() }); err != nil {
 			return nil, err
 		}
-		total.Add(c.stats)
+		total.Add(st)
 	}
 	return total, nil
-}
-
-func statsStep(s *shard, c *call) progress {
-	c.stats = s.stats()
-	return decided
 }
 
 // stats returns the shard's counts.
@@ -285,10 +300,9 @@ func (s *shard) stats() *queue.Stats {
 // unreferenced returns those of the payload objects to which no job refers. Any goroutine may call it; it
 // fails when the run has ended.
 func (s *shard) unreferenced(keys map[string]bool) ([]string, error) {
-	c := newCall(func(s *shard, c *call) progress {
-		c.keys = s.ledger.Unreferenced(keys)
-		return decided
-	})
-	err := s.do(s.ctx, c)
-	return c.keys, err
+	var unneeded []string
+	if err := s.inquire(s.ctx, func(s *shard) { unneeded = s.ledger.Unreferenced(keys) }); err != nil {
+		return nil, err
+	}
+	return unneeded, nil
 }

@@ -174,15 +174,16 @@ func (b *Broker) segmentPayload(ctx context.Context, s *shard, p payloadPlace) (
 }
 
 // slotOf asks the shard for the segment that has a job's payload; 0: the job has ended.
-func (s *shard) slotOf(ctx context.Context, number uint64) (slot uint64, err error) {
-	c := newCall(func(s *shard, c *call) progress {
-		j, _ := s.ledger.JobWithoutPayload(c.number)
-		c.place.slot = j.Slot
-		return decided
+func (s *shard) slotOf(ctx context.Context, number uint64) (uint64, error) {
+	var slot uint64
+	err := s.inquire(ctx, func(s *shard) {
+		j, _ := s.ledger.JobWithoutPayload(number)
+		slot = j.Slot
 	})
-	c.number = number
-	err = s.do(ctx, c)
-	return c.place.slot, err
+	if err != nil {
+		return 0, err
+	}
+	return slot, nil
 }
 
 // pagePayload is a payload of a page that is read after the shard has made the page.

@@ -283,21 +283,18 @@ func (n *node) checkpointed() {
 	n.command(queue.Command{Act: queue.Pause}) // a record, so that the checkpoint has a slot of its own
 	n.command(queue.Command{Act: queue.Resume})
 	var before storedCheckpoint
-	begin := newCall(func(s *shard, _ *call) progress {
+	if err := s.inquire(n.w.ctx, func(s *shard) {
 		before = s.checkpoints.committed
 		s.checkpoints.begin()
-		return decided
-	})
-	if err := s.do(n.w.ctx, begin); err != nil {
+	}); err != nil {
 		n.w.t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
 		passed := false
-		inspect := newCall(func(s *shard, _ *call) progress {
+		err := s.inquire(n.w.ctx, func(s *shard) {
 			passed = s.cleaning.passed != before && s.cleaning.passed != nil && !s.cleaning.busy.Load()
-			return decided
 		})
-		if err := s.do(n.w.ctx, inspect); err != nil || time.Now().After(deadline) {
+		if err != nil || time.Now().After(deadline) {
 			n.w.t.Fatal("no checkpoint", err)
 		}
 		if passed {

@@ -94,15 +94,13 @@ func (b *Broker) settleOnShard(ctx context.Context, name string, index int, what
 	if err != nil {
 		return err
 	}
-	c := newCall(settleStep)
-	c.elsewhere = elsewhere
-	c.settle = make([]queue.Settlement, len(positions))
+	c := &settleCall{elsewhere: elsewhere, settlements: make([]queue.Settlement, len(positions)), outcomes: make([]queue.Outcome, 0, len(positions))}
+	c.call = newCall(c)
 	for n, at := range positions {
-		c.settle[n] = what[at]
+		c.settlements[n] = what[at]
 	}
-	c.tokens = s.verifyTokens(c.settle)
-	c.outcomes = make([]queue.Outcome, 0, len(positions))
-	if err := s.do(ctx, c); err != nil {
+	c.tokens = s.verifyTokens(c.settlements)
+	if err := s.do(ctx, &c.call); err != nil {
 		return err
 	}
 	for n, at := range positions {
@@ -178,17 +176,26 @@ func (b *Broker) settleOnOtherShards(ctx context.Context, name string, set *queu
 	return nil
 }
 
-// settleStep decides settlements until it meets one whose job is held.
-func settleStep(s *shard, c *call) progress {
-	if c.next == 0 && s.commits.full() && slices.ContainsFunc(c.settle, func(x queue.Settlement) bool { return x.Verb != queue.Extend }) {
+// settleCall settles claims.
+type settleCall struct {
+	call
+	settlements []queue.Settlement
+	tokens      []token // parallel to settlements; zero: not a token of this shard for the job
+	elsewhere   bool    // the shard is not the one that the settlements name
+	outcomes    []queue.Outcome
+}
+
+// step decides settlements until it meets one whose job is held.
+func (c *settleCall) step(s *shard) progress {
+	if c.next == 0 && s.commits.full() && slices.ContainsFunc(c.settlements, func(x queue.Settlement) bool { return x.Verb != queue.Extend }) {
 		c.refuse(queueFull("too much is being written at the moment"))
 		return handled
 	}
-	for ; c.next < len(c.settle); c.next++ {
-		x := &c.settle[c.next]
+	for ; c.next < len(c.settlements); c.next++ {
+		x := &c.settlements[c.next]
 		j, out := s.jobOfHolder(c, x)
 		if j != nil && j.Held {
-			return s.commits.waitForNewest(c)
+			return s.commits.waitForNewest(&c.call)
 		}
 		if j != nil {
 			out = s.settleClaim(c, x, j)
@@ -203,7 +210,7 @@ func settleStep(s *shard, c *call) progress {
 
 // jobOfHolder returns the job if the settlement comes from the claim's holder, or if the job is held.
 // Otherwise it returns the answer.
-func (s *shard) jobOfHolder(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
+func (s *shard) jobOfHolder(c *settleCall, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
 	if x.Token == "" {
 		return s.jobOfWorker(c, x)
 	}
@@ -240,7 +247,7 @@ func (s *shard) jobOfHolder(c *call, x *queue.Settlement) (*ledger.Job, queue.Ou
 
 // jobOfFormer is jobOfHolder for a token of a former shard. The job has another number here, and the epoch of its
 // claim is not kept; its delivery and the random nonce are.
-func (s *shard) jobOfFormer(c *call, x *queue.Settlement, t token) (*ledger.Job, queue.Outcome) {
+func (s *shard) jobOfFormer(c *settleCall, x *queue.Settlement, t token) (*ledger.Job, queue.Outcome) {
 	j, ok := s.ledger.Find(x.ID)
 	switch {
 	case !ok:
@@ -297,7 +304,7 @@ func (s *shard) acceptLostClaim(x *queue.Settlement, j *ledger.Job, t token) boo
 
 // jobOfWorker is jobOfHolder for a settlement without a token: the worker's name must be that of the
 // claim.
-func (s *shard) jobOfWorker(c *call, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
+func (s *shard) jobOfWorker(c *settleCall, x *queue.Settlement) (*ledger.Job, queue.Outcome) {
 	j, ok := s.ledger.Find(x.ID)
 	if !ok {
 		return nil, s.answerEnded(c, x, workerNonce(x.Worker))
@@ -313,13 +320,13 @@ func (s *shard) jobOfWorker(c *call, x *queue.Settlement) (*ledger.Job, queue.Ou
 
 // answerEnded answers for a job that the ledger no longer has. The claim that completed it may repeat
 // its complete.
-func (s *shard) answerEnded(c *call, x *queue.Settlement, nonce uint32) queue.Outcome {
+func (s *shard) answerEnded(c *settleCall, x *queue.Settlement, nonce uint32) queue.Outcome {
 	end, ok := s.ledger.Ended(x.ID)
 	switch {
 	case !ok:
 		return jobNotFound(x)
 	case end.State == ledger.Completed && x.Verb == queue.Complete && end.Nonce == nonce:
-		s.commits.waitForAll(c)
+		s.commits.waitForAll(&c.call)
 		return queue.Outcome{ID: x.ID, State: queue.Completed}
 	}
 	return stale(x, "the job is "+string(stateOf(end.State)))
@@ -331,20 +338,20 @@ func stale(x *queue.Settlement, why string) queue.Outcome {
 }
 
 // settleClaim makes the records of a settlement by the claim's holder.
-func (s *shard) settleClaim(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
+func (s *shard) settleClaim(c *settleCall, x *queue.Settlement, j *ledger.Job) queue.Outcome {
 	switch {
 	case x.Verb == queue.Extend:
 		return s.extend(x, j)
 	case x.Verb == queue.Complete && len(x.Result) == 0:
 		s.commits.hold(j.Number)
-		s.commits.recordPending(c, pending{number: j.Number})
+		s.commits.recordPending(&c.call, pending{number: j.Number})
 		return queue.Outcome{ID: x.ID, State: queue.Completed}
 	}
 	return s.recordSettlement(c, x, j)
 }
 
 // recordSettlement adds the hard record of a settlement other than Extend, and returns the outcome.
-func (s *shard) recordSettlement(c *call, x *queue.Settlement, j *ledger.Job) queue.Outcome {
+func (s *shard) recordSettlement(c *settleCall, x *queue.Settlement, j *ledger.Job) queue.Outcome {
 	var r ledger.Record
 	out := queue.Outcome{ID: x.ID}
 	switch x.Verb {
@@ -369,7 +376,7 @@ func (s *shard) recordSettlement(c *call, x *queue.Settlement, j *ledger.Job) qu
 		}
 	}
 	r.Numbers = []uint64{j.Number}
-	s.commits.record(c, &r)
+	s.commits.record(&c.call, &r)
 	return out
 }
 

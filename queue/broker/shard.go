@@ -190,7 +190,7 @@ func (s *shard) decide(c *call) {
 		s.refuseCall(c)
 		return
 	}
-	switch c.step(s, c) {
+	switch c.work.step(s) {
 	case decided:
 		c.complete = true
 		s.finish(c)

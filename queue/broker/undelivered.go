@@ -148,42 +148,44 @@ func (s *shard) payloadObject(j *ledger.Job) string {
 // release is written, because no answer rests on it. If the shard's run has ended, nothing is
 // needed: at its successor, the claims expire.
 func (s *shard) releaseUndelivered(jobs []undelivered) {
-	c := newCall(releaseStep)
-	c.undelivered = jobs
-	s.post(c)
+	c := &releaseCall{undelivered: jobs}
+	c.call = newCall(c)
+	s.post(&c.call)
 }
 
 // callerGone tells the shard that the caller of a claim call has gone, so that its jobs are released. A
 // call with a request ID keeps its claims for the repeated call.
-func callerGone(s *shard, gone *call) {
-	if gone.claim.RequestID != "" {
+func callerGone(s *shard, gone *claimCall) {
+	if gone.request.RequestID != "" {
 		return
 	}
-	c := newCall(callerGoneStep)
-	c.abandoned = gone
-	s.post(c)
+	c := &releaseCall{abandoned: gone}
+	c.call = newCall(c)
+	s.post(&c.call)
 }
 
-// callerGoneStep releases the claims of a call whose caller has gone. It comes into the inbox after that
-// call, so the call has been decided already.
-func callerGoneStep(s *shard, c *call) progress {
-	for i := range c.abandoned.claimed {
-		c.undelivered = append(c.undelivered, c.abandoned.claimed[i].undelivered(nil))
+// releaseCall releases claims that reached no worker.
+type releaseCall struct {
+	call
+	undelivered []undelivered
+	abandoned   *claimCall // the claim call whose caller has gone; nil: undelivered is complete
+}
+
+// step releases the claims. They count as no attempts and as no deliveries toward the job's death. A job whose
+// payload object is gone dies: nobody could ever work on it.
+func (c *releaseCall) step(s *shard) progress {
+	if c.abandoned != nil { // it came into the inbox before this call, so it has been decided
+		for i := range c.abandoned.claimed {
+			c.undelivered = append(c.undelivered, c.abandoned.claimed[i].undelivered(nil))
+		}
+		c.abandoned = nil
 	}
-	c.step, c.abandoned = releaseStep, nil
-	return c.step(s, c)
-}
-
-// releaseStep releases claims that reached no worker. They count as no attempts and as no
-// deliveries toward the job's death. A job whose payload object is gone dies: nobody could ever
-// work on it.
-func releaseStep(s *shard, c *call) progress {
 	for ; c.next < len(c.undelivered); c.next++ {
 		u := &c.undelivered[c.next]
 		j, ok := s.ledger.JobWithoutPayload(u.number)
 		switch {
 		case ok && j.Held:
-			return s.commits.waitForNewest(c)
+			return s.commits.waitForNewest(&c.call)
 		case !ok || j.State != ledger.Active || j.Begun || j.Epoch != u.epoch || j.Deliveries != u.delivery || j.Nonce != u.nonce:
 			continue // the claim is over, or the call was repeated and the worker got that answer
 		}
@@ -197,7 +199,7 @@ func releaseStep(s *shard, c *call) progress {
 			r.Cause = truncate("its payload could not be read: "+u.err.Error(), queue.MaxCause)
 			r.RunAt = s.clock.now + millis(min(unreadableWait<<min(j.UncountedDeliveries, 10), unreadableMaxWait))
 		}
-		s.commits.record(c, &r)
+		s.commits.record(&c.call, &r)
 	}
 	return decided
 }
