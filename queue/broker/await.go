@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/emitd/emitd/queue"
 )
 
 // takeoverWait is the longest time a call waits for a shard that this node is taking over.
@@ -53,14 +55,18 @@ func (b *Broker) awaitTakeover(ctx context.Context, name string, index int) bool
 	return false
 }
 
-// serving returns a shard that this node serves. It waits for one that is being taken over.
-func (b *Broker) serving(ctx context.Context, name string, index int) (*shard, error) {
-	s := b.shard(name, index)
-	if s == nil && b.awaitTakeover(ctx, name, index) {
-		s = b.shard(name, index)
+// serving returns a shard that this node serves. It waits for one that is being taken over. It refuses a shard of
+// another incarnation than that of the caller's settings.
+//
+// Example: a call finds two shards and picks shard 1. The queue gets eight shards while the call waits here. The
+// shard 1 that is served then is one of eight, and another shard has the group's jobs.
+func (b *Broker) serving(ctx context.Context, set *queue.Settings, index int) (*shard, error) {
+	s := b.shard(set.Name, index)
+	if s == nil && b.awaitTakeover(ctx, set.Name, index) {
+		s = b.shard(set.Name, index)
 	}
-	if s == nil {
-		return nil, b.notOwner(name, index)
+	if s == nil || s.incarnation != set.Incarnation {
+		return nil, b.notOwner(set.Name, index)
 	}
 	return s, nil
 }

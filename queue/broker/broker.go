@@ -269,8 +269,9 @@ func (b *Broker) addShard(s *shard) {
 		q = &servedQueue{}
 		b.queues[s.name] = q
 	}
-	set := s.settings.Settings
-	q.settings = &set
+	if set := s.settings.Settings; q.settings == nil || q.settings.Incarnation <= set.Incarnation {
+		q.settings = &set
+	}
 	q.shards = append(slices.DeleteFunc(slices.Clone(q.shards), func(o *shard) bool { return o.index == s.index }), s)
 	slices.SortFunc(q.shards, func(x, y *shard) int { return cmp.Compare(x.index, y.index) })
 }

@@ -41,7 +41,7 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ 
 	}
 	shards := map[int]*shard{}
 	for index := range parts {
-		s, err := b.serving(ctx, name, index)
+		s, err := b.serving(ctx, set, index)
 		if err != nil {
 			return nil, err
 		}

@@ -20,7 +20,7 @@ func (b *Broker) requestedShards(ctx context.Context, set *queue.Settings) (here
 		if wanted != nil && !slices.Contains(wanted, index) {
 			continue
 		}
-		s, err := b.serving(ctx, set.Name, index)
+		s, err := b.serving(ctx, set, index)
 		if err != nil {
 			missing = err
 			continue

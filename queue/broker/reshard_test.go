@@ -217,6 +217,36 @@ func (r *resharded) wantRefusedForTwoShards() {
 	wantRefusal(r.w.t, err, queue.BadRequest)
 }
 
+// TestCallForFormerShards: a call that has read the former number of shards gets no shard of the present ones. It
+// could be one that does not have the job's group.
+func TestCallForFormerShards(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, mem.New(mem.Config{}))
+		w.declare(queue.Settings{Shards: 2})
+		n := w.node("n1")
+		n.serve(queue.DefaultQueue, 0)
+		n.serve(queue.DefaultQueue, 1)
+		former, err := n.beginCall(w.ctx, queue.DefaultQueue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.reshard(3)
+		for index := range former.Shards {
+			_, err := n.serving(w.ctx, former, index)
+			wantRefusal(t, err, queue.QueueNotOwner)
+		}
+		present, err := n.beginCall(w.ctx, queue.DefaultQueue)
+		if err != nil || present.Shards != 3 {
+			t.Fatalf("%+v, %v", present, err)
+		}
+		for index := range present.Shards {
+			if _, err := n.serving(w.ctx, present, index); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestReshardWaitsForBrokers: a queue is served as before until the brokers of all its shards follow the change.
 // Until then it can be cancelled.
 func TestReshardWaitsForBrokers(t *testing.T) {

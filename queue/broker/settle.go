@@ -40,7 +40,7 @@ func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlemen
 	}
 	var failed error
 	for index, positions := range parts {
-		err := b.settleOnShard(ctx, name, index, what, positions, outcomes, false)
+		err := b.settleOnShard(ctx, set, index, what, positions, outcomes, false)
 		if err != nil && (failed == nil || queue.TagOf(err) == queue.UnknownOutcome) {
 			failed = err
 		}
@@ -89,8 +89,8 @@ func shardOfClaim(x *queue.Settlement, shards int) int {
 
 // settleOnShard settles one shard's part of a call and stores the outcomes at their positions.
 // elsewhere says that the shard is not the one that the token or the ID names.
-func (b *Broker) settleOnShard(ctx context.Context, name string, index int, what []queue.Settlement, positions []int, outcomes []queue.Outcome, elsewhere bool) error {
-	s, err := b.serving(ctx, name, index)
+func (b *Broker) settleOnShard(ctx context.Context, set *queue.Settings, index int, what []queue.Settlement, positions []int, outcomes []queue.Outcome, elsewhere bool) error {
+	s, err := b.serving(ctx, set, index)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (b *Broker) settleOnOtherShards(ctx context.Context, name string, set *queu
 			if s.index == shardOfClaim(&what[i], set.Shards) || otherScope(ctx, s.index) {
 				continue
 			}
-			if err := b.settleOnShard(ctx, name, s.index, what, []int{i}, outcomes, true); err != nil {
+			if err := b.settleOnShard(ctx, set, s.index, what, []int{i}, outcomes, true); err != nil {
 				return err
 			}
 			if outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {

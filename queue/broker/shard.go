@@ -45,6 +45,7 @@ type shard struct {
 	unit        daemon.Unit
 	name        string // of the queue
 	index       int
+	incarnation uint64          // of the queue; the settings' own may be read by the shard's goroutine only
 	prefix      string          // of the journal's objects
 	ctx         context.Context // of the run; daemon.Validity reads from it how long the assignment holds
 	log         *journal.Log

@@ -115,7 +115,8 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	l.TakeOver(now)
 	l.KeepRecent(b.recentBytes)
 	s := &shard{
-		b: b, unit: a.Unit, name: set.Name, index: a.Index, prefix: shardPrefix(b.cfg.Root, set, a.Index), settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
+		b: b, unit: a.Unit, name: set.Name, index: a.Index, incarnation: set.Incarnation, prefix: shardPrefix(b.cfg.Root, set, a.Index),
+		settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
 		tokenCodecs: newTokenCodecs(log.Secret()), formerKeys: keys, calls: newMailbox[*call](inboxSize), runEnded: make(chan struct{}),
 		claims: claims{withdrawn: newMailbox[*claimCall](inboxSize)},
 		counts: counts{begun: time.Now(), rejected: f.rejected},
