@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/bootclock"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/plan"
@@ -79,6 +80,10 @@ type Config struct {
 	// Node is this node's identity. Name defaults to the host's name, ID to a UUID v7 drawn for this process. Set
 	// the ID only if something prevents two processes from having it at once.
 	Node node.Identity
+	// Group makes the node one of a group, such as those of one of several services on one store. Everything that it
+	// declares has the group's name in its ID (acme:reports@billing), and only nodes of the group run it. So two groups
+	// may each have a daemon acme:reports. Queues are the exception: they belong to the cluster. Any node may lead.
+	Group string
 	// Labels are what Spec.Requires and Spec.Spread refer to.
 	Labels map[string]string
 	// Capacity divides the node's load; 0 counts as 1.
@@ -189,6 +194,11 @@ func (c Config) validate() error {
 	if c.MaxWeight < 0 {
 		errs = append(errs, fmt.Errorf("max weight is %d, want 1 or more, or 0 for no limit", c.MaxWeight))
 	}
+	if c.Group != "" {
+		if err := daemon.ValidateGroup(c.Group); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if _, err := uuid.Parse(string(c.Node.ID)); err != nil {
 		errs = append(errs, fmt.Errorf("node id %q is not a UUID; leave it empty to have one drawn: %w", c.Node.ID, err))
 	}
@@ -219,6 +229,6 @@ func (c Config) traits() node.Traits {
 	return node.Traits{
 		Version: c.Version, Address: c.Address, Labels: c.Labels, Capacity: c.Capacity, MaxWeight: c.MaxWeight,
 		NeverLead: c.NeverLead, NoDaemons: c.NoDaemons, Host: host,
-		Cluster: c.Cluster,
+		Group: c.Group, Cluster: c.Cluster,
 	}
 }

@@ -99,7 +99,7 @@ func (c *Coordinator) Node() node.Identity { return c.cfg.Node }
 
 // Register declares a daemon and the agent that runs its units on this node. It may be called before Run and
 // while Run is running. It returns an error once Run has begun to stop, for an ID that is registered already, and
-// for IDs that begin with "emit:".
+// for IDs that begin with "emit:". On a node of a group (Config.Group), the daemon's ID in the cluster is spec.ID.In(group).
 func (c *Coordinator) Register(spec daemon.Spec, agent daemon.Agent) error {
 	if strings.HasPrefix(string(spec.ID), daemon.Reserved) {
 		return fmt.Errorf("register %s: the prefix %s is reserved for built-in daemons", spec.ID, daemon.Reserved)
@@ -127,6 +127,7 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	if err := c.checkPeriodic(agent); err != nil {
 		return fmt.Errorf("register %s: %w", spec.ID, err)
 	}
+	spec = c.inGroup(spec)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old, ok := c.agents[spec.ID]; ok {
@@ -145,6 +146,20 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	return nil
 }
 
+// inGroup returns the spec as the cluster gets it. The group's name is a part of the daemon's ID and of its kind, so only
+// nodes of the group run the kind. Daemons of a built-in kind stay as they are: these are queues, which every node that
+// has opened the object store serves.
+func (c *Coordinator) inGroup(s daemon.Spec) daemon.Spec {
+	if strings.HasPrefix(string(s.Kind), daemon.Reserved) {
+		return s
+	}
+	s.ID = s.ID.In(c.cfg.Group)
+	if s.Kind != "" {
+		s.Kind = daemon.Kind(daemon.ID(s.Kind).In(c.cfg.Group))
+	}
+	return s
+}
+
 // checkPeriodic reports why a periodic daemon cannot run on this store, or nil.
 func (c *Coordinator) checkPeriodic(agent daemon.Agent) error {
 	p, ok := agent.(*daemon.Periodic)
@@ -157,11 +172,14 @@ func (c *Coordinator) checkPeriodic(agent daemon.Agent) error {
 	return p.Validate()
 }
 
-// Unregister removes a daemon that this node has declared; it does nothing if there is none. The daemon's units
-// are revoked once no node declares it any more.
+// Unregister removes a daemon that this node has declared; it does nothing if there is none. The ID is the one given to
+// Register. The daemon's units are revoked once no node declares it any more.
 func (c *Coordinator) Unregister(id daemon.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if _, ok := c.agents[id]; !ok { // it is no queue
+		id = id.In(c.cfg.Group)
+	}
 	if _, ok := c.agents[id]; !ok {
 		return
 	}

@@ -29,9 +29,9 @@ type KeySource struct {
 // the list. A process that was paused can change nothing any more, because each change has the unit's fence.
 //
 // A program that changes keys when they change, as in the request that creates a tenant, needs no source: it calls
-// storage.KeyStore.
+// storage.KeyStore, on a node of a group with spec.ID.In(group).
 func (c *Coordinator) RegisterKeyed(spec daemon.Spec, agent daemon.Agent, source KeySource) error {
-	keys := &keySync{id: spec.ID, store: c.store, source: source}
+	keys := &keySync{id: c.inGroup(spec).ID, store: c.store, source: source}
 	switch _, ok := c.store.(storage.KeyStore); {
 	case !spec.Keyed():
 		return fmt.Errorf("register %s: instances is %d, want daemon.Keyed", spec.ID, spec.Instances)

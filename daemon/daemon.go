@@ -63,7 +63,7 @@ import (
 )
 
 // ID names a daemon: ^[a-z0-9][a-z0-9._:/-]{0,127}$. The prefix emit: is reserved for built-in
-// daemons.
+// daemons. What nodes of a group declare has the group's name behind it in the cluster: acme:reports@billing (see In).
 type ID string
 
 // Kind names the code that runs a daemon. A node advertises the kinds it can run. A spec's kind is
@@ -76,15 +76,18 @@ const Reserved = "emit:"
 
 var validID = regexp.MustCompile(`^[a-z0-9][a-z0-9._:/-]{0,127}$`)
 
-// Validate reports why an ID cannot name a daemon, or nil.
+// Validate reports why an ID cannot name a daemon of a cluster, or nil.
 func (id ID) Validate() error {
+	name, group, grouped := strings.Cut(string(id), "@")
 	switch {
-	case id == "":
+	case name == "":
 		return errors.New("daemon id is empty; use a name such as acme:reports")
-	case len(id) > 128:
-		return fmt.Errorf("daemon id %.20q… has %d characters, the limit is 128", string(id), len(id))
-	case !validID.MatchString(string(id)):
-		return fmt.Errorf("daemon id %q does not match %s (lower-case letters, digits and ._:/-)", string(id), validID)
+	case len(name) > 128:
+		return fmt.Errorf("daemon id %.20q… has %d characters, the limit is 128", name, len(name))
+	case !validID.MatchString(name):
+		return fmt.Errorf("daemon id %q does not match %s (lower-case letters, digits and ._:/-)", name, validID)
+	case grouped:
+		return ValidateGroup(group)
 	}
 	return nil
 }
@@ -167,7 +170,7 @@ func ParseUnit(s string) (Unit, error) {
 // revisions, the spec of the process that registered last wins. A process that was away and returns
 // keeps the time of its first registration.
 type Spec struct {
-	ID   ID   `json:"id"`
+	ID   ID   `json:"id"`             // as the program declares it, without a group
 	Kind Kind `json:"kind,omitempty"` // default: the ID
 	// Revision ranks the specs of one daemon that nodes declare differently: the highest wins.
 	// Raise it with each change if old and new programs may be started in any order. The default is
@@ -234,6 +237,9 @@ func (s Spec) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("daemon %s: "+format, append([]any{s.ID}, args...)...))
+	}
+	if s.ID.Group() != "" {
+		bad("id is %q, want it without @ and what follows: the node's own group is added to it", s.ID)
 	}
 	if s.Revision < 0 {
 		bad("revision is %d, want 0 (the default) or more", s.Revision)

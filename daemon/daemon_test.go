@@ -17,6 +17,7 @@ func TestIDs(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[daemon.ID]string{
 		"acme:reports":                      "",
+		"acme:reports@billing":              "",
 		"emit:queue/mail":                   "",
 		"0":                                 "",
 		"a.b_c-d":                           "",
@@ -30,7 +31,12 @@ func TestIDs(t *testing.T) {
 		":a":                                `does not match`,
 		"a b":                               `does not match`,
 		"a\n":                               `does not match`, // $ must not match before a newline
-		"a@1":                               `does not match`, // fences end in @generation
+		"a@1":                               "",               // of a group; fences end in another @
+		"emit:outbox/a@my-shop.eu":          "",
+		"a@":                                `group "" does not match`,
+		"a@b@c":                             `group "b@c" does not match`,
+		"a@B":                               `group "B" does not match`,
+		"@a":                                "daemon id is empty",
 		"ä":                                 `does not match`,
 	} {
 		err := id.Validate()
@@ -45,15 +51,16 @@ func TestIDs(t *testing.T) {
 
 // FuzzID compares the pattern with the same rule in plain Go.
 func FuzzID(f *testing.F) {
-	for _, s := range []string{"", "a", "acme:reports", "a\n", "A", strings.Repeat("x", 128), strings.Repeat("x", 129), "\xff"} {
+	for _, s := range []string{"", "a", "acme:reports", "acme:reports@billing", "a@", "a@b@c", "a\n", "A", strings.Repeat("x", 128), strings.Repeat("x", 129), "\xff"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		const first = "abcdefghijklmnopqrstuvwxyz0123456789"
-		ok := len(s) >= 1 && len(s) <= 128 && strings.IndexByte(first, s[0]) >= 0
-		for i := 0; ok && i < len(s); i++ {
-			ok = strings.IndexByte(first+"._:/-", s[i]) >= 0
+		made := func(s, others string, longest int) bool {
+			return len(s) >= 1 && len(s) <= longest && strings.IndexByte(first, s[0]) >= 0 && strings.Trim(s, first+others) == ""
 		}
+		name, group, grouped := strings.Cut(s, "@")
+		ok := made(name, "._:/-", 128) && (!grouped || made(group, "._-", 63))
 		if err := daemon.ID(s).Validate(); (err == nil) != ok {
 			t.Errorf("%q: %v", s, err)
 		}

@@ -64,6 +64,8 @@ type Traits struct {
 	NeverLead bool `json:"never_lead,omitempty"`
 	NoDaemons bool `json:"no_daemons,omitempty"`
 	Host      Host `json:"host,omitzero"`
+	// Group is the group of nodes that the node belongs to, if any. What it declares is run by nodes of that group only.
+	Group string `json:"group,omitempty"`
 	// Cluster is the name of the cluster that the node wants to join. The store refuses a node with a name other
 	// than the stored one.
 	Cluster string `json:"cluster,omitempty"`

@@ -77,7 +77,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if err := ID(c.Name).Validate(); err != nil || c.Name == "" {
+	if id := ID(c.Name); id.Validate() != nil || id.Group() != "" || c.Name == "" {
 		bad("the subscription's name is %q, want lower-case letters, digits and ._:/-", c.Name)
 	}
 	if c.Log == nil {

@@ -28,9 +28,9 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        42,
-	allNames:           1137,
+	allNames:           1140,
 	"coordinator":      42,
-	"daemon":           157,
+	"daemon":           160,
 	"outbox":           68,
 	"outbox/postgres":  44,
 	"queue":            81,

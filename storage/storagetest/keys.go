@@ -16,6 +16,7 @@ var keyStories = []story{
 	{"keys that cannot be names are refused, and nothing is changed", Keys, refusesKeys},
 	{"a key whose unit is held goes on until it is free", Keys, removesHeldKey},
 	{"only a change of keys retires a key", Keys, leaderKeepsKeys},
+	{"units of daemons with one name in two groups are apart", Keys, keepsGroupsApart},
 	{"keys of any printable text come back as they were", Keys | States, keepsKeys},
 	{"a change by a run needs its fence", Keys, changesKeysFenced},
 	{"a sweep deletes removed keys, and nothing else", Keys | States, sweepsKeys},
@@ -154,6 +155,30 @@ func leaderKeepsKeys(w *world) {
 	r := l.bring(tenant("a"), peers[0], daemon.Active)
 	r = l.change(on(r, daemon.Expire, func(c *storage.Change) { c.Retired = true }))
 	w.equal("retired", r.Retired, false)
+}
+
+func keepsGroupsApart(w *world) {
+	l, peers := w.cluster(1)
+	var units []daemon.Unit
+	for _, id := range []daemon.ID{tenants, tenants.In("billing"), tenants.In("shop")} {
+		counts, err := w.keys().ChangeKeys(w.ctx, storage.KeyChange{Daemon: id, Add: []string{"k"}})
+		w.ok(err)
+		w.equal("added", counts.Added, 1)
+		units = append(units, daemon.Unit{Daemon: id}, daemon.Unit{Daemon: id, Key: "k"})
+	}
+	for i, u := range units {
+		r := l.bring(u, peers[0], daemon.Active)
+		w.ok(w.Store.StampFence(w.ctx, r.Fence()))
+		last := w.history(w.snapshot().Head - 1)[0]
+		w.equal("event", fmt.Sprint(last.Daemon, " ", last.Unit), fmt.Sprint(u.Daemon, " ", u))
+		w.equal("units of the holder", len(peers[0].beat().Units), i+1)
+	}
+	_, err := w.keys().ChangeKeys(w.ctx, storage.KeyChange{Daemon: tenants.In("shop"), Remove: []string{"k"}})
+	w.ok(err)
+	for i, r := range w.snapshot().Units {
+		w.equal("unit", r.Unit, units[i])
+		w.equal("removed", r.Retired, i == len(units)-1)
+	}
 }
 
 func keepsKeys(w *world) {

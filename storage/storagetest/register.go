@@ -116,7 +116,7 @@ func advertisesAnew(w *world) {
 	p := w.join("node-a")
 	registered := w.row(p)
 	changed := daemon.Advert{
-		Traits: node.Traits{Version: "v2", Address: "10.0.0.1:7070", Capacity: 9, NoDaemons: true, Host: node.Host{BootID: "boot", PID: 42, Start: "123", Lock: "/run/lock"}},
+		Traits: node.Traits{Version: "v2", Address: "10.0.0.1:7070", Capacity: 9, Group: "billing", NoDaemons: true, Host: node.Host{BootID: "boot", PID: 42, Start: "123", Lock: "/run/lock"}},
 		Kinds:  []daemon.Kind{"emit:queue", "acme:mail"},
 	}
 	r := p.beat(advert(changed), after(0))

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -158,9 +159,20 @@ func (s *Status) AddOutbox(o *Outbox, limit time.Duration) {
 		for _, sub := range o.Subscriptions {
 			sub.sinkDown(add)
 			sub.stuck(add)
-			sub.addBehind(limit, add)
+			sub.addBehind(limit, s.relay(sub.Subscription), add)
 		}
 	})
+}
+
+// relay returns the daemon that relays a subscription, which may be of a group.
+func (s *Status) relay(subscription string) daemon.ID {
+	id := outbox.ID(subscription)
+	for i := range s.Daemons {
+		if d := s.Daemons[i].Daemon; d == id.In(d.Group()) {
+			return d
+		}
+	}
+	return id
 }
 
 // sinkDown adds a notice about a sink that is down, with the first range of shards that reports it.
@@ -188,7 +200,7 @@ func (s OutboxStats) stuck(add notify) {
 }
 
 // addBehind adds a notice about messages that have waited too long although the sink is not down.
-func (s OutboxStats) addBehind(limit time.Duration, add notify) {
+func (s OutboxStats) addBehind(limit time.Duration, relay daemon.ID, add notify) {
 	if s.Pending == 0 || limit == 0 || time.Duration(s.OldestAgeMS)*time.Millisecond <= limit || s.SinkDown() {
 		return
 	}
@@ -197,7 +209,7 @@ func (s OutboxStats) addBehind(limit time.Duration, add notify) {
 	case s.Paused:
 		why, do = "the subscription is paused", "emitd outbox stats "+s.Subscription
 	case len(s.Cursors) == 0:
-		why, do = "no relay reads it", "emitd daemon explain "+string(outbox.ID(s.Subscription))
+		why, do = "no relay reads it", "emitd daemon explain "+string(relay)
 	}
 	add(failing, "outbox "+s.Subscription, do, "outbox %s keeps its oldest message waiting for %s, %s wait: %s", s.Subscription, s.oldest(), formatCount(s.Pending, s.Exact), why)
 }

@@ -114,6 +114,11 @@ func (s Status) NodeTable(wide bool) *Table {
 	if wide {
 		t.Head = append(t.Head, "ADDRESS", "ID", "LABELS")
 	}
+	const before = 2 // columns before that of groups, which only clusters with some have
+	groups := slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Group != "" })
+	if groups {
+		t.Head = slices.Insert(t.Head, before, "GROUP")
+	}
 	for _, n := range s.Nodes {
 		leader := ""
 		if n.Leader && s.Leader != nil {
@@ -130,6 +135,9 @@ func (s Status) NodeTable(wide bool) *Table {
 		}
 		if wide {
 			row = append(row, n.Address, string(n.ID), labels(n.Labels))
+		}
+		if groups {
+			row = slices.Insert(row, before, n.Group)
 		}
 		t.Add(row...)
 	}

@@ -83,6 +83,7 @@ type Node struct {
 	Incarnation     node.Incarnation  `json:"incarnation"`
 	State           node.State        `json:"state"`
 	Leader          bool              `json:"leader"`
+	Group           string            `json:"group"` // runs only what nodes of this group declare; empty for none
 	Version         string            `json:"version"`
 	Address         string            `json:"address"`
 	LastHeartbeatAt Time              `json:"last_heartbeat_at"`
@@ -275,8 +276,8 @@ func (v *viewer) nodes(units []Unit) []Node {
 		}
 		n := Node{
 			Name: m.Name, ID: m.ID, Incarnation: m.Incarnation, State: state,
-			Leader:  v.Term.Held() && v.Term.Leader.Incarnation == m.Incarnation,
-			Version: m.Version, Address: m.Address,
+			Leader: v.Term.Held() && v.Term.Leader.Incarnation == m.Incarnation,
+			Group:  m.Group, Version: m.Version, Address: m.Address,
 			LastHeartbeatAt: Time{m.LastHeartbeatAt}, RegisteredAt: Time{m.RegisteredAt},
 			Capacity: cmp.Or(m.Capacity, 1), MaxWeight: m.MaxWeight, Labels: m.Labels,
 			NeverLead: m.NeverLead, NoDaemons: m.NoDaemons,

@@ -36,7 +36,7 @@ func (d *doctor) outbox(ctx context.Context, a *app) {
 	}
 	for _, s := range d.cfg.Outbox.Subscriptions {
 		if !known[s.Name] {
-			d.add("outbox", warn, "emitd daemon explain "+string(outbox.ID(s.Name)), "no relay has claimed the subscription %s yet", s.Name)
+			d.add("outbox", warn, "emitd daemon explain "+string(outbox.ID(s.Name).In(d.cfg.Node.Group)), "no relay has claimed the subscription %s yet", s.Name)
 		}
 	}
 }

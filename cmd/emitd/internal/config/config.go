@@ -51,6 +51,7 @@ type Config struct {
 type nodeKeys struct {
 	Name      string            `key:"name" help:"node name for people; the host name by default"`
 	ID        string            `key:"id" help:"UUID of the node; if empty, each process generates one (recommended)"`
+	Group     string            `key:"group" help:"group of nodes, such as those of one of several services on one store: commands and relays that this node declares get @group behind their IDs, and only nodes of the group run them; empty: none"`
 	NeverLead bool              `key:"never_lead" help:"never campaign for leadership"`
 	NoDaemons bool              `key:"no_daemons" help:"run no daemons; the node may still lead"`
 	Capacity  int               `key:"capacity" help:"relative capacity: a node's load is the weight of its units divided by its capacity"`

@@ -128,7 +128,7 @@ func TestEveryKeyInEveryLayer(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{
 		"cluster": "c1", "profile": "fast", "listen": "127.0.0.1:1", "insecure": "true",
-		"node.name": "n1", "node.id": "0198f3a2-7c1e-7b60-9a53-0e4f6f0f6a11", "node.never_lead": "true",
+		"node.name": "n1", "node.group": "g", "node.id": "0198f3a2-7c1e-7b60-9a53-0e4f6f0f6a11", "node.never_lead": "true",
 		"node.no_daemons": "true", "node.capacity": "3", "node.max_weight": "9", "node.labels": "{a: b}",
 		"store.url": "sqlite:///x.db", "store.schema": "s", "store.prefix": "p_", "store.notify": "poll", "store.max_connections": "5", "store.wait": "false",
 		"objects.url": "file:///x", "objects.reads_per_minute": "6000", "objects.writes_per_minute": "30",

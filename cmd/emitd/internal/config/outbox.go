@@ -67,7 +67,7 @@ func (v *validator) subscription(at string, s Subscription) {
 	}
 	if s.Name == "" {
 		bad("name", "has no name")
-	} else if err := outbox.ID(s.Name).Validate(); err != nil {
+	} else if id := outbox.ID(s.Name); id.Validate() != nil || id.Group() != "" {
 		bad("name", "is %.80q, want lower-case letters, digits and ._:/-", s.Name)
 	}
 	for _, t := range s.Topics {

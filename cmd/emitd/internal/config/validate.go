@@ -90,6 +90,9 @@ func (v *validator) names() {
 			v.complain(fault.BadValue, "node.id", "is %.60q, want a UUID such as 0198f3a2-7c1e-7b60-9a53-0e4f6f0f6a11, or nothing", v.Node.ID)
 		}
 	}
+	if g := v.Node.Group; g != "" && daemon.ValidateGroup(g) != nil {
+		v.complain(fault.BadValue, "node.group", "is %.80q, want lower-case letters, digits and ._- (at most 63)", g)
+	}
 	if v.Node.Capacity < 1 {
 		v.complain(fault.BadValue, "node.capacity", "is %d, want 1 or more", v.Node.Capacity)
 	}

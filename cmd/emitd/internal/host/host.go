@@ -311,7 +311,7 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 		brake = -1
 	}
 	c, err := coordinator.New(h.up.Store.Store, coordinator.Config{
-		Cluster: cfg.Cluster, Node: id, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity, MaxWeight: cfg.Node.MaxWeight,
+		Cluster: cfg.Cluster, Node: id, Group: cfg.Node.Group, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity, MaxWeight: cfg.Node.MaxWeight,
 		Version: h.Version, Address: h.up.Advertised,
 		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
 		Profile: cfg.Profile, Timing: timing, MaxMovesPerRound: moves, BrakePercent: brake, HostLock: h.lock, Hooks: h.hooks(id.Name),

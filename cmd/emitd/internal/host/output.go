@@ -198,7 +198,7 @@ func (h *host) ownOutput(ctx context.Context, q outputQuery) (runlog.Page, error
 	if err != nil {
 		return runlog.Page{}, fault.New(fault.NoDaemon, "there is no unit %.100q", q.unit)
 	}
-	command := slices.ContainsFunc(h.Config.Daemons.Exec, func(e config.Exec) bool { return e.ID == string(u.Daemon) })
+	command := slices.ContainsFunc(h.Config.Daemons.Exec, func(e config.Exec) bool { return daemon.ID(e.ID).In(h.Config.Node.Group) == u.Daemon })
 	name := h.nodes[0].Name
 	switch {
 	case !command:
