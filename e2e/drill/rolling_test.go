@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,10 +144,18 @@ func (r *rolling) roll(store string, surge bool) {
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	moves := 0
+	moves, rebalanced, rounds := 0, 0, 0
+	var last time.Time
 	for _, e := range events {
-		if e.Kind == daemon.AssignmentAssigned && e.Daemon == "drill:ticker" {
+		switch {
+		case e.Daemon != "drill:ticker":
+		case e.Kind == daemon.AssignmentAssigned:
 			moves++
+		case e.Kind == daemon.AssignmentRevoking && strings.HasPrefix(e.Reason, "rebalancing"):
+			if rebalanced++; e.At.Sub(last) > time.Second { // a round is one commit
+				rounds++
+			}
+			last = e.At
 		}
 	}
 	// Every unit moves once, and one round of rebalancing (100 moves at most) fills the last nodes.
@@ -157,6 +166,7 @@ func (r *rolling) roll(store string, surge bool) {
 	what := fmt.Sprintf("%s: 5 processes with %d commands replaced one after another, %s", store, r.units, order)
 	per := float64(moves) / float64(r.units)
 	Amount(r.T, what+", moves", per, "a unit", most)
+	r.T.Logf("%s: %d units moved in %d rounds of rebalancing", what, rebalanced, rounds)
 	runs, err := ReadRuns(r.log)
 	if err != nil {
 		r.T.Fatal(err)
