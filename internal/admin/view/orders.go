@@ -100,6 +100,17 @@ func (u *Unit) paused() bool {
 	return slices.ContainsFunc(u.Orders, func(o Order) bool { return o.Kind == daemon.CommandPause })
 }
 
+// pausedSince returns since when an order pauses the unit.
+func (u *Unit) pausedSince() time.Time {
+	var first time.Time
+	for _, o := range u.Orders {
+		if o.Kind == daemon.CommandPause && (first.IsZero() || o.Since.Before(first)) {
+			first = o.Since.Time
+		}
+	}
+	return first
+}
+
 // texts joins the texts of orders.
 func texts(all []Order, now time.Time) string {
 	var out []string

@@ -352,6 +352,7 @@ func (v *viewer) units(leader *Leader) []Unit {
 		u.Orders = ofUnit(v.inForce, rec.Unit)
 		if paused := u.paused(); paused && rec.State.IsFree() && !rec.Retired {
 			u.State, u.Reason, u.nowhere = Paused, texts(u.Orders, v.Now), false
+			u.Since = Time{maxTime(rec.Since, u.pausedSince())}
 		}
 		out = append(out, u)
 	}

@@ -421,6 +421,23 @@ func TestManyNodesSeemDead(t *testing.T) {
 }
 
 // A sick node and a quarantined daemon are in the status, with the reason and what happens next.
+// A paused unit is paused since the command, also if it had been without a node for longer.
+func TestPausedSince(t *testing.T) {
+	t.Parallel()
+	s := healthy()
+	for i := range s.Units[:2] {
+		s.Units[i].State, s.Units[i].Holder = daemon.Deleted, node.Identity{}
+	}
+	s.Units[1].Since = ago(time.Second) // its run has drained since
+	args := daemon.CommandArgs{Daemon: "acme:reports"}.Encode()
+	s.Commands = []daemon.Command{{ID: "1", Kind: daemon.CommandPause, Args: args, CreatedAt: ago(3 * time.Second), Result: daemon.ResultInForce}}
+	for i, u := range Of(s, reader).Daemons[:2] {
+		if want := []time.Duration{3 * time.Second, time.Second}[i]; u.State != Paused || now.Sub(u.Since.Time) != want {
+			t.Errorf("%s is %s since %v, want paused since %v", u.Unit, u.State, now.Sub(u.Since.Time), want)
+		}
+	}
+}
+
 func TestSickAndQuarantined(t *testing.T) {
 	t.Parallel()
 	s := healthy()

@@ -182,6 +182,7 @@ func TestWhyAsText(t *testing.T) {
 		"least loaded (0.000000 < 0.000000)": {Rule: LeastLoaded, Value: 1e-9, RunnerUpValue: 2e-9},
 		"zone spread (0 < 1)":                {Rule: ZoneSpread, RunnerUpValue: 1},
 		"instances reduced to 2":             {Rule: InstancesReduced, Note: "to 2"},
+		"quarantined: failed on 2 nodes: n1": {Rule: Quarantined, Note: "failed on 2 nodes: n1"},
 	} {
 		if got := w.String(); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -114,6 +114,9 @@ func (w Why) String() string {
 	var b strings.Builder
 	b.WriteString(string(w.Rule))
 	if w.Note != "" {
+		if w.Rule == Quarantined {
+			b.WriteString(":")
+		}
 		b.WriteString(" " + w.Note)
 	}
 	switch w.Rule {
