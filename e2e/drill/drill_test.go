@@ -21,6 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	Ticker()
 	Writer()
+	Keeper()
 	os.Exit(run(m))
 }
 
