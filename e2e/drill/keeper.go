@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
@@ -19,15 +20,32 @@ import (
 	"github.com/emitd/emitd/storage/postgres"
 )
 
-// The environment of a keeper: the store's URL, its name, and the pause between two effects of a unit.
+// The environment of a keeper: the store's URL, its name, the pause between two effects of a unit, and "yes" if it never
+// leads.
 const (
-	keeperEnv      = "DRILL_KEEPER"
-	keeperNameEnv  = "DRILL_KEEPER_NAME"
-	keeperPauseEnv = "DRILL_KEEPER_PAUSE"
+	keeperEnv       = "DRILL_KEEPER"
+	keeperNameEnv   = "DRILL_KEEPER_NAME"
+	keeperPauseEnv  = "DRILL_KEEPER_PAUSE"
+	keeperFollowEnv = "DRILL_KEEPER_FOLLOW"
 )
 
 // kept is the keyed daemon of keepers.
 const kept = daemon.ID("drill:kept")
+
+// keepingTable is what keepers write to.
+const keepingTable = `CREATE TABLE keeping (seq bigserial PRIMARY KEY, key text NOT NULL, generation bigint NOT NULL, node text NOT NULL)`
+
+// StartKeeper starts a keeper with that pause between two effects of a unit.
+func (c *Cluster) StartKeeper(name string, pause time.Duration, env ...string) *Node {
+	c.T.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(append(os.Environ(), keeperEnv+"="+c.URL, keeperNameEnv+"="+name, keeperPauseEnv+"="+pause.String()), env...)
+	return c.launch(name, cmd)
+}
 
 // Keeper runs the process as a program that embeds a coordinator and does not return, if it was started as one. It runs
 // units with keys. Each writes a row into the table keeping when it starts, and more from time to time, each in a fenced
@@ -67,7 +85,9 @@ func keep(ctx context.Context, url string) error {
 		return err
 	}
 	defer store.Close()
-	c, err := coordinator.New(store, coordinator.Config{Node: node.Identity{Name: os.Getenv(keeperNameEnv)}, Profile: coordinator.ProfileFast})
+	c, err := coordinator.New(store, coordinator.Config{
+		Node: node.Identity{Name: os.Getenv(keeperNameEnv)}, Profile: coordinator.ProfileFast, NeverLead: os.Getenv(keeperFollowEnv) == "yes",
+	})
 	if err != nil {
 		return err
 	}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,7 +35,7 @@ func TestDrillKeys(t *testing.T) {
 	}
 	t.Cleanup(func() { server.Close() })
 	d.Cluster, d.server = onServer(t, server), server
-	execute(t, d.URL, `CREATE TABLE keeping (seq bigserial PRIMARY KEY, key text NOT NULL, generation bigint NOT NULL, node text NOT NULL)`)
+	execute(t, d.URL, keepingTable)
 	for range d.nodes {
 		d.join()
 	}
@@ -71,15 +69,8 @@ type harm struct {
 // join starts the next keeper.
 func (d *keyDrill) join() {
 	d.T.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		d.T.Fatal(err)
-	}
 	d.started++
-	name := fmt.Sprintf("n%d", d.started)
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), keeperEnv+"="+d.URL, keeperNameEnv+"="+name, keeperPauseEnv+"="+d.pause.String())
-	d.launch(name, cmd)
+	d.StartKeeper(fmt.Sprintf("n%d", d.started), d.pause)
 }
 
 // replace adds so many new keys and removes the oldest ones. A key never comes back, so each has one beginning and one end.
@@ -192,7 +183,7 @@ func (d *keyDrill) check() {
 	for _, bad := range CheckEvents(events, d.Timing()) {
 		d.T.Error(bad)
 	}
-	rows := d.rows()
+	rows := d.kept()
 	disorder := outOfOrder(rows)
 	for _, bad := range disorder[:min(len(disorder), 10)] {
 		d.T.Error(bad)
@@ -217,21 +208,22 @@ type keptRow struct {
 	Node       string
 }
 
-func (d *keyDrill) rows() []keptRow {
-	d.T.Helper()
+// kept returns what keepers have written.
+func (c *Cluster) kept() []keptRow {
+	c.T.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, d.URL)
+	conn, err := pgx.Connect(ctx, c.URL)
 	if err != nil {
-		d.T.Fatal(err)
+		c.T.Fatal(err)
 	}
 	defer conn.Close(ctx)
 	rows, err := conn.Query(ctx, `SELECT key, generation, node FROM keeping ORDER BY seq`)
 	if err != nil {
-		d.T.Fatal(err)
+		c.T.Fatal(err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[keptRow])
 	if err != nil {
-		d.T.Fatal(err)
+		c.T.Fatal(err)
 	}
 	return all
 }
