@@ -9,30 +9,35 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 )
 
 // checkCommand asks one node how it is, for probes that run a command.
 func (a *app) checkCommand() *cobra.Command {
 	var addr string
+	unassigned := -1
 	endpoints := map[string]*bool{"/livez": new(bool), "/startupz": new(bool), "/leaderz": new(bool)}
 	cmd := &cobra.Command{
 		Use: "check", Short: "Ask a node whether it is ready, for probes",
 		Long: "Ask the node with this configuration whether it is ready, as /readyz answers. It is for probes that run a\n" +
 			"command, such as a container's health check. The exit code is 0 if the node says yes, 6 if it says no, and 4 if\n" +
 			"it does not answer within --timeout. Nothing is read from the store.\n\n" +
-			"The node is called at listen, on this host, so its certificate is not checked; with --addr it is.",
+			"The node is called at listen, on this host, so its certificate is not checked; with --addr it is.\n\n" +
+			"With --max-unassigned the question is about the cluster, and the store is read: the exit code is 6 if more units\n" +
+			"than that have no node, of whatever daemon. Paused units do not count.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(a.input())
-			if err != nil {
-				return err
+			if cmd.Flags().Changed("max-unassigned") {
+				return a.checkUnassigned(cmd, unassigned)
 			}
 			path := "/readyz"
 			for p, want := range endpoints {
@@ -44,6 +49,10 @@ func (a *app) checkCommand() *cobra.Command {
 				}
 				path = p
 			}
+			cfg, err := a.load(a.input())
+			if err != nil {
+				return err
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)
 			defer cancel()
 			return a.probeNode(ctx, cfg, addr, path)
@@ -53,7 +62,28 @@ func (a *app) checkCommand() *cobra.Command {
 	cmd.Flags().BoolVar(endpoints["/startupz"], "started", false, "ask whether the node has joined the cluster (/startupz)")
 	cmd.Flags().BoolVar(endpoints["/leaderz"], "leader", false, "ask whether the node leads (/leaderz); never use it to restart a node")
 	cmd.Flags().StringVar(&addr, "addr", "", "host:port of another node")
+	cmd.Flags().IntVar(&unassigned, "max-unassigned", 0, "ask the store whether at most this many units have no node")
 	return cmd
+}
+
+// checkUnassigned returns nil if at most so many units have no node.
+func (a *app) checkUnassigned(cmd *cobra.Command, most int) error {
+	for _, other := range []string{"live", "started", "leader", "addr"} {
+		if cmd.Flags().Changed(other) {
+			return fault.New(fault.Usage, "--max-unassigned asks the store, and --%s asks a node", other).Hint("give one of them")
+		}
+	}
+	if most < 0 {
+		return fault.New(fault.Usage, "--max-unassigned is %d, want 0 or more", most)
+	}
+	return a.withCluster(cmd.Context(), false, func(_ context.Context, c *cluster) error {
+		free := slices.DeleteFunc(c.status().Daemons, func(u view.Unit) bool { return u.State != daemon.Unassigned })
+		if len(free) > most {
+			return fault.New(fault.Degraded, "%d units have no node, more than %d; %s: %s", len(free), most, free[0].Unit, free[0].Reason)
+		}
+		fmt.Fprintln(a.Out, "ok")
+		return nil
+	})
 }
 
 // probeNode returns nil if the node answers 200.
