@@ -29,6 +29,40 @@ func TestDrillKeys(t *testing.T) {
 	if Full() { // 10 % of the keys are replaced each minute
 		d = &keyDrill{nodes: 20, keys: 10_000, change: 50, every: 3 * time.Second, lasts: 10 * time.Minute, harmEvery: 20 * time.Second, pause: time.Minute}
 	}
+	d.begin(t)
+	d.drill()
+	d.check()
+}
+
+// TestDrillManyKeys measures what a change of a key costs where there are very many, and no process is harmed.
+func TestDrillManyKeys(t *testing.T) {
+	ParallelUnlessMeasured(t)
+	d := &keyDrill{nodes: 3, keys: 1000, change: 5, every: time.Second, lasts: 5 * time.Second, pause: time.Hour}
+	if Full() { // 1,000 changes a minute
+		d = &keyDrill{nodes: 20, keys: 100_000, change: 25, every: 3 * time.Second, lasts: time.Minute, pause: time.Hour}
+	}
+	d.begin(t)
+	idle := d.spend(func() { d.Pass(d.lasts) })
+	busy := d.spend(d.drill)
+	d.check()
+	changes := float64(d.made + d.gone - d.keys)
+	for _, f := range []struct {
+		what       string
+		idle, busy float64
+		unit       string
+	}{
+		{"CPU of the server", idle.server, busy.server, "ms"},
+		{"CPU of the processes", idle.processes, busy.processes, "ms"},
+		{"transactions", idle.transactions, busy.transactions, ""},
+	} {
+		per := (f.busy - f.idle) * busy.seconds / changes
+		Amount(t, d.what()+", "+f.what+" beyond those of the idle cluster", per, strings.TrimSpace(f.unit+" a change"), 0)
+	}
+}
+
+// begin starts the processes, and waits until all keys run.
+func (d *keyDrill) begin(t *testing.T) {
+	t.Helper()
 	server, err := pgtest.Start(pgtest.Config{Settings: map[string]string{"max_connections": "300"}})
 	if err != nil {
 		t.Fatal(err)
@@ -41,8 +75,35 @@ func TestDrillKeys(t *testing.T) {
 	}
 	d.replace(d.keys, 0)
 	d.allRun()
-	d.drill()
-	d.check()
+}
+
+// spent is what a time has cost, a second.
+type spent struct{ server, processes, transactions, seconds float64 }
+
+// spend returns what the cluster spends while f runs.
+func (d *keyDrill) spend(f func()) spent {
+	d.T.Helper()
+	t := d.T.(*testing.T)
+	read := func() (s spent) {
+		s.server = 1000 * serverCPU(t, d.server).Seconds()
+		for _, n := range d.Cluster.nodes {
+			s.processes += 1000 * processCPU(t, n).Seconds()
+		}
+		ctx := context.Background()
+		conn, err := pgx.Connect(ctx, d.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(ctx)
+		if err := conn.QueryRow(ctx, `SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database()`).Scan(&s.transactions); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	began, before := time.Now(), read()
+	f()
+	after, took := read(), time.Since(began).Seconds()
+	return spent{(after.server - before.server) / took, (after.processes - before.processes) / took, (after.transactions - before.transactions) / took, took}
 }
 
 // keyDrill is a cluster of keepers.
@@ -121,7 +182,7 @@ func (d *keyDrill) allRun() {
 		if n == d.made-d.gone {
 			return
 		}
-		if time.Since(began) > 3*time.Minute {
+		if time.Since(began) > 3*time.Minute+time.Duration(d.keys)*5*time.Millisecond {
 			d.T.Fatalf("%d of %d keys run", n, d.made-d.gone)
 		}
 	}
@@ -130,18 +191,15 @@ func (d *keyDrill) allRun() {
 // drill replaces keys, and harms processes.
 func (d *keyDrill) drill() {
 	d.T.Helper()
-	cpu, changes, began := serverCPU(d.T.(*testing.T), d.server), d.made+d.gone, time.Now()
+	began := time.Now()
 	for next := began.Add(d.harmEvery); time.Since(began) < d.lasts; {
 		d.Pass(d.every)
 		d.replace(d.change, d.change)
-		if time.Now().After(next) {
+		if d.harmEvery > 0 && time.Now().After(next) {
 			next = next.Add(d.harmEvery)
 			d.harm()
 		}
 	}
-	changes = d.made + d.gone - changes
-	spent := serverCPU(d.T.(*testing.T), d.server) - cpu
-	Amount(d.T, d.what()+", CPU of the server", 1000*spent.Seconds()/float64(changes), "ms a change", 0)
 	if d.halted != nil {
 		d.halted.Signal(syscall.SIGCONT)
 	}
@@ -169,8 +227,11 @@ func (d *keyDrill) harm() {
 }
 
 func (d *keyDrill) what() string {
-	return fmt.Sprintf("postgres: %d keys on %d processes, %.0f keys replaced a minute, a process killed or stopped each %v",
-		d.keys, d.nodes, float64(d.change)*60/d.every.Seconds(), 3*d.harmEvery/2)
+	what := fmt.Sprintf("postgres: %d keys on %d processes, fast, %.0f keys replaced a minute", d.keys, d.nodes, float64(d.change)*60/d.every.Seconds())
+	if d.harmEvery > 0 {
+		what += fmt.Sprintf(", a process killed or stopped every %v", 3*d.harmEvery/2)
+	}
+	return what
 }
 
 // check compares what was written through the fence, and the history, with the promises.
