@@ -265,6 +265,8 @@ func (s *shell) onFenceHeld(generation int64) {
 // report turns a report of the supervisor into an input.
 func (s *shell) report(r supervisor.Report) {
 	switch r.Kind {
+	case supervisor.Stamped:
+		s.c.inbox.push(member.RunStamped{Fence: r.Fence})
 	case supervisor.Started:
 		s.c.inbox.push(member.RunStarted{Fence: r.Fence})
 	case supervisor.Failed:

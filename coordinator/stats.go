@@ -26,6 +26,9 @@ type stats struct {
 	own map[daemon.Unit]daemon.State
 	// freed is since when each free unit is free; only the leader fills it.
 	freed map[daemon.Unit]time.Time
+	// counted are the units that the newest snapshot counted, and counts their numbers.
+	counted []daemon.Record
+	counts  map[daemon.State]int64
 }
 
 func newStats(c *Coordinator) *stats {
@@ -92,7 +95,10 @@ func (st *stats) reply(began time.Time, took time.Duration, r *storage.Reply) {
 }
 
 // elected drops what an earlier term of this node has collected.
-func (st *stats) elected() { clear(st.freed) }
+func (st *stats) elected() {
+	clear(st.freed)
+	st.counted = nil
+}
 
 // report counts the steps that this node has reported.
 func (st *stats) report(sent *storage.Report, r member.Result) {
@@ -177,9 +183,9 @@ func (st *stats) step(from, to daemon.State, reason string) {
 		attribute.String("from", string(from)), attribute.String("to", string(to)), attribute.String("reason", reason)))
 }
 
-// snapshot counts nodes and units, and records how long units that run again were free.
+// snapshot counts nodes and units. While nothing changes, a snapshot has the units of the one before, and their numbers.
 func (st *stats) snapshot(s *daemon.Snapshot) {
-	n := &counts{nodes: map[node.State]int64{}, units: map[daemon.State]int64{}}
+	n := &counts{nodes: map[node.State]int64{}, units: st.counts}
 	for i := range s.Nodes {
 		state := s.Nodes[i].State
 		if state == node.Live && s.Nodes[i].LeaderState != "" {
@@ -187,15 +193,25 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 		}
 		n.nodes[state]++
 	}
-	for i := range s.Units {
-		u := &s.Units[i]
+	if len(s.Units) == 0 || len(s.Units) != len(st.counted) || &s.Units[0] != &st.counted[0] {
+		n.units = st.countUnits(s.Units)
+		st.counted, st.counts = s.Units, n.units
+	}
+	st.m.counts.Store(n)
+}
+
+// countUnits counts units by state, and records how long those that run again were free.
+func (st *stats) countUnits(units []daemon.Record) map[daemon.State]int64 {
+	n := map[daemon.State]int64{}
+	for i := range units {
+		u := &units[i]
 		since, free := st.freed[u.Unit]
 		switch {
 		case u.Retired:
 			delete(st.freed, u.Unit)
 			continue
 		case u.State.IsFree():
-			n.units[shown(u, daemon.Unassigned)]++
+			n[shown(u, daemon.Unassigned)]++
 			if !free {
 				st.freed[u.Unit] = u.Since
 			}
@@ -204,9 +220,9 @@ func (st *stats) snapshot(s *daemon.Snapshot) {
 			st.m.recordDuration(st.m.unowned, u.Since.Sub(since), nil, attribute.String("emitd.daemon.id", string(u.Unit.Daemon)))
 			delete(st.freed, u.Unit)
 		}
-		n.units[shown(u, u.State)]++
+		n[shown(u, u.State)]++
 	}
-	st.m.counts.Store(n)
+	return n
 }
 
 // shown returns the state under which a unit is counted.

@@ -132,3 +132,10 @@ func (s *Store) LoadPage(size int) bool {
 
 // ForgetUnits makes the store one that knows no units.
 func (s *Store) ForgetUnits() { s.units.Store(nil) }
+
+// Break makes a statement fail until mend is called.
+func (s *Store) Break(statement string) (mend func()) {
+	text := s.sql.get(statement)
+	s.sql[statement] = "select 1/0"
+	return func() { s.sql[statement] = text }
+}

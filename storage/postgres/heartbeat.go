@@ -93,12 +93,10 @@ func (s *Store) heartbeat(ctx context.Context, b *beat) (*storage.Reply, error) 
 	if err == nil {
 		err = s.identify(ctx, b)
 	}
-	if err == nil {
-		err = s.catchUp(ctx, b)
-	}
 	if err != nil {
 		return nil, s.fail(attempt("heartbeat of", hb.Node), err)
 	}
+	s.catchUp(ctx, b)
 	if b.listLater {
 		s.listMembers(ctx, b)
 	}
@@ -132,16 +130,20 @@ func (s *Store) listMembers(ctx context.Context, b *beat) {
 // maxMemberEvents bounds the membership events of one reply; the next heartbeat asks for the rest.
 const maxMemberEvents = 500
 
-// catchUp reads the events of a node that is more than maxMemberEvents events behind. That takes one second
-// round trip.
-func (s *Store) catchUp(ctx context.Context, b *beat) error {
-	if b.EventsAfter < 0 || b.state.head <= b.EventsAfter+maxMemberEvents {
-		return nil
+// catchUp reads the events about members for a node that is more than maxMemberEvents events behind them. That takes one
+// second round trip. The heartbeat itself is done: if the reading fails, the reply has no events, as if there were none yet,
+// and the next heartbeat asks for them again.
+func (s *Store) catchUp(ctx context.Context, b *beat) {
+	if b.EventsAfter < 0 || b.state.rolled <= b.EventsAfter+maxMemberEvents {
+		return
 	}
 	b.reply.Events = nil
-	return s.call(ctx, "heartbeat events", reading, func(m *message) {
+	err := s.call(ctx, "heartbeat events", reading, func(m *message) {
 		m.query(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxMemberEvents)
 	})
+	if err != nil {
+		b.reply.Events, b.state.head = nil, b.EventsAfter
+	}
 }
 
 // operation names the heartbeat by what else it does. The name decides its share of the connections

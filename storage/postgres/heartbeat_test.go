@@ -97,6 +97,31 @@ func TestCatchingUp(t *testing.T) {
 	}
 }
 
+// However many events about units there are, a node that knows all members needs one round trip. If the events about members
+// cannot be read, its heartbeat counts all the same, and the next one brings them.
+func TestCatchingUpDelaysNoHeartbeat(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.schema(t)
+	store := open(t, cfg)
+	a := join(t, store, "a")
+	s.exec(t, "update "+cfg.Schema+".counter set head = 4000")
+	mend := store.Break("roll_rest")
+	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 4000 || len(r.Events) > 0 {
+		t.Errorf("%d events up to %d, want none up to 4000", len(r.Events), r.Head)
+	}
+	s.exec(t, `insert into `+cfg.Schema+`.event (seq, at, kind, node, node_id, incarnation, daemon, term, term_ordinal, generation, reason)
+		values (4000, now(), 'node.late', '', '', '', '', 0, 0, 0, '')`)
+	s.exec(t, "update "+cfg.Schema+".counter set rolled = 4000")
+	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 1 || len(r.Events) > 0 || r.EventsMissing {
+		t.Errorf("%d events up to %d, missing %v, want none up to 1 and none missing", len(r.Events), r.Head, r.EventsMissing)
+	}
+	mend()
+	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 4000 || len(r.Events) != 1 {
+		t.Errorf("%d events up to %d, want one up to 4000", len(r.Events), r.Head)
+	}
+}
+
 // own is a server with settings that make its log readable: no full-page images and no background
 // writers.
 func own(t *testing.T) (cfg postgres.Config, conn *pgx.Conn) {

@@ -99,6 +99,7 @@ type state struct {
 	unchanged bool // the term and the units are those that the caller knows, and were not sent
 
 	head, oldest int64
+	rolled       int64     // no event about members is newer
 	knownID      string    // the identity that the rows record
 	since        time.Time // when the rows last recorded another identity
 	cluster      string    // the cluster's name
@@ -108,8 +109,8 @@ type state struct {
 // scanSingle reads the columns of the statement single.
 func (s *state) scanSingle(c *composite) error {
 	counter := c.row()
-	s.head, s.oldest = counter.int(), counter.int()
-	counter.skip(3) // rolled, waiting, lock_floor
+	s.head, s.oldest, s.rolled = counter.int(), counter.int(), counter.int()
+	counter.skip(2) // waiting, lock_floor
 	s.knownID, s.since, s.cluster = counter.text(), counter.time(), counter.text()
 	counter.skip(1) // the key
 	s.revision = counter.text()

@@ -26,8 +26,8 @@
 //
 //   - onListed (runs.go) notes the record. If no run of its generation exists, start (starts.go) begins one, or makes
 //     the unit wait for a slot. A unit that waits too long is postponed.
-//   - The supervisor stamps the fence, enters the agent, and answers RunStarted. The node reports Acknowledge, and
-//     the store makes the unit active.
+//   - The supervisor stamps the fence (RunStamped), enters the agent, and answers RunStarted. The node reports
+//     Acknowledge, and the store makes the unit active.
 //   - Every answered heartbeat that lists the unit extends the validity of its run. Without one, checkRunDeadlines cancels
 //     the run StopTimeout before the validity ends. The run has then returned before the leader may free the unit.
 //   - A revoked unit is drained, and cancelled at its drain deadline. After RunEnded the node reports Confirm.
@@ -97,6 +97,9 @@ type Planned struct {
 // WakeUp is a wake-up from the store.
 type WakeUp struct{ Wake storage.WakeUp }
 
+// RunStamped reports that the run's fence is stamped. Its agent is called next.
+type RunStamped struct{ Fence daemon.Fence }
+
 // RunStarted reports that the run has begun, or is ready if its spec has WaitReady.
 type RunStarted struct{ Fence daemon.Fence }
 
@@ -161,6 +164,7 @@ func (Tick) input()         {}
 func (Result) input()       {}
 func (Planned) input()      {}
 func (WakeUp) input()       {}
+func (RunStamped) input()   {}
 func (RunStarted) input()   {}
 func (RunEnded) input()     {}
 func (RunFailed) input()    {}
@@ -195,7 +199,7 @@ type Compute struct {
 }
 
 // Start starts a run: stamp the fence, enter the agent, and restart it after failures until Drain or Cancel. The
-// supervisor answers with RunStarted if the run begins, and always with RunEnded.
+// supervisor answers with RunStamped and RunStarted if the run begins, and always with RunEnded.
 type Start struct {
 	Fence daemon.Fence
 	Term  int64

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -62,5 +63,26 @@ func TestCommitsShrinkToAFew(t *testing.T) {
 	c.run(20 * time.Second)
 	if fewest != 16 {
 		t.Errorf("the smallest commit had %d rows, want 16", fewest)
+	}
+}
+
+// The changes of many units are committed node by node, so that each commit wakes few nodes and each node is woken about once.
+func TestCommitsGoNodeByNode(t *testing.T) {
+	t.Parallel()
+	const nodes, units = 10, 2 * storage.MaxChanges
+	c := newCluster(t, nodes, advert("acme:work", units))
+	c.until(time.Minute, "all units are active", func() bool { return active(c) == units })
+	for _, p := range c.nodes {
+		for _, call := range p.calls {
+			targets := map[node.Incarnation]bool{}
+			for i := range changesOf(call) {
+				if to := call.Commit.Changes[i].To.Incarnation; to != "" {
+					targets[to] = true
+				}
+			}
+			if n := changesOf(call) / (units / nodes); len(targets) > n+2 {
+				t.Errorf("a commit with %d changes concerns %d nodes", changesOf(call), len(targets))
+			}
+		}
 	}
 }

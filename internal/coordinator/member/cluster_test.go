@@ -22,7 +22,7 @@ import (
 // cluster is the smallest world for members: one clock, calls answered after a fixed latency, and
 // runs that start at once and end when told to. Tests cut connections in it.
 type cluster struct {
-	t       *testing.T
+	t       testing.TB
 	now     lease.Instant
 	latency time.Duration
 	store   *memory.Store
@@ -48,6 +48,7 @@ type peer struct {
 	loseOne func(member.Call) bool
 	takes   func(member.Call) time.Duration // in the store, which gives up a call that takes longer than its timeout
 	forge   func(*storage.Reply)            // changes a reply to what another version wrote
+	show    func(*daemon.Snapshot)          // changes what a pass reads
 	leading bool
 	stopped bool
 	ended   error // of Stopped
@@ -60,6 +61,7 @@ type peer struct {
 	// never is a daemon whose runs are never ready.
 	oneByOne     time.Duration
 	never        daemon.ID
+	stamps       func(daemon.Unit) time.Duration // how long the store takes to stamp a fence
 	startsUntil  lease.Instant
 	starting     map[daemon.Fence]bool
 	mostStarting int
@@ -75,7 +77,7 @@ type delivery struct {
 
 var errLost = errors.New("lost")
 
-func newCluster(t *testing.T, n int, adverts ...daemon.Advert) *cluster {
+func newCluster(t testing.TB, n int, adverts ...daemon.Advert) *cluster {
 	t.Helper()
 	c := &cluster{t: t, now: lease.Instant(time.Hour), latency: time.Millisecond, wakes: true}
 	c.store = memory.Open(memory.Config{
@@ -207,13 +209,18 @@ func (p *peer) do(e member.Effect) {
 			return
 		}
 		p.running[e.Fence.Unit] = e.Fence.Generation
+		stamp := time.Duration(0)
+		if p.stamps != nil {
+			stamp = p.stamps(e.Fence.Unit)
+		}
+		c.deliverAt(c.now.Add(c.latency+stamp), p, member.RunStamped{Fence: e.Fence})
 		if e.Fence.Unit.Daemon == p.never {
 			return
 		}
 		p.startsUntil = max(p.startsUntil, c.now).Add(p.oneByOne)
 		p.starting[e.Fence] = true
 		p.mostStarting = max(p.mostStarting, len(p.starting))
-		c.deliverAt(p.startsUntil.Add(c.latency), p, member.RunStarted{Fence: e.Fence})
+		c.deliverAt(p.startsUntil.Add(c.latency+stamp), p, member.RunStarted{Fence: e.Fence})
 	case member.Drain:
 		p.note("drain %v", e.Fence)
 		if !p.slow[e.Fence.Unit] {
@@ -277,6 +284,9 @@ func (p *peer) call(call member.Call) {
 			r.Outcomes, r.Err = c.store.Commit(ctx, *call.Commit)
 		case call.Snapshot:
 			r.Snapshot, r.Err = c.store.Snapshot(ctx)
+			if p.show != nil && r.Err == nil {
+				p.show(r.Snapshot)
+			}
 		}
 	}
 	if p.deaf || lost {

@@ -52,20 +52,25 @@ func TestHintsSpreadACrowd(t *testing.T) {
 	}
 }
 
-// A leader whose passes take long pauses between them.
+// A leader whose passes take long pauses between them, and longer while many units start and there is nothing to decide.
 func TestLongPassesArePausedBetween(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		latency time.Duration
+		units   int
 		most    int // passes within 2 s of wake-ups
 	}{
-		{time.Millisecond, 2000 / 11}, // read within 2 ms, a pause of 10 ms
-		{20 * time.Millisecond, 2000 / 40},
-		{100 * time.Millisecond, 2000 / 200},
+		{time.Millisecond, 6, 2000 / 11}, // read within 1 ms, a pause of 10 ms
+		{20 * time.Millisecond, 6, 2000 / 40},
+		{100 * time.Millisecond, 6, 2000 / 200},
+		{20 * time.Millisecond, 300, 2000 / 80},
 	} {
-		c := newCluster(t, 2)
+		c := newCluster(t, 2, advert("acme:work", tt.units))
 		c.latency = tt.latency
-		c.until(20*time.Second, "six units run", func() bool { return c.leader() != nil && c.total() == 6 })
+		if tt.units > 6 { // they stay in their start phase
+			c.nodes[0].never, c.nodes[1].never = "acme:work", "acme:work"
+		}
+		c.until(20*time.Second, "the units run", func() bool { return c.leader() != nil && c.total() >= 6 })
 		l := c.leader()
 		passes := func() (n int) {
 			for _, call := range l.calls {
@@ -81,7 +86,7 @@ func TestLongPassesArePausedBetween(t *testing.T) {
 			c.run(2 * time.Millisecond)
 		}
 		if n := passes() - before; n > tt.most || n < tt.most/2 {
-			t.Errorf("latency %v: %d passes in 2s, want %d at most and half of that at least", tt.latency, n, tt.most)
+			t.Errorf("latency %v, %d units: %d passes in 2s, want %d at most and half of that at least", tt.latency, tt.units, n, tt.most)
 		}
 	}
 }

@@ -26,15 +26,10 @@ func (m *Member) applyDeadlines(now lease.Instant) {
 		rows[p.Incarnation] = p
 		m.evaluateNode(now, p)
 	}
-	running := false
-	for i := range l.snap.Units {
-		r := &l.snap.Units[i]
-		running = running || (r.State.Known() && !r.State.IsFree())
-		m.evaluateUnit(now, r, rows[r.Holder.Incarnation])
-	}
+	m.evaluateUnits(now, rows)
 	if !l.formationChecked {
 		l.formationChecked = true
-		if !running && m.justFormed() {
+		if len(l.index.holders) == 0 && m.justFormed() {
 			l.noPlacementBefore = l.noPlacementBefore.Add(m.t.SettleWindow)
 		}
 	}

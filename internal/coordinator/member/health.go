@@ -1,9 +1,6 @@
 package member
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/storage"
@@ -46,7 +43,7 @@ func (h health) total(e RunEnded) int {
 // reportHealth queues reports of runs in a crash loop, and of runs that have recovered. It is called after an
 // answered heartbeat.
 func (m *Member) reportHealth(now lease.Instant) {
-	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
+	for _, u := range m.runs.sorted {
 		r, l := m.runs.live[u], m.runs.listed[u]
 		if _, busy := m.runs.pending[u]; busy || l == nil || l.rec.Generation != r.Generation || r.Draining || r.Cancelled {
 			continue

@@ -27,6 +27,7 @@ type leader struct {
 	echoSeen           lease.Observations[node.Incarnation, echo]
 	units              lease.Observations[daemon.Unit, unitState]
 	lastFastRead       lease.Read // the newest read of all rows that was quick enough to compare clocks by
+	index              unitIndex  // of the units of the newest pass
 
 	// graceFrom is when the election or the newest outage ended. No node is declared dead before it had its grace
 	// since then.
@@ -37,6 +38,7 @@ type leader struct {
 
 	phase      passPhase
 	began      lease.Instant // beginning of the newest pass
+	committed  bool          // it has committed something
 	wanted     bool
 	due        lease.Instant // when a deadline needs a pass
 	snap       *daemon.Snapshot
@@ -53,8 +55,8 @@ type leader struct {
 
 	passSeq uint64
 	failed  int // how many passes failed in a row
-	// withoutPass is for how long heartbeats were answered since the first failed pass. It does not grow while
-	// the store is away altogether, because another leader would do no better.
+	// withoutPass is for how long heartbeats were answered since the first failed pass, or since a commit that changed
+	// something. It does not grow while the store is away altogether, because another leader would do no better.
 	withoutPass time.Duration
 	retry       lease.Instant
 	// idleFingerprint is the fingerprint of the newest pass that had nothing to do. The same cluster needs no plan again.
@@ -110,7 +112,7 @@ func (l *leader) forget() {
 	l.heartbeatStampSeen = lease.Observations[node.Incarnation, int64]{}
 	l.echoSeen = lease.Observations[node.Incarnation, echo]{}
 	l.units = lease.Observations[daemon.Unit, unitState]{}
-	l.lastFastRead = lease.Read{}
+	l.lastFastRead, l.index = lease.Read{}, unitIndex{}
 }
 
 // observeRow records a node's row, as observed at now.
@@ -159,7 +161,7 @@ func (l *leader) end() {
 	l.failed, l.withoutPass, l.idleFingerprint, l.snap, l.passAgain = 0, 0, fingerprint{}, nil, false
 	l.unplaced, l.unplacedReported = nil, map[daemon.Unit]string{}
 	l.brake, l.events, l.verdicts = brake{}, nil, nil
-	l.answers, l.handOver = nil, nil
+	l.answers, l.handOver, l.index = nil, nil, unitIndex{}
 }
 
 // requestPass asks for a pass, as soon as the current one has ended.
@@ -198,7 +200,7 @@ func (m *Member) startPass(now lease.Instant) {
 		return
 	}
 	l.wanted, l.due, l.passAgain = false, lease.Never, false
-	l.phase, l.began = passReading, now
+	l.phase, l.began, l.committed = passReading, now, false
 	m.send(now, callSnapshot, Call{Snapshot: true})
 }
 
@@ -218,8 +220,8 @@ func (m *Member) passFailed(now lease.Instant, err error) {
 }
 
 // countWithoutPass adds the time between two answered heartbeats, with no failed one in between. If a leader
-// completes no pass for a whole LeaseDuration although its heartbeats are answered, it resigns so that another
-// node can try.
+// completes no pass and changes nothing for a whole LeaseDuration although its heartbeats are answered, it resigns so that
+// another node can try.
 func (m *Member) countWithoutPass(now lease.Instant, served time.Duration) {
 	l := &m.leader
 	if l.failed == 0 {
@@ -297,20 +299,14 @@ type fingerprint struct {
 	nodes uint64
 	// members is the part of nodes that loads depend on: a node that is late for a moment makes no unit move.
 	members uint64
-	now     int64 // set while time alone may change the plan: embargoes end, the membership settles
+	failing uint64 // of units: a failure has no event, but it may decide where a daemon is sick
+	now     int64  // set while time alone may change the plan: embargoes end, the membership settles
 }
 
 // fingerprint returns the fingerprint of the pass's snapshot.
 func (m *Member) fingerprint() fingerprint {
 	s := m.leader.snap
-	const none = uint64(14695981039346656037)
-	mix := func(h uint64, text string) uint64 {
-		for i := range len(text) {
-			h = (h ^ uint64(text[i])) * 1099511628211
-		}
-		return (h ^ 0xff) * 1099511628211
-	}
-	f := fingerprint{head: s.Head, nodes: none, members: none}
+	f := fingerprint{head: s.Head, nodes: emptyHash, members: emptyHash, failing: m.leader.index.failing}
 	for i := range s.Nodes {
 		p, state := &s.Nodes[i], m.leader.nodeStates[s.Nodes[i].Incarnation]
 		f.nodes = mix(mix(mix(f.nodes, string(p.Incarnation)), p.Advert), string(state))
@@ -319,11 +315,6 @@ func (m *Member) fingerprint() fingerprint {
 				state = node.Live
 			}
 			f.members = mix(mix(mix(f.members, string(p.Incarnation)), p.Advert), string(state))
-		}
-	}
-	for i := range s.Units {
-		if r := &s.Units[i]; !r.RetryAt.IsZero() { // a failure has no event, but it may decide where a daemon is sick
-			f.nodes = mix(mix(f.nodes, r.Unit.String()), string(r.Holder.Incarnation))
 		}
 	}
 	if len(m.leader.unplaced) > 0 || m.leader.waiting {
@@ -381,6 +372,7 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 	}
 	m.countBacklog(p.Plan.Decisions)
 	expired := len(l.changes) > 0
+	sortByNode(p.Plan.Decisions)
 	for i := range p.Plan.Decisions {
 		l.changes = append(l.changes, m.change(&p.Plan.Decisions[i]))
 		l.passAgain = l.passAgain || p.Plan.Decisions[i].Step == ""
@@ -407,6 +399,13 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 		l.idleFingerprint = m.fingerprint()
 	}
 	m.commitNext(now)
+}
+
+// sortByNode puts decisions into the order of the nodes that get the units. Of many units, each commit then concerns few
+// nodes, and a node is woken about once instead of by every commit. It begins to start its units while others still wait for
+// theirs.
+func sortByNode(decisions []plan.Decision) {
+	slices.SortStableFunc(decisions, func(a, b plan.Decision) int { return cmp.Compare(a.To.Incarnation, b.To.Incarnation) })
 }
 
 // change turns a decision of the plan into a guarded change.
@@ -476,7 +475,7 @@ func (m *Member) commitNext(now lease.Instant) {
 		Changes: l.changes[:n:n], Nodes: l.nodes, Events: l.events, Commands: l.answers,
 	}
 	l.changes, l.nodes, l.answers = l.changes[n:], nil, nil
-	l.phase = passCommitting
+	l.phase, l.committed = passCommitting, true
 	m.send(now, callCommit, Call{Commit: commit})
 }
 
@@ -505,6 +504,9 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 		o := &r.Outcomes[i]
 		m.noteHighest(0, o.Record.Generation)
 		l.passAgain = l.passAgain || !o.Applied
+		if o.Applied {
+			l.withoutPass = 0 // the pass may yet fail, but this leader gets on
+		}
 		if o.Applied && o.Record.HeldBy(m.cfg.Node.Incarnation) {
 			m.beatSoon(now) // this node's own units need no wake-up
 		}
@@ -516,6 +518,9 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 func (m *Member) passDone(now lease.Instant) {
 	l := &m.leader
 	pause := min(max(passPause, now.Sub(l.began)), maxPassPause)
+	if !l.committed && len(l.index.timed) >= startsPerTimeout {
+		pause *= crowdPause
+	}
 	l.phase, l.failed, l.withoutPass, l.retry = passIdle, 0, 0, now.Add(pause)
 	l.passSeq++
 	l.snap = nil
@@ -527,8 +532,10 @@ func (m *Member) passDone(now lease.Instant) {
 
 // passPause lies between two passes, so that a burst of wake-ups or rows that change all the time do not keep the
 // leader busy. After a long pass (a large cluster, a slow connection) the pause is as long as the pass was, up to
-// maxPassPause.
+// maxPassPause. It is crowdPause times as long if the pass found nothing to do while many units start: each report about
+// them wakes the leader, and the time that it spends on looking is missing where they are started.
 const (
 	passPause    = 10 * time.Millisecond
 	maxPassPause = 100 * time.Millisecond
+	crowdPause   = 3
 )

@@ -2,7 +2,6 @@ package member
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -117,6 +116,8 @@ func (m *Member) handle(now lease.Instant, in Input) {
 		m.onPlanned(now, in)
 	case WakeUp:
 		m.onWoken(now, in.Wake)
+	case RunStamped:
+		m.onRunStamped(now, in.Fence)
 	case RunStarted:
 		m.onRunStarted(now, in.Fence)
 	case RunEnded:
@@ -254,10 +255,11 @@ func (m *Member) View() View {
 		v.Unplaced = m.leader.unplaced
 		v.Braked = m.leader.brake.since != 0 && !m.leader.brake.over
 	}
-	for u, r := range m.runs.live {
-		v.Runs = append(v.Runs, RunView{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Phase: r.phase(), ValidUntil: r.validUntil})
+	v.Runs = make([]RunView, len(m.runs.sorted))
+	for i, u := range m.runs.sorted {
+		r := m.runs.live[u]
+		v.Runs[i] = RunView{Fence: daemon.Fence{Unit: u, Generation: r.Generation}, Phase: r.phase(), ValidUntil: r.validUntil}
 	}
-	slices.SortFunc(v.Runs, func(a, b RunView) int { return a.Fence.Unit.Compare(b.Fence.Unit) })
 	return v
 }
 
@@ -319,6 +321,8 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 	}
 	if n := len(r.Events); n > 0 {
 		m.heartbeats.cursor = r.Events[n-1].Seq
+	} else if r.Members == nil && m.heartbeats.cursor >= 0 {
+		m.heartbeats.cursor = max(m.heartbeats.cursor, r.Head) // the events up to there are about units
 	}
 	if r.Members != nil {
 		m.observeMembers(now, r.Now, r.Members)

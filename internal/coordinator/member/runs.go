@@ -3,7 +3,6 @@ package member
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 // runs holds the runs of this process and the units that the store lists for it.
 type runs struct {
 	live   map[daemon.Unit]*run     // runs that have not returned
+	sorted []daemon.Unit            // the units of live
 	listed map[daemon.Unit]*listing // units held by this incarnation, as in the newest reply
 	// ran is the highest generation of each unit under which this process started a run.
 	ran map[daemon.Unit]int64
@@ -94,6 +94,22 @@ func (r *run) deadline() lease.Instant {
 	return min(r.validUntil, r.ackBy, r.drainBy)
 }
 
+// add adds a run that begins.
+func (rs *runs) add(u daemon.Unit, r *run) {
+	if i, found := slices.BinarySearchFunc(rs.sorted, u, daemon.Unit.Compare); !found {
+		rs.sorted = slices.Insert(rs.sorted, i, u)
+	}
+	rs.live[u], rs.ran[u] = r, r.Generation
+}
+
+// remove removes a run that has returned.
+func (rs *runs) remove(u daemon.Unit) {
+	if i, found := slices.BinarySearchFunc(rs.sorted, u, daemon.Unit.Compare); found {
+		rs.sorted = slices.Delete(rs.sorted, i, i+1)
+	}
+	delete(rs.live, u)
+}
+
 func (rs *runs) init() {
 	rs.live, rs.listed = map[daemon.Unit]*run{}, map[daemon.Unit]*listing{}
 	rs.ran, rs.endings = map[daemon.Unit]int64{}, map[daemon.Unit]ending{}
@@ -170,7 +186,7 @@ func (m *Member) checkRunDeadlines(now lease.Instant) {
 	if now < m.runs.next {
 		return
 	}
-	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
+	for _, u := range m.runs.sorted {
 		r := m.runs.live[u]
 		switch {
 		case r.Abandoned:
@@ -235,7 +251,7 @@ func (m *Member) onListed(now, sent lease.Instant, records []daemon.Record) {
 			m.unlist(u)
 		}
 	}
-	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
+	for _, u := range m.runs.sorted {
 		if !seen[u] {
 			m.reconcile(now, u)
 		}
@@ -467,7 +483,7 @@ func (m *Member) onRunEnded(now lease.Instant, e RunEnded) {
 	if r == nil || r.Generation != e.Fence.Generation {
 		return
 	}
-	delete(m.runs.live, u)
+	m.runs.remove(u)
 	delete(m.starts.slots, u)
 	m.recomputeNext()
 	if r.abandonedAs != 0 {

@@ -22,7 +22,8 @@ type startLimiter struct {
 	// limit is how many runs may be in the start phase and not slow; with slow ones there may be maxSlow times as
 	// many. While heartbeats are answered quickly, limit grows by one with each run that starts quickly: it
 	// doubles from one round of starts to the next. It also grows by one with each slow start, which then waits
-	// for something other than this machine. While heartbeats are slow, it shrinks by one with each slow start.
+	// for something other than this machine. While heartbeats are slow, it shrinks by one with each slow start, and so it
+	// does if the fence is what takes so long: the store has more to do than it can.
 	// It is halved when a run misses its deadline, and when a heartbeat fails or nearly fails: a machine too busy
 	// for its heartbeats must not get more to do.
 	limit    int
@@ -42,9 +43,10 @@ type waiter struct {
 
 // slot is a run in its start phase.
 type slot struct {
-	began  lease.Instant
-	window time.Duration // in which the run must be acknowledged
-	slow   bool          // a quarter of the window is over
+	began   lease.Instant
+	window  time.Duration // in which the run must be acknowledged once its fence is stamped
+	stamped bool
+	slow    bool // a quarter of the window is over
 }
 
 // The bounds of starts.limit and its initial value, and the factor for slow starts.
@@ -81,7 +83,7 @@ func (s *startLimiter) hasFreeSlot(now lease.Instant) bool {
 		case slot.slow:
 		case now.Sub(slot.began) < slot.window/4:
 			young++
-		case s.slow:
+		case s.slow || !slot.stamped:
 			slot.slow = true
 			s.limit = max(s.limit-1, fewestStarts)
 		default:
@@ -177,17 +179,31 @@ func (m *Member) begin(now lease.Instant, l *listing, timeout time.Duration) boo
 	}
 	window := m.startWindow(timeout)
 	if rec.State == daemon.Assigning {
-		r.ackBy = min(l.end.Add(-m.t.StopTimeout), now.Add(window))
+		r.ackBy = l.end.Add(-m.t.StopTimeout) // earlier once the fence is stamped
 	}
 	if now >= r.ackBy || now >= r.validUntil {
 		return false
 	}
-	m.runs.live[rec.Unit], m.runs.ran[rec.Unit] = r, rec.Generation
+	m.runs.add(rec.Unit, r)
 	delete(m.runs.endings, rec.Unit)
 	m.starts.slots[rec.Unit] = &slot{began: now, window: window}
 	m.runs.next = min(m.runs.next, r.deadline())
 	m.emit(Start{Fence: rec.Fence(), Term: rec.Term, Spec: m.spec(rec.Unit.Daemon)})
 	return true
+}
+
+// onRunStamped handles the stamp of a run's fence. From then on the run has its own time to start. While it waits for the stamp, only the
+// leader's deadline counts: to give the unit up because the store is slow would make more work for the store.
+func (m *Member) onRunStamped(now lease.Instant, f daemon.Fence) {
+	r, slot := m.runs.live[f.Unit], m.starts.slots[f.Unit]
+	if r == nil || r.Generation != f.Generation || slot == nil || slot.stamped {
+		return
+	}
+	slot.stamped = true
+	if r.ackBy != lease.Never {
+		r.ackBy = min(r.ackBy, now.Add(slot.window))
+		m.runs.next = min(m.runs.next, r.deadline())
+	}
 }
 
 // startBy returns until when a waiting unit may start. At that moment half of its window is left.

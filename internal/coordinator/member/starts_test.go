@@ -78,6 +78,27 @@ func TestAcknowledgeTimeoutsGrowWithTheBacklog(t *testing.T) {
 	}
 }
 
+// A run has its time to start from the stamp of its fence on. A store that takes longer than that for a stamp costs no unit
+// its assignment while the leader still waits for it.
+func TestAStartsWindowBeginsWithItsStamp(t *testing.T) {
+	t.Parallel()
+	const units = 200 // the node has twice the acknowledge timeout
+	x := lease.Fast().AcknowledgeTimeout
+	c := newCluster(t, 1, advert("acme:work", units))
+	c.nodes[0].stamps = func(u daemon.Unit) time.Duration {
+		if u.Index < 4 { // the first ones to start
+			return x
+		}
+		return 0
+	}
+	c.until(time.Minute, "all run and are active", func() bool { return active(c) == units })
+	for _, e := range mustEvents(c, 0) {
+		if e.Kind == daemon.AssignmentDeleted || e.Kind == daemon.AssignmentForced {
+			t.Errorf("%s of %s: %s", e.Kind, e.Unit, e.Reason)
+		}
+	}
+}
+
 func active(c *cluster) (n int) {
 	for _, u := range c.snapshot().Units {
 		if u.State == daemon.Active && len(u.Embargoes) == 0 {

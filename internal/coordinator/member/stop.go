@@ -143,7 +143,7 @@ func (m *Member) beginDrain(now, sent lease.Instant) {
 	// At the end of the stop, every run has been cancelled for StopTimeout and has either returned
 	// or been abandoned.
 	last := m.stop.deadline.Add(-m.t.StopTimeout)
-	for _, u := range slices.SortedFunc(maps.Keys(m.runs.live), daemon.Unit.Compare) {
+	for _, u := range m.runs.sorted {
 		r := m.runs.live[u]
 		switch ackBy := r.ackBy; {
 		case r.Cancelled:

@@ -126,6 +126,7 @@ func (r *run) stamped(err error) {
 	case err != nil:
 		r.schedule(w.between(100*time.Millisecond, 500*time.Millisecond), evRetry)
 	default:
+		r.p.step(member.RunStamped{Fence: r.fence})
 		r.enter()
 	}
 }

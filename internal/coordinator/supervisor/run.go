@@ -90,6 +90,7 @@ func (r *run) runAttempts() Report {
 	if end, ok := r.stamp(); !ok {
 		return end
 	}
+	r.s.cfg.OnReport(Report{Kind: Stamped, Fence: r.fence})
 	for {
 		if r.over() {
 			return Report{Ending: member.Returned}

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,32 @@ func TestStampIsRepeatedUntilAnswered(t *testing.T) {
 		th.expect("stamp", "enter", "started")
 		th.Cancel(fence, errLost)
 		th.expect("ended returned")
+	})
+}
+
+// A run reports that its fence is stamped, before its agent begins, and once.
+func TestStampedIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var kinds []ReportKind
+		calls := 0
+		s := New(Config{
+			Agent: func(daemon.ID) (daemon.Agent, bool) { return daemon.AgentFunc(obedient), true },
+			Stamp: func(context.Context, daemon.Fence) error {
+				if calls++; calls == 1 {
+					return errLost
+				}
+				return nil
+			},
+			OnReport: func(r Report) { kinds = append(kinds, r.Kind) },
+		})
+		s.Start(fence, 1, daemon.Spec{})
+		pass(time.Minute)
+		s.Drain(fence)
+		synctest.Wait()
+		if want := []ReportKind{Stamped, Started, Ended}; !slices.Equal(kinds, want) {
+			t.Errorf("reports %v, want %v", kinds, want)
+		}
 	})
 }
 
@@ -238,6 +265,7 @@ func TestTheUnitIsFreeWhenItsEndIsReported(t *testing.T) {
 			Stamp: func(context.Context, daemon.Fence) error { return nil },
 			OnReport: func(r Report) {
 				switch {
+				case r.Kind == Stamped:
 				case r.Kind == Started:
 					started <- struct{}{}
 				case r.Fence == fence:
