@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -33,18 +35,17 @@ var ranks = map[string]rank{
 // each, in this order. An eighth of the connections, at least one, is reserved for heartbeats against all other
 // calls. With eight or more connections, another eighth is reserved for the leader's renewals, and a third one for
 // progress: a thousand heartbeats that wait must not delay a leader's pass, or the leader gives up.
-type rankLimits [leading][]chan struct{}
+type rankLimits [leading][]*places
 
 func newRankLimits(conns int) rankLimits {
 	eighth, all := conns/8, conns-conns/8
-	places := func(n int) chan struct{} { return make(chan struct{}, n) }
-	others := places(all - max(conns/4, 1))
+	others := &places{free: all - max(conns/4, 1), newest: true}
 	if eighth == 0 { // so few that everybody shares
-		heartbeats, passes := places(all), places(all-1)
+		heartbeats, passes := &places{free: all}, &places{free: all - 1}
 		return rankLimits{other: {others, passes, heartbeats}, progress: {passes, heartbeats}, routine: {heartbeats}}
 	}
-	heartbeats := places(all - eighth)
-	return rankLimits{other: {others, heartbeats}, progress: {places(eighth)}, routine: {heartbeats}}
+	heartbeats := &places{free: all - eighth}
+	return rankLimits{other: {others, heartbeats}, progress: {&places{free: eighth}}, routine: {heartbeats}}
 }
 
 // take waits until a call of rank r may have a connection, or until ctx ends.
@@ -52,22 +53,98 @@ func (t *rankLimits) take(ctx context.Context, r rank) (leave func(), err error)
 	if r == leading {
 		return func() {}, nil
 	}
-	for i, places := range t[r] {
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
+	for i, p := range t[r] {
+		if err := p.take(ctx); err != nil {
 			free(t[r][:i])
-			return nil, ctx.Err()
+			return nil, err
 		}
 	}
 	return func() { free(t[r]) }, nil
 }
 
 // free gives back one place of each kind.
-func free(taken []chan struct{}) {
-	for _, places := range taken {
-		<-places
+func free(taken []*places) {
+	for _, p := range taken {
+		p.giveBack()
 	}
+}
+
+// places is a number of places, and those who wait for one. They come in turn. In a line that is longer than the time of its
+// calls, each place would then go to a call whose time is nearly over, so none would succeed, and all would come again.
+// With newest, the last one comes first once the first in line has lost three quarters of its time. Heartbeats always come in turn: they
+// are quick, and each node needs one within its registration's TTL.
+type places struct {
+	mu     sync.Mutex
+	free   int
+	newest bool
+	line   []*inLine // in order of arrival
+}
+
+// inLine is a call that waits for a place.
+type inLine struct {
+	granted chan struct{} // closed when it has one
+	late    time.Time     // when three quarters of its time are over
+}
+
+// take waits for a place until ctx ends.
+func (p *places) take(ctx context.Context) error {
+	w := p.join(ctx)
+	if w == nil {
+		return nil
+	}
+	select {
+	case <-w.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	if !p.leave(w) {
+		p.giveBack() // it was given a place at the same moment
+	}
+	return ctx.Err()
+}
+
+// join takes a free place and returns nil, or joins the line.
+func (p *places) join(ctx context.Context) *inLine {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free > 0 {
+		p.free--
+		return nil
+	}
+	w := &inLine{granted: make(chan struct{})}
+	if deadline, ok := ctx.Deadline(); ok {
+		w.late = deadline.Add(-time.Until(deadline) / 4)
+	}
+	p.line = append(p.line, w)
+	return w
+}
+
+// leave takes a call out of the line. It reports false if the call is in it no longer.
+func (p *places) leave(w *inLine) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.line, w)
+	if i < 0 {
+		return false
+	}
+	p.line = slices.Delete(p.line, i, i+1)
+	return true
+}
+
+// giveBack gives a place back, or on to a call in the line.
+func (p *places) giveBack() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.line) == 0 {
+		p.free++
+		return
+	}
+	next := 0
+	if late := p.line[0].late; p.newest && !late.IsZero() && time.Now().After(late) {
+		next = len(p.line) - 1
+	}
+	close(p.line[next].granted)
+	p.line = slices.Delete(p.line, next, next+1)
 }
 
 // enter waits for a connection until ctx ends; ctx must have a deadline. The caller gives the
