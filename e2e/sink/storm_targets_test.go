@@ -66,13 +66,14 @@ func stormNATS(t *testing.T, s *storm) stormTarget {
 	b := newBroker(t, &server.Options{})
 	w := newWire(t, strings.TrimPrefix(b.server.ClientURL(), "nats://"))
 	limit := func(most int64) {
-		cfg := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders", "emitd.fence.>"}, MaxMsgs: most, Discard: jetstream.DiscardNew}
+		cfg := jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders", "emitd.fence.>"}, MaxMsgs: most, Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute}
 		if _, err := b.js.UpdateStream(t.Context(), cfg); err != nil && t.Context().Err() == nil {
 			t.Errorf("limit the stream: %v", err)
 		}
 	}
 	limit(-1)
 	return stormTarget{
+		once: true, // the stream drops repetitions
 		sink: b.open(t, nats.Config{URL: sinkpkg.Secret("nats://" + w.addr()), Timeout: stormTimeout}),
 		faults: append(s.broken(w), stormFault{name: "stream full", do: func() {
 			limit(int64(s.check.count()) + 100)
