@@ -182,7 +182,10 @@ func benchPostgres() benchReceiver {
 			return s
 		},
 		send: func(b *testing.B, addr string) func(context.Context, []plainRow) error {
-			pool, err := pgxpool.New(b.Context(), through(addr))
+			cfg, err := pgxpool.ParseConfig(through(addr))
+			must(b, err)
+			cfg.MaxConns = 32 // for the jobs of River, each of which has its own transaction
+			pool, err := pgxpool.NewWithConfig(b.Context(), cfg)
 			must(b, err)
 			b.Cleanup(pool.Close)
 			return func(ctx context.Context, rows []plainRow) error {
@@ -220,7 +223,7 @@ func benchWebhook(mode webhook.Mode) benchReceiver {
 			return s
 		},
 		send: func(b *testing.B, addr string) func(context.Context, []plainRow) error {
-			transport := &http.Transport{MaxIdleConnsPerHost: 64}
+			transport := &http.Transport{MaxIdleConnsPerHost: riverJobs}
 			client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
 			b.Cleanup(transport.CloseIdleConnections)
 			return func(ctx context.Context, rows []plainRow) error {
