@@ -80,7 +80,7 @@ func keep(ctx context.Context, url string) error {
 		return err
 	}
 	defer pool.Close()
-	store, err := postgres.OpenConfig(ctx, postgres.Config{URL: url, MaxConns: 4})
+	store, err := postgres.OpenConfig(ctx, postgres.Config{URL: url, MaxConns: 8})
 	if err != nil {
 		return err
 	}
