@@ -33,6 +33,7 @@ console: ## build the console's pages from their sources (Node.js); what is buil
 
 screenshots: ## take pictures of every page of the console into bin/screenshots (Node.js, Chromium)
 	cd e2e && EMITD_TEST_SCREENSHOTS=$(CURDIR)/bin/screenshots $(GO) test -count=1 -timeout 10m -run '^TestScreenshots$$' ./console
+	cp bin/screenshots/console.png docs/console.png # the README has it
 
 test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, each drill twice
 	$(GO) vet ./...

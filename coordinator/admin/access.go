@@ -98,7 +98,7 @@ func (a *API) by(r *http.Request) audit.By {
 func sessionOperations() []operation {
 	whoami := get("getSession", "/session", "Who makes the call, and what that caller may do: for the whole cluster, or for one queue or subscription", (*API).session)
 	in := call("signIn", http.MethodPost, "/session", "Sign in with a token: the answer sets a cookie that browsers send with further calls", (*API).signIn)
-	out := call("signOut", http.MethodDelete, "/session", "Sign out: the answer removes the cookie", (*API).signOut)
+	out := call("signOut", http.MethodDelete, "/session", "Sign out: the session ends, and the answer removes the cookie", (*API).signOut)
 	return []operation{whoami.authorizing(), in.authorizing(), out.authorizing()}
 }
 

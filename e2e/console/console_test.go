@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -181,38 +182,69 @@ daemons:
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	leader, url := cluster(t)
-	play(t, leader, "scenario.mjs", url, leader.Name)
+	play(t, actions{"kill": leader.Kill}, "scenario.mjs", url, leader.Name)
 }
 
 // TestScreenshots takes pictures of all pages in both themes and at the width of a phone. They are for people, and stay if
 // EMITD_TEST_SCREENSHOTS names a directory: make screenshots.
 func TestScreenshots(t *testing.T) {
 	dir := cmp.Or(os.Getenv("EMITD_TEST_SCREENSHOTS"), t.TempDir())
-	url, token := demo(t, "api: {tokens_file: tokens}\n"+daemons)
+	_, url, token := demo(t, "api: {tokens_file: tokens}\n"+daemons, "--demo")
 	play(t, nil, "screenshots.mjs", url, token, dir)
 }
 
 // TestWork plays what people do with tokens, jobs and messages, in emitd dev with its sample orders.
 func TestWork(t *testing.T) {
 	t.Parallel()
-	url, token := demo(t, `
+	dir, url, token := demo(t, `
 api:
   tokens_file: tokens
   proxies: [127.0.0.1]
   user_header: X-Forwarded-User
-`)
-	play(t, nil, "work.mjs", url, token)
+`, "--demo")
+	play(t, actions{"revoke": func() { write(t, filepath.Join(dir, "tokens"), []byte(users)) }}, "work.mjs", url, token)
 }
 
-// demo starts emitd dev with its sample orders, and returns its address and its token.
-func demo(t *testing.T, config string) (url, secret string) {
+// TestSink looks at a subscription whose sink goes down and comes back.
+func TestSink(t *testing.T) {
+	t.Parallel()
+	taken := func(http.ResponseWriter, *http.Request) {}
+	sink := httptest.NewServer(http.HandlerFunc(taken))
+	t.Cleanup(func() { sink.Close() })
+	address := sink.Listener.Addr().String()
+	dir, url, token := demo(t, "api: {tokens_file: tokens}\noutbox: {subscriptions: [{name: hooks, sink: \"http://"+address+"\"}]}\n")
+	again := func() {
+		var listener net.ListenConfig
+		l, err := listener.Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Errorf("the sink does not come back: %v", err)
+			return
+		}
+		sink = &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(taken), ReadHeaderTimeout: bound}}
+		sink.Start()
+	}
+	publish := func() {
+		cmd := exec.Command(drill.Binary(t), "outbox", "publish", "orders", `{"n":1}`)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("publish: %v\n%s", err, out)
+		}
+	}
+	play(t, actions{"down": func() { sink.Close() }, "up": again, "publish": publish}, "sink.mjs", url, token)
+}
+
+// users are the lines of the access file beside the token of the test.
+const users = "user name=viewer roles=read\nuser name=mailer roles=read@queue=default\n"
+
+// demo starts emitd dev, and returns its directory, its address and its token.
+func demo(t *testing.T, config string, flags ...string) (dir, url, secret string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	out := newAnswers(func(string) {})
 	const token = "the-token-of-this-test"
 	write(t, filepath.Join(dir, "emitd.yaml"), []byte(config))
-	write(t, filepath.Join(dir, "tokens"), []byte(token+"\nuser name=viewer roles=read\n"))
-	cmd := exec.Command(drill.Binary(t), "dev", "--demo", "--listen", "127.0.0.1:0", "--config", "emitd.yaml")
+	write(t, filepath.Join(dir, "tokens"), []byte(token+"\n"+users))
+	cmd := exec.Command(drill.Binary(t), append([]string{"dev", "--listen", "127.0.0.1:0", "--config", "emitd.yaml"}, flags...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	proc, err := testproc.Start(cmd)
@@ -231,7 +263,7 @@ func demo(t *testing.T, config string) (url, secret string) {
 			t.Log(out)
 		}
 	})
-	return said(t, out, regexp.MustCompile(`console +(http\S+)/\s`), proc.Done), token
+	return dir, said(t, out, regexp.MustCompile(`console +(http\S+)/\s`), proc.Done), token
 }
 
 // said waits until a program has said something, and returns the first group of it.
@@ -293,8 +325,11 @@ func cluster(t *testing.T) (leader *drill.Node, url string) {
 	return leader, "http://" + other.Address()
 }
 
-// play runs a script with a browser. It kills the leader when the script asks for it.
-func play(t *testing.T, leader *drill.Node, script string, args ...string) {
+// actions are what a script wants done, by the line with which it says so.
+type actions map[string]func()
+
+// play runs a script with a browser, and does what it wants.
+func play(t *testing.T, do actions, script string, args ...string) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range tree(t, "browser", "node_modules") {
@@ -310,9 +345,9 @@ func play(t *testing.T, leader *drill.Node, script string, args ...string) {
 		t.Fatal(err)
 	}
 	output := newAnswers(func(line string) {
-		if line == "kill" {
-			leader.Kill()
-			_, _ = io.WriteString(in, "killed\n") // an error means that the script has ended
+		if f := do[line]; f != nil {
+			f()
+			_, _ = io.WriteString(in, "done\n") // an error means that the script has ended
 		}
 	})
 	cmd.Stdout, cmd.Stderr = output, output

@@ -129,6 +129,20 @@ try {
   await at("/events?kind=operator.*");
   await page.locator("tbody tr", { hasText: "kernel patch" }).first().waitFor();
   check(true, "the history has the command");
+
+  // Two operators at once: the other one lets the leader resign while this one has the dialog open.
+  await at("/leader");
+  await page.getByRole("button", { name: "Resign …" }).click();
+  await page.locator("dialog .effect").waitFor();
+  await page.evaluate(async () => {
+    const answer = await fetch("api/v1/commands", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ kind: "leader.resign", reason: "by somebody else" }) });
+    if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
+  });
+  await until(() => page.evaluate(async () => (await (await fetch("api/v1/leader")).json()).leader?.term_ordinal ?? 0), (n) => n > term + 1);
+  await page.locator("dialog").getByRole("button", { name: /^Let .* resign$/ }).click();
+  await page.locator("dialog .problem", { hasText: "E2110" }).waitFor();
+  check(true, `who comes second is told: ${(await text("dialog .problem")).replace(/\s+/g, " ")}`);
+  await page.locator("dialog").getByRole("button", { name: "Cancel" }).click();
 } catch (error) {
   check(false, String(error));
   console.log((await page.locator("main").innerText().catch(() => "")).slice(0, 4000));

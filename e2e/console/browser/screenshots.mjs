@@ -66,4 +66,14 @@ for (const [name, options] of Object.entries({ light: {}, dark: { theme: "dark" 
   wrong += problems.length;
   await browser.close();
 }
+// The picture of the README: the first screen, once there are lines to see.
+if (!only.length) {
+  const { browser, page, at } = await open(base, token, { width: 1280, height: 1400 });
+  await at("/");
+  await page.locator(".lines path.line").first().waitFor();
+  await page.locator(".heat .cell").first().waitFor();
+  const last = await page.locator(".panel", { hasText: "Units by node" }).boundingBox();
+  await page.screenshot({ path: `${directory}/console.png`, clip: { x: 0, y: 0, width: 1280, height: Math.ceil(last.y + last.height) + 12 } });
+  await browser.close();
+}
 process.exit(wrong ? 1 : 0);

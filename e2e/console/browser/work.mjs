@@ -1,4 +1,5 @@
 // The token, the dead letters of a queue, and those of the outbox, in emitd dev --demo: node work.mjs BASE TOKEN
+import { createServer, request } from "node:http";
 import { accessibility, checks, open } from "./browser.mjs";
 
 const [base, token] = process.argv.slice(2);
@@ -54,6 +55,15 @@ try {
   await page.locator("h1 .state", { hasText: "waiting" }).waitFor();
   check(true, "the job is waiting again");
 
+  // 16 MiB of markup are shown as text, and the page goes on answering.
+  const markup = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>";
+  await queue("jobs", { id: "huge", type: "huge", payload: markup.repeat(Math.floor((16 * 1024 * 1024 - 2) / markup.length)) });
+  await at("/queues/default/huge");
+  await page.locator(".json", { hasText: "<img" }).waitFor();
+  await page.getByText(/The first .* of 16\.0 MiB are shown/).waitFor();
+  check((await page.locator("main img, main script").count()) === 0 && (await page.title()) !== "taken", "16 MiB of markup are shown as text");
+  check(/1 job would be cancelled/.test(await act("Cancel …", "Cancel the job")), "and the page answers: the job is cancelled");
+
   // The webhook of the demo refuses some orders for good. One is looked at, and all are purged.
   await at("/outbox/demo-webhook?kind=dead");
   await page.locator("tbody tr", { hasText: "dead" }).locator("a").first().click();
@@ -98,6 +108,48 @@ try {
     return `${answer.status} ${(await answer.json()).detail}`;
   });
   check(refused.startsWith("403"), `and is refused: ${refused}`);
+
+  // Whoever has a role for one queue sees this one, and no refusal.
+  const limited = await context.browser().newContext({ extraHTTPHeaders: { "X-Forwarded-User": "mailer" } });
+  const part = await limited.newPage();
+  await part.goto(`${base}/#/`);
+  await part.locator(".tile", { hasText: "Queues" }).waitFor();
+  await part.locator(".stream-state.live").waitFor();
+  const tiles = await part.locator(".tile h3").allInnerTexts();
+  check(tiles.join() === "Queues" && (await part.locator(".problem").count()) === 0, `a limited role sees ${tiles}: ${await part.locator("nav").innerText()}`);
+  await part.goto(`${base}/#/queues`);
+  await part.locator("tbody a", { hasText: "default" }).waitFor();
+  check((await part.locator("tbody tr").count()) === 1, "and one queue");
+
+  // A proxy that keeps the stream to itself: what is shown goes on, a little later.
+  const proxy = createServer((from, to) => {
+    const on = request(base + from.url, { method: from.method, headers: from.headers }, (answer) => {
+      to.writeHead(answer.statusCode, answer.headers);
+      if (!/event-stream/.test(answer.headers["content-type"] ?? "")) answer.pipe(to);
+      else to.flushHeaders();
+    });
+    on.on("error", () => to.destroy());
+    to.on("close", () => on.destroy());
+    from.pipe(on);
+  });
+  await new Promise((listening) => proxy.listen(0, "127.0.0.1", listening));
+  const behind = await open(`http://127.0.0.1:${proxy.address().port}`, token);
+  await behind.at("/nodes/dev-1");
+  await behind.page.locator(".stream-state.held").waitFor();
+  await page.evaluate(() => fetch("api/v1/commands", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ kind: "node.cordon", node: "dev-1", reason: "behind a proxy" }) }));
+  await behind.page.locator(".orders li", { hasText: "behind a proxy" }).waitFor();
+  check(true, "behind a proxy that buffers the stream the page is read every few seconds");
+  for (const p of behind.problems) check(false, p);
+  await behind.browser.close();
+  proxy.close();
+  proxy.closeAllConnections();
+
+  // A token that is revoked ends the stream, and the page says why.
+  await at("/");
+  await page.locator(".stream-state.live").waitFor();
+  console.log("revoke");
+  await page.locator(".login .error", { hasText: "revoked" }).waitFor();
+  check((await page.locator(".tile").count()) === 0, `a revoked token: ${await page.locator(".login .error").innerText()}`);
 } catch (error) {
   check(false, String(error));
   console.log((await page.locator("body").innerText().catch(() => "")).slice(0, 3000));

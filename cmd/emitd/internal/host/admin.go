@@ -34,7 +34,7 @@ func (h *host) newAdmin() (*admin.API, error) {
 		Explain: func(err error) error { return explained(err, h.Config.Secrets()) }, Logger: h.log,
 	}
 	if h.guard.grants.Load() != nil {
-		c.Sessions = h.guard
+		c.Sessions = sessions{h.guard, h}
 	}
 	if h.Config.HasOutbox() {
 		c.Outbox = h.adminOutbox

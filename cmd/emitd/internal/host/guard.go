@@ -40,7 +40,8 @@ type guard struct {
 	names []string // of this machine, beside loopback addresses; nil: any Host is accepted
 
 	grants atomic.Pointer[grants] // nil: nobody is asked who calls
-	mu     sync.Mutex             // held by load
+	out    signOuts
+	mu     sync.Mutex // held by load
 }
 
 // grants are the entries of the access file.
@@ -216,15 +217,19 @@ type identified struct {
 	*access.Caller
 	grant  *grant
 	until  time.Time // the end of what identifies the caller; zero: it has none
+	text   string    // the session; empty: it is none
 	cookie bool      // a browser has sent it by itself
 }
 
 // under runs a call that ends when the caller's right ends, because long polls and WebSockets may last long.
-func (i *identified) under(next http.Handler, w http.ResponseWriter, r *http.Request) {
+func (i *identified) under(out *signOuts, next http.Handler, w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(withCaller(r.Context(), i.Caller))
 	defer cancel(nil)
 	stop := context.AfterFunc(i.grant.valid, func() { cancel(context.Cause(i.grant.valid)) })
 	defer stop()
+	if i.text != "" && r.URL.Path != sessionPath { // the call that signs out is answered
+		defer out.call(i.text, cancel)()
+	}
 	if !i.until.IsZero() {
 		end := time.AfterFunc(time.Until(i.until), func() { cancel(expired(i.grant.Kind)) })
 		defer end.Stop()
@@ -290,12 +295,15 @@ func (g *guard) wrap(next http.Handler, refuse func(w http.ResponseWriter, r *ht
 			return
 		}
 		who, e := g.identify(r)
+		if who != nil && who.text != "" && g.out.over(who.text) {
+			who, e = nil, signedOut()
+		}
 		switch {
 		case who != nil && who.cookie && !fromPage(r):
 			refuse(w, r, queue.Refuse(refusal.Forbidden, "the call has a cookie, and does not say from which page it comes").
 				WithHint("programs send Authorization: Bearer … and no cookie"))
 		case who != nil:
-			who.under(next, w, r)
+			who.under(&g.out, next, w, r)
 		case r.URL.Path == sessionPath:
 			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), &access.Caller{}))) // who may do nothing
 		default:

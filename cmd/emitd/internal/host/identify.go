@@ -18,7 +18,7 @@ import (
 // states, the name in the certificate, and last the cookie, which a browser sends unasked.
 func (g *guard) identify(r *http.Request) (*identified, *queue.Error) {
 	list := g.grants.Load()
-	if text, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent {
+	if text, sent := bearerOf(r); sent {
 		return list.bearer(text)
 	}
 	if user, ok := g.proxied(r); ok {
@@ -46,11 +46,17 @@ func (g *guard) identify(r *http.Request) (*identified, *queue.Error) {
 	return nil, queue.Refuse(queue.Unauthorized, "a bearer token is required")
 }
 
+// bearerOf returns the token or session in the header of a call.
+func bearerOf(r *http.Request) (text string, sent bool) {
+	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+}
+
 // bearer returns the caller with a token or a session.
 func (l *grants) bearer(text string) (*identified, *queue.Error) {
 	var x *grant
 	var until time.Time
-	if s, ok := access.ParseSession(text); ok {
+	s, isSession := access.ParseSession(text)
+	if isSession {
 		x, until = l.session(s), s.Until
 	} else {
 		x = l.token(text)
@@ -64,7 +70,11 @@ func (l *grants) bearer(text string) (*identified, *queue.Error) {
 	if !until.IsZero() && !time.Now().Before(until) {
 		return nil, expired(x.Kind)
 	}
-	return &identified{Caller: &x.Caller, grant: x, until: until}, nil
+	who := &identified{Caller: &x.Caller, grant: x, until: until}
+	if isSession {
+		who.text = text
+	}
+	return who, nil
 }
 
 // proxied returns the user whom a trusted proxy states; ok is false if the call does not come from one.

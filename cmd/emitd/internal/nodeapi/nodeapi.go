@@ -67,7 +67,17 @@ type Caller struct {
 // Get returns the answer of a node at an address: host:port, or a URL with a path if emitd is served below one. Its
 // errors are faults. [fault.NodeUnreachable] means that the node has not answered, or is of a version without this call.
 func (c Caller) Get(ctx context.Context, addr, path string, query url.Values) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base(addr)+path+"?"+query.Encode(), nil)
+	return c.call(ctx, http.MethodGet, addr, path+"?"+query.Encode())
+}
+
+// Delete makes a call that ends something. Its errors are those of Get.
+func (c Caller) Delete(ctx context.Context, addr, path string) error {
+	_, err := c.call(ctx, http.MethodDelete, addr, path)
+	return err
+}
+
+func (c Caller) call(ctx context.Context, method, addr, path string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.base(addr)+path, nil)
 	if err != nil {
 		return nil, fault.New(fault.Usage, "%q is not the address of a node", addr)
 	}

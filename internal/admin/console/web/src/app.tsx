@@ -103,7 +103,7 @@ function Who() {
 function Stream() {
   const state = useStore(streamState);
   const paused = isPaused();
-  const words = { live: "● live", connecting: "◔ connecting", lost: "✕ lost, again soon", paused: "‖ paused" };
+  const words = { live: "● live", connecting: "◔ connecting", held: "◔ every 5 s", lost: "✕ lost, again soon", paused: "‖ paused" };
   return (
     <span class="stream">
       <span class={`stream-state ${state}`} role="status">{words[state]}</span>

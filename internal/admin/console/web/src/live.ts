@@ -3,7 +3,7 @@ import { address, call, get, isLimited, login, Refusal, session, whoAmI, type Ev
 import { store } from "./store";
 import { setStoreTime } from "./time";
 
-export type StreamState = "connecting" | "live" | "lost" | "paused";
+export type StreamState = "connecting" | "live" | "held" | "lost" | "paused";
 
 export const streamState = store<StreamState>("connecting");
 
@@ -19,6 +19,7 @@ export const recent = store<Event[]>([]);
 export const pulse = store(0);
 
 const mostRecent = 500;
+const held = 5_000; // ms until the first message: a proxy keeps the stream to itself
 const quiet = 40_000; // ms without a message or a keep-alive: the connection is dead
 
 let paused = false; // by the user
@@ -72,7 +73,10 @@ async function connect() {
   stop("connecting");
   const control = (current = new AbortController());
   let timer: ReturnType<typeof setTimeout> | undefined;
+  let polls: ReturnType<typeof setInterval> | undefined;
   const alive = () => {
+    clearInterval(polls);
+    if (current === control && streamState.get() === "held") streamState.set("live");
     clearTimeout(timer);
     timer = setTimeout(() => control.abort(), quiet);
   };
@@ -87,12 +91,18 @@ async function connect() {
     trouble.set(null);
     if (!session.get()) void whoAmI().catch(() => {}); // the node did not answer before
     pulse.set(pulse.get() + 1);
+    polls = setInterval(() => {
+      if (current !== control) return;
+      streamState.set("held");
+      pulse.set(pulse.get() + 1);
+    }, held);
     await messages(answer.body!, alive);
     if (current === control) lost(null);
   } catch (error) {
     if (current === control) lost(error);
   } finally {
     clearTimeout(timer);
+    clearInterval(polls);
   }
 }
 

@@ -1,3 +1,4 @@
+import { useRef } from "preact/hooks";
 import { all, get } from "../api";
 import { resign } from "../actions";
 import { overview } from "../live";
@@ -16,16 +17,20 @@ export function LeaderPage() {
   const events = useQuery("leader events", (signal) => get("/events", { kind: "leader.*", limit: 30 }, signal));
   const o = useStore(overview);
   const l = leader.data?.leader;
+  const last = useRef(l); // a dialog stays open while there is no leader
+  if (l) last.current = l;
   return (
     <>
       <h1>Leader</h1>
       <Refused problem={leader.problem} />
       {leader.data && !l && <p><State of="failing">No node leads.</State></p>}
+      {last.current && (
+        <div class="actions">
+          <Actions offers={l ? [{ label: "Resign …", action: resign(l, (nodes.data?.rows ?? []).filter((n) => !n.never_lead && n.name !== l.node).map((n) => n.name)) }] : []} />
+        </div>
+      )}
       {l && (
         <>
-          <div class="actions">
-            <Actions offers={[{ label: "Resign …", action: resign(l, (nodes.data?.rows ?? []).filter((n) => !n.never_lead && n.name !== l.node).map((n) => n.name)) }]} />
-          </div>
           <Panel title="Now">
             <Facts rows={[
               ["Leader", <><a href={to("nodes", l.node)}>{l.node}</a> {l.expired && <State of="failing">its lease has expired</State>}</>],

@@ -203,7 +203,9 @@ export function Pages<R>({ first, problem, what, more, id, children }: {
 }
 
 export function JobPage({ queue, id }: { queue: string; id: string }) {
-  const { data, problem } = useQuery(`job ${queue} ${id}`, (signal) => get("/queues/{queue}/jobs/{job}", { queue, job: id }, signal), 3000);
+  const [large, setLarge] = useState(false); // its payload is not read every few seconds
+  const { data, problem } = useQuery(`job ${queue} ${id}`, (signal) => get("/queues/{queue}/jobs/{job}", { queue, job: id }, signal), large ? 60_000 : 3000);
+  useEffect(() => setLarge(((data?.job as JobDetail | undefined)?.size ?? 0) > 1 << 20), [data]);
   const job = data?.job as JobDetail | undefined;
   if (!job) return <><h1>{id}</h1><Waiting problem={problem} what="the job" /></>;
   return (
