@@ -113,10 +113,15 @@ type Unit struct {
 	Failures   int          `json:"failures"` // in a row, on any nodes
 	Error      string       `json:"error"`    // the last failure
 	// FailingSince is when the first of these failures was reported, RetryAt when the run is started again.
-	FailingSince Time    `json:"failing_since"`
-	RetryAt      Time    `json:"retry_at"`
-	Forced       bool    `json:"forced"` // the holder did not confirm its last end
-	Orders       []Order `json:"orders,omitempty"`
+	FailingSince Time `json:"failing_since"`
+	RetryAt      Time `json:"retry_at"`
+	Forced       bool `json:"forced"` // the holder did not confirm its last end
+	// Deadline is by when the holder should have reported while the unit is assigning (that its run has begun; a backlog of
+	// starts puts it off) or revoking (that
+	// it has ended). ForcedAt is when the leader may take a unit that is revoking from a holder that has not. Null otherwise.
+	Deadline Time    `json:"deadline"`
+	ForcedAt Time    `json:"forced_at"`
+	Orders   []Order `json:"orders,omitempty"`
 	// Schedule is that of a periodic daemon; null if it has none, or has not run yet.
 	Schedule *Schedule `json:"schedule"`
 
@@ -337,6 +342,7 @@ func (v *viewer) units(leader *Leader) []Unit {
 			FailingSince: Time{rec.FailingSince}, RetryAt: Time{rec.RetryAt},
 			record: rec,
 		}
+		u.Deadline, u.ForcedAt = v.deadlines(rec)
 		switch {
 		case !rec.State.IsFree():
 			u.Node, u.NodeID = rec.Holder.Name, rec.Holder.ID
@@ -365,6 +371,18 @@ func (v *viewer) units(leader *Leader) []Unit {
 		slices.SortFunc(out, byUnit)
 	}
 	return out
+}
+
+// deadlines returns by when the holder of a unit must have reported, and when the leader may take the unit from it.
+func (v *viewer) deadlines(rec *daemon.Record) (report, forced Time) {
+	switch rec.State {
+	case daemon.Assigning:
+		report.Time = rec.Since.Add(cmp.Or(rec.AcknowledgeTimeout, v.Timing.AcknowledgeTimeout))
+	case daemon.Revoking:
+		drain := cmp.Or(rec.DrainTimeout, v.Timing.DrainTimeout)
+		report.Time, forced.Time = rec.Since.Add(drain), rec.Since.Add(v.Timing.ForceAfter(drain))
+	}
+	return report, forced
 }
 
 // addDeclared adds the units that the plan declares and that have no row yet.

@@ -470,3 +470,27 @@ func TestSickAndQuarantined(t *testing.T) {
 		t.Errorf("node ls: %q", n)
 	}
 }
+
+// TestDeadlines: a unit that is assigning or revoking has the deadline of its own spec, or else that of the cluster.
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	timing := lease.Default()
+	unit := func(rec daemon.Record) Unit {
+		rec.Unit, rec.Since, rec.Holder = daemon.Unit{Daemon: "acme:x"}, now, node.Identity{Name: "a", Incarnation: "a"}
+		return Of(&daemon.Snapshot{Now: now, Units: []daemon.Record{rec}}, Reader{Timing: timing}).Daemons[0]
+	}
+	for name, c := range map[string]struct {
+		rec              daemon.Record
+		deadline, forced time.Time
+	}{
+		"assigning":       {daemon.Record{State: daemon.Assigning}, now.Add(timing.AcknowledgeTimeout), time.Time{}},
+		"assigning, spec": {daemon.Record{State: daemon.Assigning, AcknowledgeTimeout: time.Hour}, now.Add(time.Hour), time.Time{}},
+		"revoking":        {daemon.Record{State: daemon.Revoking}, now.Add(timing.DrainTimeout), now.Add(timing.ForceAfter(timing.DrainTimeout))},
+		"revoking, spec":  {daemon.Record{State: daemon.Revoking, DrainTimeout: time.Hour}, now.Add(time.Hour), now.Add(timing.ForceAfter(time.Hour))},
+		"active":          {daemon.Record{State: daemon.Active, DrainTimeout: time.Hour}, time.Time{}, time.Time{}},
+	} {
+		if u := unit(c.rec); !u.Deadline.Equal(c.deadline) || !u.ForcedAt.Equal(c.forced) {
+			t.Errorf("%s: %v and %v, want %v and %v", name, u.Deadline, u.ForcedAt, c.deadline, c.forced)
+		}
+	}
+}

@@ -48,7 +48,7 @@ function Now({ unit: u }: { unit: Unit }) {
         ["Why", u.reason],
         ["Failures in a row", u.failures ? <>{u.failures}, since <Moment at={u.failing_since} /></> : ""],
         ["Last error", u.error ? <span class="error">{u.error}</span> : ""],
-        ["Next", u.retry_at ? <>the run is started again <Until at={u.retry_at} over="now" /></> : s?.retry_at ? <>the call is repeated <Until at={s.retry_at} over="now" /></> : s?.next ? <>called <Until at={s.next} over="now" /></> : ""],
+        ["Next", u.forced_at ? <>drained <Until at={u.deadline!} over="now" />, or taken away <Until at={u.forced_at} over="now" /></> : u.deadline ? <>it must have begun <Until at={u.deadline} over="now" />, or another node gets it</> : u.retry_at ? <>the run is started again <Until at={u.retry_at} over="now" /></> : s?.retry_at ? <>the call is repeated <Until at={s.retry_at} over="now" /></> : s?.next ? <>called <Until at={s.next} over="now" /></> : ""],
         ["Schedule", s ? <code>{s.schedule}</code> : ""],
         ["Last call", s?.last ? <>due <Moment at={s.last.due} />, {s.last.error ? <span class="error">failed: {s.last.error}</span> : "succeeded"}</> : ""],
       ]} />
