@@ -19,21 +19,21 @@ const (
 	NodeRegistered EventKind = "node.registered"
 	NodeLate       EventKind = "node.late"
 	NodeDeaf       EventKind = "node.deaf"
-	NodeRemoved    EventKind = "node.removed"
+	NodeRemoved    EventKind = "node.removed" // it left, or was declared dead; its row stays until the sweeper deletes it
 	LeaderElected  EventKind = "leader.elected"
 	LeaderLost     EventKind = "leader.lost"
 
 	AssignmentAssigned  EventKind = "assignment.assigned"
 	AssignmentActive    EventKind = "assignment.active"
 	AssignmentRevoking  EventKind = "assignment.revoking"
-	AssignmentDeleted   EventKind = "assignment.deleted"
-	AssignmentForced    EventKind = "assignment.forced" // ended without the holder's confirmation
+	AssignmentDeleted   EventKind = "assignment.deleted" // the run has ended, or never began; the unit is free
+	AssignmentForced    EventKind = "assignment.forced"  // the unit is free, but no report says that its run has ended
 	AssignmentResumed   EventKind = "assignment.resumed"
 	AssignmentPostponed EventKind = "assignment.postponed"
 	AssignmentFailed    EventKind = "assignment.failed"
 	AssignmentAbandoned EventKind = "assignment.abandoned"
 	AssignmentFailing   EventKind = "assignment.failing"   // its run fails and is started again on the same node
-	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run has lasted for FailuresResetAfter
+	AssignmentRecovered EventKind = "assignment.recovered" // after failures, a run has lasted for Spec.FailuresResetAfter
 
 	BrakeHeld     EventKind = "brake.held"     // so many nodes look dead at once that nothing is taken from them for a while
 	BrakeReleased EventKind = "brake.released" // the nodes are back, or the time is over
@@ -50,7 +50,7 @@ const (
 	PeriodicFailed    EventKind = "periodic.failed"    // the call has failed, or its end was not recorded
 	PeriodicMissed    EventKind = "periodic.missed"    // due times have passed for which no call is made
 
-	FenceWaiting EventKind = "fence.waiting"
+	FenceWaiting EventKind = "fence.waiting" // a run that begins has waited for longer than a second to stamp its fence
 )
 
 // Event is an entry in the cluster's numbered history. The transaction that makes a change also
@@ -64,11 +64,13 @@ type Event struct {
 	Incarnation node.Incarnation `json:"incarnation,omitempty"`
 	Daemon      ID               `json:"daemon,omitempty"`
 	Unit        Unit             `json:"unit,omitzero"`
-	Term        int64            `json:"term,omitempty"`
-	TermOrdinal int64            `json:"term_ordinal,omitempty"`
-	Generation  int64            `json:"generation,omitempty"`
-	Reason      string           `json:"reason,omitempty"`
-	Detail      json.RawMessage  `json:"detail,omitempty"` // the explanation; see docs/reference/events.md
+	// Term is, of leader.* events, that term; of assignment.* events, the term of the leader that decided; of operator.*
+	// events, the term that the command expects; of node.* events 0.
+	Term        int64           `json:"term,omitempty"`
+	TermOrdinal int64           `json:"term_ordinal,omitempty"` // of leader.* events only: 1, 2, 3 …, the number for people
+	Generation  int64           `json:"generation,omitempty"`
+	Reason      string          `json:"reason,omitempty"`
+	Detail      json.RawMessage `json:"detail,omitempty"` // the explanation; see docs/reference/events.md
 }
 
 // Fence names one run of one unit. It is a plain value. Pass it to store.Fence or store.InTx, or
@@ -82,7 +84,8 @@ type Fence struct {
 // String returns unit@generation.
 func (f Fence) String() string { return f.Unit.String() + "@" + strconv.FormatInt(f.Generation, 10) }
 
-// MarshalText returns unit@generation. Each fence has exactly one text; the zero Fence has none.
+// MarshalText returns unit@generation. Two fences have the same text only if they are equal. The zero Fence has no
+// text: it is an error.
 func (f Fence) MarshalText() ([]byte, error) {
 	if f == (Fence{}) {
 		return nil, errors.New("the zero fence names no run")

@@ -42,12 +42,12 @@ type Job struct {
 	Payload []byte
 	// Priority is -128 to 127; the higher one is claimed first. Default 0.
 	Priority int
-	// Delay is how long the job waits before it can be claimed; RunAt is the time of the
-	// queue's clock at which it can be claimed. At most one of them may be set. A time in the
-	// past means now.
+	// Delay is how long the job waits before it can be claimed; RunAt is the time, on the queue's clock, from which
+	// it can be claimed. At most one of them may be set. A time in the past means now.
 	Delay time.Duration
 	RunAt time.Time
-	// TTL is how long the job may wait before it is dead because it expired; 0 means for ever.
+	// TTL is how long the job may wait for a worker. A job that waits longer becomes dead, with the cause that it
+	// expired. 0: without limit.
 	TTL time.Duration
 	// Retry is the policy after a failure; zero fields take the queue's policy.
 	Retry Retry
@@ -91,7 +91,7 @@ const (
 type ClaimRequest struct {
 	Worker string   // the worker's name, for people; required if Tokenless, where it identifies the holder
 	Types  []string // job types to claim; empty: any
-	Max    int      // most jobs to return; default 1. Fewer come if their payloads exceed MaxPayload together
+	Max    int      // most jobs to return; default 1. The answer has fewer if their payloads together exceed MaxPayload
 	// Wait is how long the call waits for jobs if there are none (long poll), at most MaxWait.
 	// Waiting costs no storage request.
 	Wait time.Duration
@@ -99,9 +99,8 @@ type ClaimRequest struct {
 	Visibility time.Duration
 	// RequestID makes a repetition of this call return the same claims, within Visibility.
 	RequestID string
-	// Tokenless claims are settled by (job, worker) alone, for clients that do not support
-	// tokens. They are durable before they are answered, whatever the queue's setting for
-	// claims.
+	// Tokenless claims are settled by (job, worker) alone, for clients that do not support tokens. Such a claim is
+	// durable before the call returns, whatever the queue's setting for claims is.
 	Tokenless bool
 }
 
@@ -176,7 +175,7 @@ type Info struct {
 
 // Query selects jobs for a list, oldest first.
 type Query struct {
-	State   State  // empty: all listed states (not Completed, Cancelled)
+	State   State  // empty: Waiting, Delayed, Active and Dead; jobs in other states are not listed
 	Type    string // empty: all
 	Cursor  string // Cursor of the previous page; empty: the first page
 	Limit   int    // default 100, at most MaxPage
@@ -206,7 +205,7 @@ const (
 // Command is one operator action on a queue.
 type Command struct {
 	Act   Act
-	IDs   []string // for Cancel, Redrive and RunNow: these jobs; empty: all to which the act applies
+	IDs   []string // for Cancel, Redrive and RunNow: these jobs; nil: all to which the act applies; an empty list is refused
 	State State    // for Purge
 	Type  string   // only jobs of this type; empty: all
 }
@@ -221,7 +220,7 @@ type Stats struct {
 	Active    int64
 	Dead      int64
 	OldestAge time.Duration // of the oldest waiting job
-	// Totals since the queue was created.
+	// Totals since the queue was created. Expired counts jobs whose TTL ended; Died counts the other ones that became dead.
 	Enqueued, Completed, Failed, Expired, Cancelled, Died, Duplicates int64
 	// Rates per second over the last minute, as this broker measured them.
 	EnqueueRate, CompleteRate float64

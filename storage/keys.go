@@ -13,17 +13,17 @@ import (
 
 // KeyStore is implemented by stores that hold the keys of keyed daemons (daemon.Keyed). All four stores implement it.
 //
-// A key is the row of its unit. A removed key is a retired row, which stays for a while: its run drains first, and a
-// key that comes back goes on with a higher generation.
+// Each key is stored as the row of its unit. The row of a removed key is only marked as retired: its run drains
+// first, and if the key comes back, its unit continues with a higher generation.
 type KeyStore interface {
-	// ChangeKeys adds keys to a daemon and removes others, in one step with one event. A key that is there already
-	// is not added again, and one that is not there is not removed, so the call may be repeated. It wakes the
-	// leader. daemon.ErrStale, if KeyChange.Fence is set and is not that of its unit's present run.
+	// ChangeKeys adds keys to a daemon and removes others, in one step with one event. A key that is there already is
+	// not added again, and one that is not there is not removed, so the call may be repeated. It wakes the leader. It
+	// returns daemon.ErrStale if KeyChange.Fence is set and the run of that fence no longer owns its unit.
 	ChangeKeys(ctx context.Context, change KeyChange) (KeyCounts, error)
 
 	// SweepUnits deletes the oldest units that nobody holds and whose key was removed more than age ago, at most
-	// limit, with their fences and states. It returns how many. Generations never repeat: the highest one that was
-	// deleted is kept, and a key that comes back gets a higher one. The fence is that of the sweeper.
+	// limit, with their fences and states. It returns how many. Generations never repeat: the store keeps the highest
+	// one that it deleted, and a key that comes back gets a higher one. The fence is that of the sweeper.
 	SweepUnits(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error)
 }
 
@@ -31,7 +31,8 @@ type KeyStore interface {
 type KeyChange struct {
 	Daemon      daemon.ID
 	Add, Remove []string // at most MaxKeyChanges together, no key twice
-	// Fence, if it is set, is that of a run that must still own its unit, such as one that reads the keys elsewhere.
+	// Fence is optional: the fence of the run that makes the change, for example of a daemon that copies the keys
+	// from another system. The change is refused if that run no longer owns its unit.
 	Fence daemon.Fence
 	// Actor and Reason go into the event.
 	Actor, Reason string
@@ -79,9 +80,9 @@ func Keys(snap *daemon.Snapshot, id daemon.ID) []string {
 	return out
 }
 
-// ReplaceKeys adds and removes keys until the daemon has exactly these. Change names the daemon, the fence, the actor and
-// the reason. It reads the cluster once and takes a step for every MaxKeyChanges keys, the added ones first. Keys that
-// others add meanwhile stay. After an error, some of the steps may have happened.
+// ReplaceKeys adds and removes keys until the daemon has exactly these. The parameter change names the daemon, the
+// fence, the actor and the reason. ReplaceKeys reads the cluster once and takes a step for every MaxKeyChanges keys, the
+// added ones first. Keys that others add meanwhile stay. After an error, some of the steps may have happened.
 func ReplaceKeys(ctx context.Context, store Store, change KeyChange, keys []string) (KeyCounts, error) {
 	var all KeyCounts
 	writer, ok := store.(KeyStore)

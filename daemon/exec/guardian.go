@@ -84,7 +84,7 @@ type link struct {
 	log  *slog.Logger
 	conn *net.UnixConn
 
-	// gone is closed once the process has ended; why is set before.
+	// gone is closed once the process has ended. The field why has the reason by then.
 	gone chan struct{}
 	why  error
 
@@ -266,8 +266,9 @@ func (l *link) handleAnswer(a answer) {
 	}
 }
 
-// A request that was not answered for maxTicks ticks never will be. The watchdog counts ticks and
-// not time: a process that was stopped sees one tick when it goes on, and then finds its answers.
+// A request that was not answered for maxTicks ticks never will be. The watchdog counts ticks instead of time. A
+// process that was stopped (SIGSTOP) sees only one tick when it continues, and then finds the answers that arrived
+// meanwhile.
 const (
 	tick     = time.Second
 	maxTicks = 5
@@ -294,8 +295,8 @@ func (l *link) watchdog() {
 	}
 }
 
-// overdue counts a tick. It reports whether a request has waited for too long. It also reports
-// whether none waits although there are runs: the guardian should then be pinged.
+// overdue counts a tick. It reports whether a request has waited for too long. idle reports that no request waits
+// although there are runs; the guardian should then be pinged.
 func (l *link) overdue() (late, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -316,7 +317,7 @@ func (l *link) kill() {
 	_ = l.cmd.Process.Kill()
 }
 
-// start asks the guardian to run a command; g gets the notices about it. The files are closed.
+// start asks the guardian to run a command; g gets the notices about it. start closes the files before it returns.
 func (l *link) start(g *group, c *program, deadline instant, files ...*os.File) error {
 	defer closeAll(files...)
 	var fds []int

@@ -18,8 +18,7 @@
 //  5. The first repetition comes after a random part of the interval, at most a minute, so that the
 //     tasks of a new run do not all load the store at once.
 //
-// Only the use of space depends on the sweeper. Every step may be repeated, and none is needed for
-// correctness.
+// Without the sweeper, the store only grows. Every step may be repeated, and none is needed for correctness.
 package sweeper
 
 import (

@@ -35,7 +35,7 @@ type Cluster struct {
 	Config    string   // more lines of the configuration
 	Args, Env []string // more arguments and variables of emitd serve
 
-	steps bool // the drill steps the store's clock, so its timestamps do not compare with other clocks
+	steps bool // the drill steps the clock of the store, so timestamps of the store cannot be compared with those of other clocks
 	dir   string
 	log   string // of the tickers
 	nodes []*Node
@@ -48,7 +48,7 @@ type Node struct {
 	proc    *testproc.Process
 	out     *os.File
 	address atomic.Pointer[string] // once it is known
-	harmed  bool                   // the drill harmed it, or stands between it and the store
+	harmed  bool                   // the drill stopped or killed the process, or puts a proxy between it and the store
 }
 
 var build struct {
@@ -294,7 +294,7 @@ func (c *Cluster) Until(bound time.Duration, what string, ok func() bool) time.D
 	return time.Since(began)
 }
 
-// Pass lets d pass, where the length of a state is what a drill is about. It returns when that began.
+// Pass waits for d. It is for drills about how long a state lasts. It returns the time at which it began to wait.
 func (c *Cluster) Pass(d time.Duration) (began time.Time) {
 	c.T.Helper()
 	began = time.Now()
@@ -506,8 +506,8 @@ func (n *Node) Output() string {
 	return string(bytes.ToValidUTF8(text, nil))
 }
 
-// is reports whether the event is about this process. A process that was started again has the same name, but its
-// own incarnation, which the log of each names once as its own.
+// is reports whether the event is about this process. A process that was started again has the same name but another
+// incarnation; each process logs its own once.
 func (n *Node) is(e daemon.Event) bool {
 	return n.Name == e.Node && strings.Contains(n.Output(), fmt.Sprintf(`"incarnation":%q`, e.Incarnation))
 }

@@ -23,8 +23,8 @@ func Code(err error) string {
 	return ""
 }
 
-// stripped is an error without secrets. It still wraps the server's code, the end of a context, a network that cannot
-// be reached, a connection that broke, and a server of the wrong kind.
+// stripped is an error without secrets. It still wraps what callers look for: the server's error code, a context that
+// ended, a network that cannot be reached, a broken connection, and a server in the wrong mode (read-only, standby).
 type stripped struct {
 	text   string
 	causes []error
@@ -33,14 +33,14 @@ type stripped struct {
 func (e *stripped) Error() string   { return e.text }
 func (e *stripped) Unwrap() []error { return e.causes }
 
-// keptCauses are the errors without data of their own that callers compare with.
+// keptCauses are the sentinel errors that callers look for; none of them holds data.
 var keptCauses = []error{
 	context.DeadlineExceeded, context.Canceled, io.EOF, io.ErrUnexpectedEOF,
 	pgconn.ErrReadOnlyConnection, pgconn.ErrStandbyConnection,
 }
 
-// Strip copies what callers may ask of an error and drops its chain. Its text contains no secret of the connection
-// string.
+// Strip returns an error without the chain of err. It keeps the causes that callers look for. Its text contains no
+// secret of the connection string.
 func Strip(err error, connection string) error {
 	b := &stripped{text: Redact(err.Error(), connection)}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -75,8 +75,8 @@ func Redact(text, connection string) string {
 	return line(keyvalue.ReplaceAllString(text, "${1}xxxxx"))
 }
 
-// line joins the lines of a text, each only once. An error of connecting has one line for each attempt, two for
-// each address where TLS is optional, and they mostly say the same.
+// line joins the lines of a text, each only once. The error of a failed connect has a line for each attempt, and two
+// for each address if TLS is optional. Most of these lines are equal.
 func line(text string) string {
 	var out []string
 next:

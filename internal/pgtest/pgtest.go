@@ -50,7 +50,8 @@ var sharedServer struct {
 // Main runs the tests of a package, stops its server and exits. Call it from TestMain.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Run is Main for a TestMain that has more to clean up: it returns the exit code.
+// Run does what [Main] does, but returns the exit code instead of ending the process, for a TestMain that has more to
+// clean up.
 func Run(m *testing.M) int {
 	code := m.Run()
 	sharedServer.Lock()
@@ -71,8 +72,8 @@ func Database(t testing.TB) string {
 	return create(t, "template1")
 }
 
-// Template is a Database that prepare has filled. prepare runs once per key in this test binary;
-// every further call copies its result.
+// Template is like [Database]; the function prepare has filled the database. prepare runs once per key in this test
+// binary; every further call copies its result.
 func Template(t testing.TB, key string, prepare func(url string) error) string {
 	t.Helper()
 	sharedServer.Lock()

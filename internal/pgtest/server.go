@@ -51,7 +51,7 @@ type Server struct {
 	proc *testproc.Process
 }
 
-// Start initialises a cluster and starts its server.
+// Start creates a data directory (what Postgres calls a cluster) and starts a server on it.
 func Start(cfg Config) (*Server, error) {
 	s, err := newServer(cfg)
 	if err != nil {
@@ -84,8 +84,8 @@ func newServer(cfg Config) (*Server, error) {
 }
 
 func (s *Server) initialise() error {
-	// Durability of the cluster files is useless here, because they are deleted afterwards. Commits
-	// are different.
+	// initdb need not flush its files: they are deleted after the test. Whether commits are flushed is a setting of
+	// its own.
 	err := s.run("initdb", "-D", s.Data(), "-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8")
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *Server) configure() error {
 		"log_min_messages": "warning", "timezone": "UTC", "log_timezone": "UTC",
 	}
 	if !s.cfg.Durable {
-		// What a killed server has written is in the kernel, which keeps running.
+		// A server that is killed loses nothing without fsync: the kernel keeps running and has what was written.
 		settings["fsync"] = "off"
 	}
 	maps.Copy(settings, s.cfg.Settings)

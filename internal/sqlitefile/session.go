@@ -17,7 +17,7 @@ import (
 // Connector opens connections for database/sql.
 type Connector struct {
 	Path string
-	// Create says whether a missing file is created; nil is no.
+	// Create reports whether to create a missing file. Nil: it is not created.
 	Create func() bool
 }
 
@@ -56,8 +56,8 @@ func Private(path string) {
 type Session struct {
 	Conn   *sql.Conn
 	Prefix string // of tables
-	// File is the file on which it was opened, so that callers can check whether that is still at
-	// its path. The opener sets it.
+	// File is the file on which the session was opened. Callers compare it with what is at Path now. The opener sets
+	// it.
 	File os.FileInfo
 	// Broken is set when a transaction could not be ended: the session must not be used again.
 	Broken bool
@@ -65,8 +65,8 @@ type Session struct {
 	stmts map[string]*sql.Stmt
 }
 
-// Open connects and sets the pragmas. Before them it sets one by which SQLite itself never waits:
-// see [RetryBusy].
+// Open connects and sets the pragmas. Before these it turns SQLite's own waiting for locks off (busy_timeout),
+// because [RetryBusy] waits instead.
 func Open(ctx context.Context, db *sql.DB, prefix string, pragmas ...string) (*Session, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package api serves a queue over HTTP. It has the project's own JSON API, osqueue's REST paths,
-// WebSocket protocol and Connect service on the queue "default", and a protobuf service for
-// throughput. docs/reference/queue-http.md lists every path and body; a test compares it with the
-// routes of this package.
+// Package api serves a queue over HTTP. It has the project's own JSON API and a protobuf service for throughput, both
+// for all queues. For the queue "default" it also has osqueue's REST paths, WebSocket protocol and Connect service.
+// docs/reference/queue-http.md lists every path and body; a test compares it with the routes of this package.
 //
 //	/v1/queues/{queue}/…            own API, JSON (package wire has the bodies)
 //	/emitd.queue.v1.QueueService/…  own batches as protobuf: Connect, gRPC, gRPC-Web
@@ -56,8 +55,8 @@ type Options struct {
 	// listener's authentication can leave there who calls. An error refuses the call: a [queue.Error] as it is, any
 	// other with 403 and its text. Nil: every call is allowed.
 	Authorize func(ctx context.Context, right Right, queue string) error
-	// Healthy decides the answer of /healthz. Nil asks the queue "default" for its statistics;
-	// a broker that was replaced, or has no store, refuses them.
+	// Healthy decides the answer of /healthz. Nil asks the queue "default" for its statistics, which a broker refuses
+	// if it was replaced or cannot reach its store.
 	Healthy func(ctx context.Context) error
 	// ThrottleStats returns the answer of /v1/throttle-stats; nil: zeros.
 	ThrottleStats func() ThrottleStats
@@ -75,21 +74,22 @@ type Options struct {
 type Directory interface {
 	// List returns the declared queues, sorted by name.
 	List(ctx context.Context) ([]queue.Settings, error)
-	// Amend creates a queue, or changes its settings, and returns them complete. revise derives
-	// them from the current ones; for a queue that does not exist it gets settings with only
-	// the name. Declaring the same again changes nothing.
+	// Amend creates a queue, or changes its settings, and returns them complete. revise derives them from the current
+	// ones; if the queue does not exist, revise gets settings with only the name. Declaring the same again changes
+	// nothing.
 	Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error)
 	// Remove removes a queue and its jobs. [queue.QueueNotFound] if there is none.
 	Remove(ctx context.Context, name string) error
-	// Reshard begins to change the number of a queue's shards, and returns the settings;
-	// Settings.Resharding says how far the change is. The present number cancels one that is being
-	// prepared.
+	// Reshard begins to change the number of a queue's shards, and returns the settings; Settings.Resharding says how
+	// far the change is. Asking for the number that the queue has now cancels a change that is still being prepared.
 	Reshard(ctx context.Context, name string, shards int) (queue.Settings, error)
 }
 
 var _ Directory = (*broker.Registry)(nil)
 
-// ThrottleStats are the counters of a throttled object store, with osqueue's names.
+// ThrottleStats are the counters of a throttled object store, with osqueue's names. The totals count the requests that
+// were sent. ThrottledReads counts reads and listings that waited or were refused; ThrottledWrites counts writes and
+// deletions that waited, were refused, or exceeded the daily budget.
 type ThrottleStats struct {
 	TotalReads          int64 `json:"totalReads"`
 	TotalWrites         int64 `json:"totalWrites"`

@@ -28,7 +28,7 @@ type Config struct {
 	// StoreID is the identity of the cluster store, whose generations order the owners of a
 	// shard.
 	StoreID string
-	// Owner is the incarnation of this process.
+	// Owner is an ID that no other broker has, such as a new UUID.
 	Owner string
 	// Address is where clients reach this node; it appears in statistics.
 	Address string

@@ -43,6 +43,8 @@ func checkCommand(cmd *queue.Command) *queue.Error {
 	switch {
 	case !slices.Contains([]queue.Act{queue.Cancel, queue.Redrive, queue.RunNow, queue.Purge, queue.Pause, queue.Resume}, cmd.Act):
 		return queue.Refuse(queue.BadRequest, "the action %.20q is not one of cancel, redrive, retry, purge, pause, resume", cmd.Act)
+	case cmd.IDs != nil && len(cmd.IDs) == 0: // a caller that found no job does not mean all of them
+		return queue.Refuse(queue.BadRequest, "the list of IDs is empty").WithHint("name jobs, or leave the list out for all jobs")
 	case len(cmd.IDs) > queue.MaxCall:
 		return queue.Refuse(queue.TooManyJobs, "%d IDs in one call, the limit is %d", len(cmd.IDs), queue.MaxCall)
 	case len(cmd.IDs) > 0 && (cmd.Act == queue.Purge || cmd.Act == queue.Pause || cmd.Act == queue.Resume):

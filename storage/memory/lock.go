@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Acquire implements [storage.Locker]. A lock that another owner holds is taken over only if its row is
-// still as in expired, which the caller has watched unchanged for its whole TTL.
+// Acquire implements [storage.Locker]. If another owner holds the lock, it is taken over only if its row still equals
+// expired. The caller passes as expired the row that it has seen unchanged for the row's whole TTL.
 func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	now, err := s.begin(ctx)
 	if err != nil {
@@ -50,8 +50,8 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	return nil
 }
 
-// acquire gives a lock that is free, or is still as in expired, to the owner under a new number.
-// Owner names one acquisition, so asking again for a lock that it holds renews the same holding.
+// acquire gives the lock to the owner under a new number, if it is free or its row still equals expired. The owner is
+// unique for each acquisition. If it asks again for a lock that it holds, its holding is renewed.
 func (s *state) acquire(name, owner string, ttl time.Duration, expired storage.Lock, now time.Time) (storage.Lock, error) {
 	row := s.locks[name]
 	switch {
@@ -68,9 +68,9 @@ func (s *state) acquire(name, owner string, ttl time.Duration, expired storage.L
 	return row, nil
 }
 
-// nextLock returns the number of a new holding. It is higher than the name's last number and than
-// that of any lock whose row was swept. It is at least the clock, so that a failover that lost the
-// newest rows repeats no number.
+// nextLock returns the number of a new holding. It is higher than the name's last number and than that of any lock
+// whose row was swept. It is at least the present time in milliseconds, so no number repeats after a failover that
+// lost the newest rows.
 func (s *state) nextLock(previous int64, now time.Time) int64 {
 	return storage.NextTermNumber(max(previous, s.lockFloor), now, 0)
 }

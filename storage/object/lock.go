@@ -7,8 +7,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Acquire implements [storage.Locker]. A lock that another owner holds is taken over only if its row is
-// still as in expired, which the caller has watched unchanged for its whole TTL.
+// Acquire implements [storage.Locker]. If another owner holds the lock, it is taken over only if its row still equals
+// expired. The caller passes as expired the row that it has seen unchanged for the row's whole TTL.
 func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (l storage.Lock, err error) {
 	_, err = s.run(ctx, step{apply: func(c *cluster, now time.Time) (bool, error) {
 		l, err = c.acquire(name, owner, ttl, expired, now)
@@ -45,8 +45,8 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	return wrapErr(err, "release lock %q", held.Name)
 }
 
-// acquire gives a lock that is free, or is still as in expired, to the owner under a new number.
-// Owner names one acquisition, so asking again for a lock that it holds renews the same holding.
+// acquire gives the lock to the owner under a new number, if it is free or its row still equals expired. Owner names
+// one acquisition, so asking again for a lock that it holds renews the same holding.
 func (c *cluster) acquire(name, owner string, ttl time.Duration, expired storage.Lock, now time.Time) (storage.Lock, error) {
 	row := c.Locks[name]
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Acquire implements [storage.Locker]. A lock that another owner holds is taken over only if its row is
-// still as in expired, which the caller has watched unchanged for its whole TTL.
+// Acquire implements [storage.Locker]. If another owner holds the lock, it is taken over only if its row still equals
+// expired. The caller passes as expired the row that it has seen unchanged for the row's whole TTL.
 func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	what := fmt.Sprintf("acquire lock %q", name)
 	// A sweep may delete the row between the statement that inserts it and the one that locks it.

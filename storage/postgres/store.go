@@ -23,22 +23,22 @@ type Store struct {
 	instruments *instruments
 
 	adverts      sync.Map // hash → *daemon.Advert, never written to
-	systems      sync.Map // start of a server process → its system identifier
+	systems      sync.Map // start time of a server process → its system identifier
 	seen         atomic.Pointer[heads]
-	known        sync.Map // incarnation → known, of its newest reply
+	known        sync.Map // incarnation → known: what its newest reply said
 	unanswered   sync.Map // incarnation → true, of processes whose registration was sent and not answered
 	units        atomic.Pointer[knownUnits]
 	loading      loading
 	limits       rankLimits    // bound the connections that calls use at a time
-	grace        time.Duration // how long an answer may arrive after its call
+	grace        time.Duration // how long after the end of its call an answer is still waited for
 	stamps       stamps
 	lists        memberLists
 	traits       traitsCache
-	briefWaiters chan struct{} // places of short attempts to stamp; see stampWithRetry
-	lockWaiters  chan struct{} // places of long attempts to stamp
+	briefWaiters chan struct{} // semaphore of short attempts to stamp; see stampWithRetry
+	lockWaiters  chan struct{} // semaphore of long attempts to stamp
 	notifyOff    atomic.Bool   // notifications do not arrive, or Config.Notify is poll
 	watchers     watchers
-	isolates     atomic.Bool // transactions begin in another isolation, so each heartbeat sets its own
+	isolates     atomic.Bool // the server's default isolation level is not read committed, so each heartbeat sets it
 
 	calls    context.Context // ends when Close begins
 	endCalls context.CancelFunc
@@ -81,7 +81,7 @@ func newStore(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// dial connects unless the store is closed. Close cuts the connection at the latest.
+// dial connects unless the store is closed. Closing the store also closes the connection.
 func (s *Store) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -99,7 +99,7 @@ type storeConn struct {
 	stop func() bool
 }
 
-// Close closes the connection and releases what the store holds for cutting it.
+// Close closes the connection, and removes it from those that the store closes.
 func (c *storeConn) Close() error {
 	c.stop()
 	return c.Conn.Close()

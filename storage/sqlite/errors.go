@@ -100,8 +100,8 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
-// lockError makes the error of a call that waited for the lock in vain; it names the holder. For a
-// cancelled call it says only that it was cancelled.
+// lockError makes the error of a call that waited for the lock in vain. The error names the process that holds the
+// lock. For a cancelled call it says only that it was cancelled.
 func (s *Store) lockError(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return context.Canceled

@@ -8,9 +8,9 @@ import (
 	"github.com/emitd/emitd/storage"
 )
 
-// Acquire implements [storage.Locker]. Owner names one acquisition, so asking again for a lock that
-// it holds renews the same holding. A lock that another owner holds is taken over only if its row is
-// still as in expired, which the caller has watched unchanged for its whole TTL.
+// Acquire implements [storage.Locker]. Owner names one acquisition, so asking again for a lock that it holds renews
+// the same holding. If another owner holds the lock, it is taken over only if its row still equals expired. The
+// caller passes as expired the row that it has seen unchanged for the row's whole TTL.
 func (s *Store) Acquire(ctx context.Context, name, owner string, ttl time.Duration, expired storage.Lock) (storage.Lock, error) {
 	var l storage.Lock
 	err := s.call(ctx, "acquire", func(st *step) (err error) {

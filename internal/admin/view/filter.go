@@ -14,10 +14,10 @@ type EventFilter struct {
 	Node   string        // name or ID of a node
 	Daemon string        // a daemon, or one unit of it
 	Term   int64         // number of a term
-	Since  time.Duration // how long ago the event happened at most
+	Since  time.Duration // the oldest age of an event
 }
 
-// Valid reports whether the pattern of kinds is one.
+// Valid reports whether Kind is a valid pattern.
 func (f EventFilter) Valid() bool {
 	_, err := path.Match(f.Kind, "")
 	return err == nil

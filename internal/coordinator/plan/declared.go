@@ -9,7 +9,7 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// Declared is whose spec of a daemon is in force, why, and which nodes declare a different one.
+// Declared says which node's spec of a daemon is in force, why it is, and which nodes declare a different one.
 type Declared struct {
 	// By is the node whose spec is in force; zero if no node declares a usable one.
 	By node.Identity `json:"by,omitzero"`
@@ -30,7 +30,7 @@ type OtherDeclared struct {
 	Node              node.Identity `json:"node"`
 	Revision          int64         `json:"revision"`
 	FirstRegisteredAt time.Time     `json:"first_registered_at,omitzero"`
-	// What is the difference, as "instances 4, not 2", or what makes the spec unusable.
+	// What names the difference, for example "instances 4, not 2", or says why the spec cannot be used.
 	What string `json:"what"`
 }
 
@@ -43,7 +43,7 @@ func declared(nodes []Node, wins advertisedSpec, id daemon.ID) Declared {
 		spec = wins.spec.WithDefaults()
 		out.By, out.Revision, out.FirstRegisteredAt = wins.by.Member.Identity, spec.Revision, firstRegistered(wins.by)
 	}
-	equal := false // another node with the same revision lost
+	equal := false // another node has declared the same revision, and was not chosen
 	for i := range nodes {
 		n := &nodes[i]
 		if !n.present() || n.Advert == nil || n.Member.Incarnation == out.By.Incarnation {

@@ -29,8 +29,8 @@ type job struct {
 // Flags of a job.
 const (
 	held       = 1 << iota // the record about it is not durable yet
-	phase                  // parity of the checkpoint in which it was last saved
-	movedToEnd             // its place is not its number: see more.place
+	phase                  // whether it was last saved by an even or an odd checkpoint
+	movedToEnd             // its place is not its number: see extras.place
 	begun                  // the current delivery was counted as an attempt
 	inFIFO                 // it waits in the FIFO of its ready queue, not in the heap
 )
@@ -45,7 +45,7 @@ type extras struct {
 	place               uint64
 	expires             int64 // for active and dead jobs
 	diedAt              int64
-	uncountedDeliveries uint16  // deliveries that do not count: those before the last redrive, and those that reached no worker
+	uncountedDeliveries uint16  // deliveries that do not count toward the limit: those before an operator last put the dead job back, and those that reached no worker
 	policy              *Policy // if it could not be interned
 	claim               *claim  // the claim of an active job; otherwise the last claim, if it is known
 }
@@ -74,7 +74,7 @@ func (m *extras) bytes() int64 {
 	return n
 }
 
-// updateExtras runs f on the job's more, allocates it if needed, and updates the count of its bytes.
+// updateExtras runs f on the job's extras. It allocates them if needed, and updates the count of their bytes.
 func (l *Ledger) updateExtras(j *job, f func(*extras)) {
 	m := l.ensureExtras(j)
 	l.extraBytes -= m.bytes()
@@ -90,7 +90,7 @@ func (l *Ledger) ensureExtras(j *job) *extras {
 	return j.more
 }
 
-// freeExtras frees the job's more if nothing in it is set.
+// freeExtras frees the job's extras if nothing in them is set.
 func (l *Ledger) freeExtras(j *job) {
 	m := j.more
 	if m == nil || m.id != "" || m.group != "" || m.blob != "" || m.cause != "" || m.place != 0 || m.uncountedDeliveries != 0 || m.policy != nil {

@@ -90,7 +90,7 @@ func classify(ctx context.Context, err error) resolve.Answer {
 	return resolve.Transport(ctx, err)
 }
 
-// errRange says that a range was read of an empty object (status 416).
+// errRange is the error of reading a range of an empty object (status 416).
 var errRange = fmt.Errorf("%w: the range is not in the object", blob.ErrUnavailable)
 
 // interpret interprets a complete answer.
@@ -127,7 +127,8 @@ func message(body []byte) string {
 	return e.Error.Message
 }
 
-// upload sends metadata and data in one request; generation "" is no condition.
+// upload sends metadata and data in one request. With a generation, it replaces only that version of the object; with
+// "", it is unconditional.
 func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, generation string) resolve.Answer {
 	meta, err := json.Marshal(resource{Name: b.name(key), Metadata: map[string]string{nonceName: nonce}})
 	if err != nil {
@@ -137,7 +138,7 @@ func (b *Bucket) upload(ctx context.Context, key string, data []byte, nonce, gen
 	if generation != "" {
 		query.Set("ifGenerationMatch", generation)
 	}
-	boundary := "emitd-" + nonce + nonce // 260 random bits do not occur in data
+	boundary := "emitd-" + nonce + nonce // so many random bits do not occur in data
 	got, answer := b.do(ctx, request{
 		method: http.MethodPost,
 		path:   "/upload/storage/v1/b/" + url.PathEscape(b.config.Bucket) + "/o",
@@ -172,7 +173,7 @@ func multipart(boundary string, meta, data []byte) []byte {
 	return append(body, "\r\n--"+boundary+"--\r\n"...)
 }
 
-// stat reads the metadata of an object. It is no error if there is none.
+// stat reads the metadata of an object. It returns no error if the object does not exist.
 func (b *Bucket) stat(ctx context.Context, key string) (resolve.ObjectInfo, resolve.Answer) {
 	got, answer := b.do(ctx, request{
 		method: http.MethodGet, path: b.objectPath(key), query: url.Values{"fields": {"generation,metadata"}},
@@ -193,7 +194,7 @@ func (b *Bucket) stat(ctx context.Context, key string) (resolve.ObjectInfo, reso
 	return resolve.ObjectInfo{Exists: true, Nonce: found.Metadata[nonceName], Version: blob.Version(found.Generation)}, resolve.Answer{}
 }
 
-// size is a number in quotes.
+// size returns the size of the object in bytes. In JSON it is a number in quotes.
 func (r resource) size() int64 {
 	n, err := strconv.ParseInt(r.Size, 10, 64)
 	if err != nil {

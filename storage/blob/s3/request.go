@@ -90,7 +90,7 @@ func (b *Bucket) ReadPrefix(ctx context.Context, key string, n int) (*blob.Objec
 	}
 	o, err := b.read(ctx, key, func(in *s3.GetObjectInput) { in.Range = aws.String(fmt.Sprintf("bytes=0-%d", n-1)) })
 	if errors.Is(err, errRange) {
-		return b.Read(ctx, key) // the object is empty, or was
+		return b.Read(ctx, key) // the object was empty; it may have been replaced since
 	}
 	if err == nil && len(o.Data) > n {
 		o.Data = o.Data[:n] // the store ignores ranges
@@ -111,7 +111,7 @@ func (b *Bucket) ReadNewer(ctx context.Context, key string, known blob.Version) 
 	return o, err
 }
 
-// errRange is the answer to a range of an empty object (416).
+// errRange is the error of reading a range of an empty object (status 416).
 var errRange = fmt.Errorf("%w: the range is not in the object", blob.ErrUnavailable)
 
 func (b *Bucket) read(ctx context.Context, key string, change func(*s3.GetObjectInput)) (*blob.Object, error) {
@@ -223,7 +223,7 @@ func kind(a resolve.Answer) error {
 	return a.Err.Kind
 }
 
-// classify says what an error of the SDK means for the effect of its request.
+// classify tells from an error of the SDK whether the request had an effect, had none, or may have had one.
 func classify(ctx context.Context, err error) resolve.Answer {
 	if err == nil {
 		return resolve.Answer{}
@@ -248,7 +248,7 @@ func classify(ctx context.Context, err error) resolve.Answer {
 	return answer
 }
 
-// byCode corrects the effect where the status alone does not tell.
+// byCode corrects what the status said about the effect, where the error code says more.
 func byCode(answer *resolve.Answer, code string) {
 	switch code {
 	case "NoSuchBucket":

@@ -21,14 +21,15 @@ import (
 	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
-// ordered is what a node answers to a command.
+// ordered is what a node answers to a command. Of a standing command, such as a pause, Done says that it is in force.
 type ordered struct {
 	Done    bool            `json:"done"`
 	Command *daemon.Command `json:"command"`
 	Moves   []operator.Move `json:"moves"`
 }
 
-// request is a command as the admin API takes it.
+// request is the JSON body of POST /commands. Node and To are names of nodes, not IDs. The server ignores Actor if it
+// knows who calls.
 type request struct {
 	Kind       daemon.CommandKind `json:"kind"`
 	Node       string             `json:"node,omitempty"`
@@ -55,7 +56,8 @@ func (o order) request(args daemon.CommandArgs) request {
 	return r
 }
 
-// longestWait is how long a node waits with its answer to a command; it permits no longer one.
+// longestWait is the longest time for which a node may be asked to hold back its answer until a command is carried
+// out.
 const longestWait = 60 * time.Second
 
 // order gives a command to the node, and waits until it is carried out or ctx ends. The ID makes repeated calls one
@@ -73,8 +75,8 @@ func (r *remote) order(ctx context.Context, to request) (ordered, error) {
 	}, to)
 }
 
-// follow gives a command again and again until done reports true or ctx ends. Each call waits for its answer as long as
-// wait.
+// follow gives a command again and again until done reports true or ctx ends. The node answers each call after wait
+// at the latest.
 func (r *remote) follow(ctx context.Context, id string, wait time.Duration, done func(ordered) (bool, error), to request) (ordered, error) {
 	tick := time.NewTicker(submitEvery)
 	defer tick.Stop()
@@ -140,8 +142,8 @@ func (r *remote) post(ctx context.Context, to request, id string, wait time.Dura
 	return answer, r.do(req, &answer)
 }
 
-// drained waits until a node holds nothing, does not lead, and all that it held at first is active elsewhere, or the drain
-// was lifted.
+// drained waits until the node holds no unit and does not lead, and the units that it held at first are active
+// elsewhere. It also returns when somebody lifts the drain.
 func (r *remote) drained(ctx context.Context, first view.Status, id string, to request, progress func(held, starting int)) (ordered, error) {
 	left := map[daemon.Unit]bool{}
 	for _, u := range first.Daemons {
@@ -191,8 +193,8 @@ func (a *app) orderNode(ctx context.Context, c *cluster, o order, args daemon.Co
 	return a.printCommand(*answer.Command, subject)
 }
 
-// timing returns the timings by which a command's patience is measured: those of the configuration here, which a node that is
-// asked may not have.
+// timing returns the durations that decide how long a command waits. They come from the configuration of this
+// process; the node that is asked may have other ones.
 func (a *app) timing(c *cluster) (lease.Timing, error) {
 	if c.cfg != nil {
 		return c.cfg.Timing(), nil
@@ -204,7 +206,7 @@ func (a *app) timing(c *cluster) (lease.Timing, error) {
 	return cfg.Timing(), nil
 }
 
-// resignNode asks a node that the leader resigns.
+// resignNode asks any node to make the leader resign.
 func (a *app) resignNode(ctx context.Context, c *cluster, r resignation, l *view.Leader) error {
 	o := order{kind: daemon.CommandResign, reason: r.reason, actor: r.actor, term: l.Term, cooldown: r.cooldown}
 	answer, err := c.node.order(ctx, o.request(daemon.CommandArgs{To: r.to}))

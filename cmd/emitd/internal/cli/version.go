@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build identifies this program.
+// build identifies this program. Version is the tag, or the pseudo-version of a commit; "devel" if the build recorded
+// neither.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`

@@ -31,10 +31,10 @@ import (
 // Config holds every setting. The tags of its fields hold the key, the help text and the allowed words.
 type Config struct {
 	Cluster   string `key:"cluster" help:"name of the cluster, shown in output, logs and metrics; all nodes of a store use the same"`
-	Profile   string `key:"profile" words:"default,fast,instant" help:"set of default durations: default replaces a dead leader after 60 s; fast after 5 s, with 15 times as many statements; instant after 1 s, with 75 times as many, in a store that always answers within 150 ms"`
+	Profile   string `key:"profile" words:"default,fast,instant" help:"set of default durations: default replaces a dead leader after 60 s; fast after 5 s, with 15 times as many statements; instant after 1 s, with 75 times as many, and only for a store that always answers within 150 ms"`
 	Listen    string `key:"listen" help:"host:port of the HTTP listener (health, metrics, the queue's API); port 0 chooses a free one"`
 	Advertise string `key:"advertise" help:"host:port at which other nodes reach this listener; by default the listener's own address or, if it listens on all addresses, the one from which this host reaches the store"`
-	Insecure  bool   `key:"insecure" help:"accept a listener that is not loopback without TLS and tokens"`
+	Insecure  bool   `key:"insecure" help:"accept a listener on an address other than loopback although TLS, tokens or both are missing"`
 
 	Node        nodeKeys        `key:"node"`
 	Store       storeKeys       `key:"store"`
@@ -88,7 +88,7 @@ type coordinatorKeys struct {
 	QueryTimeout        Duration `key:"query_timeout" help:"longest duration of one call to the store"`
 	LeaseDuration       Duration `key:"lease_duration" help:"how long a leader may act without renewing; after a crash there is no leader for this time"`
 	NodeRegistrationTTL Duration `key:"node_registration_ttl" help:"how long a node without heartbeats keeps its units"`
-	SettleWindow        Duration `key:"settle_window" help:"how long joins and leaves are waited out: before units are placed if many nodes join or leave at once, and before running units are moved to make loads even"`
+	SettleWindow        Duration `key:"settle_window" help:"how long the membership must be stable before running units are moved to make loads even, and, if many nodes join or leave at once, before units are placed"`
 	LeaderStopTimeout   Duration `key:"leader_stop_timeout" help:"how long leader-only work has to return at a clean stop"`
 	MaxMovesPerRound    int      `key:"max_moves_per_round" help:"how many running units the leader moves at a time to make loads even, once no node has joined or left for settle_window; 0: none"`
 	BrakePercent        int      `key:"brake_percent" help:"if more than this share of the nodes, and at least three, look dead at once, the leader takes nothing from them for another node_registration_ttl, unless their end is proven; 0: it does not wait"`
@@ -133,15 +133,15 @@ type schedule struct {
 	Every    Duration `key:"every" help:"run the command once in each interval, 1s or more, instead of all the time"`
 	Cron     string   `key:"cron" help:"run the command at these times: minute, hour, day of month, month, day of week, such as 0 3 * * 1-5, or @hourly, @daily, @weekly, @monthly, @yearly"`
 	Timezone string   `key:"timezone" help:"time zone of cron, such as Europe/Berlin; UTC by default"`
-	Missed   string   `key:"missed" words:"once,skip,all" help:"what to do about due times that passed while nothing could run: once (the default) one run, skip none that is more than a minute late, all as many as catch_up"`
-	CatchUp  int      `key:"catch_up" help:"most missed due times for which missed: all runs the command; 10 by default, at most 100"`
+	Missed   string   `key:"missed" words:"once,skip,all" help:"what to do about due times that passed while nothing could run. once (default): run once for all of them; skip: drop those that are more than a minute late; all: run once for each, at most catch_up times"`
+	CatchUp  int      `key:"catch_up" help:"with missed set to all: how many missed due times are run at most; 10 by default, at most 100"`
 	Attempts int      `key:"attempts" help:"runs for one due time until one ends with exit code 0; 3 by default"`
 }
 
 // queueKeys holds the defaults of queues.
 type queueKeys struct {
 	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto commits at once if no commit is under way, otherwise 2 to 5 ms after the last one; 250ms costs fewer requests, and every call may wait that long"`
-	WriteBudget       string   `key:"write_budget" help:"how many commits per second each shard of a queue may make for few records, on average; a commit with 27 records or more costs nothing of it, so throughput is not limited, and a call waits at most one share, such as 125 ms. auto: 8 on s3 and gs, which bill each write, unlimited elsewhere"`
+	WriteBudget       string   `key:"write_budget" help:"how many small commits (fewer than 27 records) each shard of a queue may write per second, on average. Larger commits are free, so throughput is not limited; with 8 per second, a call waits at most 125 ms. auto: 8 on s3 and gs, which bill each write, unlimited elsewhere"`
 	Claims            string   `key:"claims" words:"soft,durable" help:"soft: a claim is answered at once and stored within a second, so a crash may deliver the job again; durable: a claim is answered once it is stored"`
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
 	DedupWindow       Duration `key:"dedup_window" help:"deduplication window: how long a submitted ID is recognised"`
@@ -199,8 +199,8 @@ type API struct {
 	Origins    []string `key:"origins" help:"web origins whose pages may call the API, such as https://queue.example.org; only its own by default"`
 	TLS        TLS      `key:"tls"`
 
-	MaxConnections int `key:"max_connections" help:"most open connections of the listener, and most calls in progress; a new connection replaces an idle one, or else one of the address with the most; 0: one for each 256 KiB of the cgroup's memory, at most 10000, and 10000 without a memory limit"`
-	MaxInFlight    int `key:"max_in_flight" help:"bytes of request bodies and payloads in flight, each of which costs up to four bytes of memory; calls beyond it get 429; 0: an eighth of the cgroup's memory, at most 256 MiB, and 256 MiB without a memory limit"`
+	MaxConnections int `key:"max_connections" help:"most open connections of the listener, and most calls in progress; beyond it a new connection replaces an idle one, or else one of the address that has the most; 0: one for each 256 KiB of the cgroup's memory, at most 10000, and 10000 without a memory limit"`
+	MaxInFlight    int `key:"max_in_flight" help:"bytes of request bodies and payloads in flight; each byte takes up to four bytes of memory; calls beyond it get 429; 0: an eighth of the cgroup's memory, at most 256 MiB, and 256 MiB without a memory limit"`
 }
 
 // TLS holds the listener's certificate, and how other nodes are called.
@@ -289,7 +289,7 @@ func (c Config) MinGap() time.Duration {
 	return d
 }
 
-// billedWrites is queue.write_budget's auto on a store that bills each write.
+// billedWrites is the write budget that auto means on a store that bills each write.
 const billedWrites = 8
 
 // WritesPerSecond returns queue.write_budget; 0 means unlimited.
@@ -311,7 +311,7 @@ func (c Config) WritesPerSecond() float64 {
 // HasOutbox reports whether an outbox is configured for this node.
 func (c Config) HasOutbox() bool { return c.Outbox.URL != "" || len(c.Outbox.Subscriptions) > 0 }
 
-// OutboxURL returns the URL of the outbox's database, or "" if none is configured.
+// OutboxURL returns outbox.url. If that is empty and store.url names a SQL database, it returns store.url.
 func (c Config) OutboxURL() string {
 	if c.Outbox.URL == "" && isSQL(c.Store.URL) {
 		return c.Store.URL

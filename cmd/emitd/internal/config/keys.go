@@ -97,8 +97,8 @@ func typeName(f reflect.StructField) string {
 	}[f.Type.Kind()]
 }
 
-// keyOf returns the key of a field, or "" if it has none: the tag key of this package's structs, the tag
-// yaml of a sink's settings.
+// keyOf returns the key of a field, or "" if it has none. It is in the struct tag "key" in this package, and in the
+// struct tag "yaml" in a sink's settings.
 func keyOf(f reflect.StructField) string {
 	if key, ok := f.Tag.Lookup("key"); ok {
 		return key
@@ -130,8 +130,8 @@ func keyNames(t reflect.Type) []string {
 	return out
 }
 
-// Nearest returns the candidate that name was probably meant to be, or "". At most a third of its letters
-// may be wrong, but always up to two.
+// Nearest returns the candidate that name was probably meant to be, or "". Up to a third of the letters of name may
+// be wrong, and two in a short name.
 func Nearest(name string, candidates []string) string {
 	best, least := "", max(2, len(name)/3)+1
 	for _, c := range candidates {

@@ -12,7 +12,7 @@ import (
 	"github.com/emitd/emitd/queue/api"
 )
 
-// mux returns the handler of the listener once the nodes run.
+// mux returns the handler that serves the listener while the nodes run.
 func (h *host) mux(manage http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	h.addConsole(mux)
@@ -44,8 +44,8 @@ func (h *host) source() admin.Source {
 	return several(h.up.Nodes)
 }
 
-// several combines nodes in one process. They are live, started and ready when all of them are, and lead
-// when one of them does.
+// several combines nodes in one process. The process is live, started, ready or not degraded if all its nodes are; it
+// leads if one of them leads.
 type several []*coordinator.Coordinator
 
 var _ admin.Source = several(nil)

@@ -1,7 +1,7 @@
 // Package top is what emitd top shows: a cluster at a glance, drawn again with each read of it.
 //
-// A [Model] takes results of reads and keys, and returns frames. It has no clock and no terminal, so frames are
-// compared with files in tests.
+// A [Model] takes the key presses of the user and what was read of the cluster, and returns frames. It has no clock
+// and no terminal, so frames are compared with files in tests.
 //
 //	emitd top   cluster billing   every 2s   2026-11-20 09:25:05Z
 //	LEADER emitd-1 (term 42, 11m03s)    LEASE 53.9s left            facts
@@ -43,7 +43,7 @@ func New(every time.Duration) *Model {
 	return m
 }
 
-// Read takes the result of a read.
+// Read passes a status that was read at this time to the model.
 func (m *Model) Read(s view.Status, at time.Time) {
 	m.backlog.add(s.Outbox, at)
 	m.status, m.readAt, m.failing = s, at, ""
@@ -55,7 +55,7 @@ func (m *Model) Read(s view.Status, at time.Time) {
 	}
 }
 
-// Fail takes the reason why a read has failed. What the last one has shown stays.
+// Fail says why the last read failed. The frame keeps what the last successful read has shown.
 func (m *Model) Fail(why string) { m.failing = view.Line(why) }
 
 // Paused reports whether the cluster should not be read.

@@ -29,7 +29,7 @@ func Job(j *queue.Job) error {
 		return queue.Refuse(queue.BadRequest, "id and key are both given").WithHint("the id is an idempotency key already")
 	case len(j.Payload) > queue.MaxPayload:
 		return queue.Refuse(queue.PayloadTooLarge, "payload: %d bytes, at most %d are taken", len(j.Payload), queue.MaxPayload).
-			WithHint("store it elsewhere and enqueue where it is")
+			WithHint("store it elsewhere and enqueue its address")
 	case j.Priority < math.MinInt8 || j.Priority > math.MaxInt8:
 		return queue.Refuse(queue.BadRequest, "priority: %d is not within -128 and 127", j.Priority)
 	case j.Delay != 0 && !j.RunAt.IsZero():
@@ -75,7 +75,7 @@ func Claim(r *queue.ClaimRequest) error {
 
 var verbs = []queue.Verb{queue.Extend, queue.Complete, queue.Fail, queue.Release}
 
-// Settlement refuses a settlement that is invalid for every claim.
+// Settlement refuses a settlement that is invalid whatever claim it is for.
 func Settlement(s *queue.Settlement) error {
 	if err := first(text("id", s.ID), text("worker", s.Worker)); err != nil {
 		return err
@@ -225,7 +225,7 @@ func At(field string, i int, err error) error {
 	return e
 }
 
-// Call refuses a call on an invalid queue name, and one with no or too many elements.
+// Call refuses a call whose queue name is invalid, or that has no elements or too many.
 func Call(name string, n int) error {
 	if err := Queue(name); err != nil {
 		return err

@@ -12,15 +12,17 @@ import (
 
 // Head is the content of HEAD: who owns the journal and where its newest checkpoint is.
 type Head struct {
-	Epoch      int64 // grows with every takeover
+	Epoch int64 // grows with every takeover
+	// StoreID is the part of the store identity that outlives a failover and a reboot. An owner with another one is
+	// refused.
 	StoreID    string
 	Generation int64
-	Owner      string
-	// Nonce is random and new with every write. So no two HEADs have the same bytes, a version
-	// names exactly one of them, and the outcome of an ambiguous write can be recognised.
+	Owner      string // UUID of the broker that owns the journal; it tells two owners of one generation apart
+	// Nonce is random and new with every write. So no two versions of HEAD have the same bytes, and an owner whose
+	// write got no answer can tell whether HEAD is what it wrote.
 	Nonce uint64
-	// Window is how many slots, from the first empty one on, any owner since the last fence may
-	// have written.
+	// Window is the most segments that an owner may have in flight: it writes no slot further than this behind the
+	// first one that is not acknowledged. It is the highest value of all owners since the last fence.
 	Window int
 	Secret []byte
 	// Checkpoint is the newest checkpoint. Previous is the one before it, which can still be
@@ -31,8 +33,8 @@ type Head struct {
 	// AckedBelow is the slot below which every segment was acknowledged. Unlike Closed, it is never
 	// reset.
 	AckedBelow uint64
-	// Serial is the number of changes of HEAD. A copy with a higher number proves that HEAD is
-	// an older one. 0: written by a version that did not count.
+	// Serial is the number of changes of HEAD. If another copy of HEAD has a higher number, this one is outdated. 0:
+	// written by a version that did not count.
 	Serial uint64
 	// Name identifies the journal's content; empty: not known.
 	Name string
@@ -41,8 +43,8 @@ type Head struct {
 	Repair string
 }
 
-// FirstLink returns the value that a journal's first segment has in place of the previous put ID. It is
-// derived from the secret, so it differs between journals.
+// Each segment contains the put ID of the one before it. FirstLink returns what a journal's first segment contains
+// instead. It is derived from the secret, so it differs between journals.
 func (h *Head) FirstLink() uint64 {
 	sum := sha256.Sum256(h.Secret)
 	return binary.LittleEndian.Uint64(sum[:])
@@ -54,16 +56,15 @@ type Checkpoint struct {
 	ID        uint64 // random
 	Parts     int
 	Bytes     int64
-	Kept      int    // number of slots below Slot to which the state refers; an object of its own lists them
+	Kept      int    // number of slots below Slot whose payloads the state still refers to (kept slots); a separate object lists them
 	Time      int64  // the newest time in the journal at that point, µs since 1970
 	LastPutID uint64 // put ID of the last segment or fence that the state covers; 0: not known
-	// Runs are the parts with which the state begins, in this order. They belong to this
-	// checkpoint or to earlier ones.
+	// Runs are the first parts of the state, in this order: window runs, written by this checkpoint or by earlier
+	// ones.
 	Runs []Run
 }
 
-// Run identifies a part of a checkpoint that later checkpoints name, too, instead of writing it
-// again.
+// Run identifies a part of a checkpoint. Later checkpoints can refer to the part instead of writing it again.
 type Run struct {
 	Slot uint64 // of the checkpoint that wrote it
 	ID   uint64
@@ -95,9 +96,9 @@ func (c Checkpoint) Objects() []Run {
 
 const headFormat = 1
 
-// Features that a program must know to own the journal, as bits of the field features. A program
-// that does not know runs would restore a checkpoint without them, and delete them. One that does not
-// know kept slots would take what the state has in them for empty.
+// Features that a program must know to own the journal, as bits of the field features. A program that does not know
+// runs would restore a checkpoint without them, and delete them. A program that does not know kept slots would take
+// the payloads in these slots for lost.
 const (
 	featureRuns   = 1 // a checkpoint has runs
 	featureRepair = 2 // a repair has begun

@@ -16,8 +16,8 @@ import (
 // acknowledged is a lost segment, and not the end. It was acknowledged if one of these is true:
 //
 //   - HEAD says so.
-//   - A segment exists so far ahead that no owner may write it before the empty slot is
-//     acknowledged: a window or more.
+//   - A segment exists a whole window or more behind it. No owner may write that far ahead before the empty slot is
+//     acknowledged.
 //   - A segment behind it says so.
 //
 // Slots behind the end are void.
@@ -25,8 +25,8 @@ type LogWalk struct {
 	At uint64 // the next slot
 	// AckedBelow is from HEAD: every slot below it was acknowledged.
 	AckedBelow uint64
-	// Window is how far from an empty slot, in slots, segments may be that were never
-	// acknowledged.
+	// Window is how many slots an owner may write ahead. A segment less than a window behind an empty slot may exist
+	// although the empty slot was never acknowledged.
 	Window uint64
 	// Slots are the listed slots of the log, in order.
 	Slots []uint64
@@ -49,7 +49,7 @@ func NewLogWalk(h *format.Head, c format.Checkpoint) LogWalk {
 	return t
 }
 
-// CheckHead returns an error if the segment or fence in slot At proves that HEAD is an older one.
+// CheckHead returns an error if the segment or fence in slot At proves that HEAD is outdated.
 func (t *LogWalk) CheckHead(h format.Header) error {
 	if h.Epoch <= t.last {
 		return nil
@@ -66,8 +66,8 @@ func (t *LogWalk) CheckSegment(h format.Header) error {
 	case !h.CanFollow(t.previousPutID):
 		return corrupt(key, "it does not follow what is before it: one of the two is not what was written there")
 	case h.Epoch < t.epoch:
-		// Or the slots between were collected, and the fence of an interrupted takeover
-		// fills the gap.
+		// There is another possible cause: the slots between were deleted after a checkpoint, and the fence of an
+		// interrupted takeover fills the gap.
 		return corrupt(key, "epoch %d follows epoch %d: an owner wrote beyond its window", h.Epoch, t.epoch)
 	}
 	return nil
@@ -83,9 +83,8 @@ func (t *LogWalk) Advance(h format.Header) {
 	}
 }
 
-// Skip moves behind slot At although its segment is missing or does not fit. Empty slots are passed
-// only if they were acknowledged, so that nobody can fill them any more; until is the result of
-// ProveAcked.
+// Skip moves behind slot At although its segment is missing or does not fit. until is what ProveAcked has returned:
+// Skip passes empty slots only below it, because nobody can fill a slot any more that was acknowledged.
 func (t *LogWalk) Skip(until uint64) {
 	next := max(until, t.At+1)
 	if listed := t.behind(); len(listed) > 0 {
@@ -116,10 +115,10 @@ func (t *LogWalk) behind() []uint64 {
 	return t.Slots[i:]
 }
 
-// ProveAcked decides whether the empty slot At was acknowledged. It returns the slot below which
-// everything was acknowledged, and, if At is below it, an error that says how this is known. header
-// returns the header of a listed slot, or nothing if the slot is empty now. If a segment that
-// cannot be read might say that At was acknowledged, until is At, and the error is that segment's.
+// ProveAcked decides whether the empty slot At was acknowledged. It returns until, the slot below which everything
+// was acknowledged. If until is above At, slot At is a lost segment, and the error says how this is known. header
+// returns the header of a listed slot, or nothing if the slot is empty now. If until equals At and the error is set,
+// a segment that cannot be read might have the proof; the error is the one of reading it.
 func (t *LogWalk) ProveAcked(header func(slot uint64) (format.Header, error)) (until uint64, why error) {
 	until = t.At
 	if t.AckedBelow > until {
@@ -128,7 +127,7 @@ func (t *LogWalk) ProveAcked(header func(slot uint64) (format.Header, error)) (u
 	var unread error
 	listed := t.behind()
 	for _, slot := range listed {
-		if until >= listed[0] { // one Skip cannot go further
+		if until >= listed[0] { // a single call of Skip cannot pass more
 			break
 		}
 		if slot >= until+t.Window {
