@@ -49,7 +49,9 @@ type Coordinator struct {
 	mu     sync.Mutex
 	specs  map[daemon.ID]daemon.Spec
 	agents map[daemon.ID]daemon.Agent
-	ping   *ping // readiness: one question to the store at a time, shared by all callers
+	// advertQueued is set while an Advertise is in the inbox; the loop fills it in.
+	advertQueued bool
+	ping         *ping // readiness: one question to the store at a time, shared by all callers
 }
 
 // The phases of a coordinator's life.
@@ -140,9 +142,7 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 		return fmt.Errorf("register %s: the coordinator has stopped", spec.ID)
 	}
 	c.specs[spec.ID], c.agents[spec.ID] = spec, agent
-	if c.phase.Load() == phaseRunning {
-		c.inbox.push(member.Advertise{Advert: c.advert()})
-	}
+	c.advertise()
 	return nil
 }
 
@@ -185,9 +185,25 @@ func (c *Coordinator) Unregister(id daemon.ID) {
 	}
 	delete(c.specs, id)
 	delete(c.agents, id)
-	if c.phase.Load() == phaseRunning {
-		c.inbox.push(member.Advertise{Advert: c.advert()})
+	c.advertise()
+}
+
+// advertise makes the node advertise its daemons, if Run is running. Many changes that come together are one
+// advert: it is made when the loop comes to it. The caller holds mu.
+func (c *Coordinator) advertise() {
+	if c.advertQueued || c.phase.Load() != phaseRunning {
+		return
 	}
+	c.advertQueued = true
+	c.inbox.push(member.Advertise{})
+}
+
+// queuedAdvert returns the advert that advertise has queued.
+func (c *Coordinator) queuedAdvert() member.Advertise {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advertQueued = false
+	return member.Advertise{Advert: c.advert()}
 }
 
 // advert returns what this node advertises now. The caller holds c.mu.

@@ -112,6 +112,9 @@ func (s *shell) loop(overtime <-chan struct{}) {
 		// Read the clock again after taking an input. With the earlier reading, an answer could
 		// seem to have been received before it existed.
 		if in, ok := s.c.inbox.pop(); ok {
+			if _, ok := in.(member.Advertise); ok {
+				in = s.c.queuedAdvert()
+			}
 			s.step(s.c.clock(), in)
 			continue
 		}

@@ -497,6 +497,20 @@ func (c *Cluster) Follower() *Node {
 	return nil
 }
 
+// Resident returns the resident memory of the node's process in MB.
+func (n *Node) Resident() float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.proc.PID()))
+	if err != nil {
+		n.c.T.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	kb := 0
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		n.c.T.Fatal(err)
+	}
+	return float64(kb) / 1000
+}
+
 // Output returns what the node wrote.
 func (n *Node) Output() string {
 	text, err := os.ReadFile(n.out.Name())

@@ -219,26 +219,11 @@ func TestDrillIdle(t *testing.T) {
 			role += " that sweeps"
 		}
 		rate := float64(proxies[n.Name].Trips.Load()-before[n.Name]) / took
-		rss := resident(t, n)
+		rss := n.Resident()
 		if rss > most { // a node returns the memory of its start only after a while
-			c.Until(3*time.Minute, fmt.Sprintf("%s has %v MB resident at most", n.Name, most), func() bool { rss = resident(t, n); return rss <= most })
+			c.Until(3*time.Minute, fmt.Sprintf("%s has %v MB resident at most", n.Name, most), func() bool { rss = n.Resident(); return rss <= most })
 		}
 		Amount(t, "idle, default, "+role, rate, "round trips/s", bound)
 		Amount(t, "idle, default, "+role+", resident", rss, "MB", most)
 	}
-}
-
-// resident returns the resident memory of a node's process in MB.
-func resident(t *testing.T, n *Node) float64 {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.proc.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	kb := 0
-	if _, err := fmt.Sscan(rest, &kb); err != nil {
-		t.Fatal(err)
-	}
-	return float64(kb) / 1000
 }

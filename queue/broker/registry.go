@@ -48,7 +48,7 @@ type registryFile struct {
 	Nonce  string          `json:"nonce"`
 	Serial uint64          `json:"serial,omitempty"` // number of changes so far
 	Next   uint64          `json:"next_incarnation"`
-	Queues []registryQueue `json:"queues"`
+	Queues []registryQueue `json:"queues"` // sorted by name
 	// Removed are removed queues whose objects are not all deleted yet.
 	Removed []removedQueue `json:"removed,omitempty"`
 }
@@ -249,14 +249,13 @@ func noQueue(name string) *queue.Error {
 
 // get returns a queue's settings with defaults, from a list that is at most age old.
 func (r *Registry) get(ctx context.Context, name string, age time.Duration) (*queue.Settings, error) {
+	called := time.Now()
 	if err := r.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer r.unlock()
-	if r.readAt.IsZero() || time.Since(r.readAt) >= age {
-		if err := r.refresh(ctx); err != nil {
-			return nil, err
-		}
+	if err := r.refreshIfOlder(ctx, called, age); err != nil {
+		return nil, err
 	}
 	if set := r.find(name); set != nil {
 		return set, nil
@@ -281,14 +280,13 @@ func (r *Registry) recentSettings(ctx context.Context, name string) *queue.Setti
 // all returns the settings of all queues by name, with defaults, from a list that is at most age
 // old.
 func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*queue.Settings, error) {
+	called := time.Now()
 	if err := r.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer r.unlock()
-	if r.readAt.IsZero() || time.Since(r.readAt) >= age {
-		if err := r.refresh(ctx); err != nil {
-			return nil, err
-		}
+	if err := r.refreshIfOlder(ctx, called, age); err != nil {
+		return nil, err
 	}
 	out := make(map[string]*queue.Settings, len(r.list.Queues))
 	for _, q := range r.list.Queues {
@@ -298,16 +296,25 @@ func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*queu
 	return out, nil
 }
 
+// refreshIfOlder reads the list unless it was read within age, or since the caller's call began: callers that
+// wait for each other share a read. Thousands of shards that are taken over at once would otherwise read it
+// one after the other. The caller holds the lock.
+func (r *Registry) refreshIfOlder(ctx context.Context, called time.Time, age time.Duration) error {
+	if !r.readAt.IsZero() && (time.Since(r.readAt) < age || r.readAt.After(called)) {
+		return nil
+	}
+	return r.refresh(ctx)
+}
+
 // find returns a queue's settings with defaults; nil if it is not on the list. The caller holds the
 // lock.
 func (r *Registry) find(name string) *queue.Settings {
-	for _, q := range r.list.Queues {
-		if q.Name == name {
-			set := withDefaults(q.settings())
-			return &set
-		}
+	at, ok := slices.BinarySearchFunc(r.list.Queues, name, func(q registryQueue, name string) int { return cmp.Compare(q.Name, name) })
+	if !ok {
+		return nil
 	}
-	return nil
+	set := withDefaults(r.list.Queues[at].settings())
+	return &set
 }
 
 var errNewerList = errors.New("the list of queues was written by a newer version")
@@ -333,6 +340,7 @@ func parseRegistry(data []byte) (*registryFile, error) {
 			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at %.80q: resharding to %d shards, incarnation %d of %d", q.Name, x.Shards, x.Incarnation, f.Next)
 		}
 	}
+	slices.SortFunc(f.Queues, func(a, b registryQueue) int { return cmp.Compare(a.Name, b.Name) })
 	for _, g := range f.Removed {
 		if checkName(g.Name) != nil || g.Shards < 1 || g.Shards > maxShards || g.Incarnation == 0 {
 			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at the removed queue %.80q", g.Name)

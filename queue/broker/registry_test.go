@@ -442,3 +442,40 @@ func TestJumpHash(t *testing.T) {
 		t.Errorf("%d keys moved", moved)
 	}
 }
+
+// TestCallersShareARead: callers that need the current list at the same moment do not read it one after the other. Each has
+// a list that was read after its call began.
+func TestCallersShareARead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{Latency: mem.Constant(20 * time.Millisecond)})
+		w := newWorld(t, bucket)
+		w.declare(queue.Settings{})
+		r := NewRegistry(bucket, w.prefix)
+		before, begun := bucket.Stats(), time.Now()
+		var callers sync.WaitGroup
+		for range 1000 {
+			callers.Go(func() {
+				if _, err := r.get(w.ctx, queue.DefaultQueue, 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Millisecond) // the first of them reads
+		for range 1000 {
+			callers.Go(func() {
+				if _, err := r.get(w.ctx, queue.DefaultQueue, 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		reads := added(before, bucket.Stats())
+		if n := reads[mem.Read] + reads[mem.ReadNewer]; n > 6 { // of the list and, when it is new, of its copy
+			t.Errorf("%d reads for 2000 callers, in %s", n, time.Since(begun))
+		}
+		w.declare(queue.Settings{Name: "later"})
+		if _, err := r.get(w.ctx, "later", 0); err != nil {
+			t.Errorf("a queue that was declared before the call: %v", err)
+		}
+	})
+}

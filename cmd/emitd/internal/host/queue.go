@@ -183,10 +183,14 @@ func (q *queues) register(set queue.Settings) error {
 
 // withdraw removes the daemons of queues that are no longer on the list.
 func (q *queues) withdraw(list []queue.Settings) {
+	listed := make(map[string]bool, len(list))
+	for i := range list {
+		listed[list[i].Name] = true
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for name := range q.known {
-		if slices.ContainsFunc(list, func(s queue.Settings) bool { return s.Name == name }) {
+		if listed[name] {
 			continue
 		}
 		delete(q.known, name)
