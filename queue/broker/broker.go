@@ -55,7 +55,7 @@ type Config struct {
 	// The others are summed under the name "_OTHER". 0: 50. Counters and histograms
 	// keep a queue's series until the process ends, for at most twice as many queues.
 	MetricQueues int
-	// Window is how many commits of a shard may be under way; default 8.
+	// Window is how many commits of a shard may be under way; default 32.
 	Window int
 	// Logger receives warnings and errors; default slog.Default().
 	Logger *slog.Logger

@@ -207,7 +207,9 @@ func TestAnIdleLogDoesNothing(t *testing.T) {
 func TestPacing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := open(t, config(slowBucket()))
+		c := config(slowBucket())
+		c.Window = 8
+		l, _ := open(t, c)
 		begin := time.Now()
 		await(t, l, add(t, l, "a"))
 		if took := time.Since(begin); took != latency {

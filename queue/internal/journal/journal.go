@@ -199,7 +199,7 @@ type Config struct {
 	// skipped, and [Log.Lost] lists them. It is for repairs.
 	Salvage bool
 
-	// Window is how many slots may be outstanding; default 8, at most 8,192. A larger one uses
+	// Window is how many slots may be outstanding; default 32, at most 8,192. A larger one uses
 	// a slow store better under load; each outstanding slot holds a segment in memory.
 	Window int
 	// MinGap is the least time between two segments. A longer one adds latency and saves requests:

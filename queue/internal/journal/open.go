@@ -15,7 +15,7 @@ import (
 
 // The defaults of Config.
 const (
-	defaultWindow      = 8
+	defaultWindow      = 32
 	minGap             = 2 * time.Millisecond
 	maxGap             = 5 * time.Millisecond
 	defaultMaxPending  = 64 << 20
