@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/garbage"
 	"github.com/emitd/emitd/internal/testproc"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage/blob"
@@ -36,6 +37,7 @@ func BenchmarkBacklog(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	garbage.Limit(garbage.DefaultLimit) // as the program does
 	for b.Loop() {
 		backlog(b, bucket, jobs)
 	}

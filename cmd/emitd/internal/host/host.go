@@ -38,6 +38,7 @@ import (
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/garbage"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
@@ -147,6 +148,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	h.trends = newTrends(h)
 	h.log = h.tel.Logger
 	var limits api.Limits
+	garbage.Limit(garbage.DefaultLimit)
 	h.places, limits = callLimits(o.Config.API, limitHeap(h.log))
 	if h.limiter, err = api.NewLimiter(limits); err != nil {
 		return fault.New(fault.BadValue, "api.max_in_flight: %w", err)
