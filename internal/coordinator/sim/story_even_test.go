@@ -264,7 +264,9 @@ func (r rollout) roll(t *testing.T, timing lease.Timing) {
 	per := float64(j.total()) / 1000
 	moved, rounds := s.rebalanced(head)
 	t.Logf("%.3f moves per unit, %d of them in %d rounds of rebalancing, gap p50 %v, p99 %v", per, moved, rounds, j.gap(50), j.gap(99))
-	twice, most := 1000/19+1, 1 // what the first node had, on the fullest of the others
+	// The units of the first node move twice, because they are placed on nodes that leave later. Each later node has a few
+	// units more than the newest node takes; about one of these comes to a node that leaves later.
+	twice, most := 1000/20+20, 1
 	if r.surge {
 		twice, most = 0, 0
 	}
