@@ -16,7 +16,8 @@ import (
 // nodes, and a unit in a crash loop fails on its holder now. Nodes count by name, so a restart does not forget.
 //
 // A daemon that failed maxStrikes times, and on at least two nodes, is quarantined: the fault is in the daemon, and to try
-// further nodes only costs more starts. A node on which sickDaemons daemons failed that run elsewhere is sick: it gets a unit only if no other
+// further nodes only costs more starts. If more than healthyPerFailing of its units run for each that fails, the daemon
+// itself works, and the others need not wait for these. A node on which sickDaemons daemons failed that run elsewhere is sick: it gets a unit only if no other
 // node can take it. Otherwise the sick node, which is empty because everything fails on it, would be the least loaded
 // candidate of every free unit. A node that flaps is sick too: it was lost at least flappingLosses times within
 // LossMemory, as a process that returned or as several processes with one name. Each time, its units would go to it and
@@ -24,6 +25,8 @@ import (
 const (
 	maxStrikes  = 3
 	sickDaemons = 3
+	// healthyPerFailing is how many units of a daemon may run for each one that fails, if the daemon is to be quarantined.
+	healthyPerFailing = 10
 	// ledgerMemory is for how long a failure counts.
 	ledgerMemory = 10 * time.Minute
 	// flappingLosses is how often a node must have been lost within LossMemory to count as flapping.
@@ -175,11 +178,20 @@ func (l *ledger) findQuarantined(in *Input, fails map[daemon.ID]map[string]failu
 	if len(l.quarantined) == 0 {
 		return
 	}
+	margin := map[daemon.ID]int{} // how many more units may run
 	for i := range in.Units {
-		if r := &in.Units[i]; r.Failures > 0 && !r.State.IsFree() && l.quarantined[r.Unit.Daemon] != nil {
-			l.quarantined[r.Unit.Daemon].trying = true
+		r := &in.Units[i]
+		q := l.quarantined[r.Unit.Daemon]
+		switch {
+		case q == nil:
+		case r.Failures > 0:
+			q.trying = q.trying || !r.State.IsFree()
+			margin[r.Unit.Daemon] += healthyPerFailing
+		case r.State == daemon.Active:
+			margin[r.Unit.Daemon]--
 		}
 	}
+	maps.DeleteFunc(l.quarantined, func(id daemon.ID, _ *quarantine) bool { return margin[id] < 0 })
 }
 
 // findSick finds the nodes on which many daemons fail that are not quarantined. At most half of the live nodes are sick: if

@@ -58,6 +58,24 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
+// A unit that fails wherever it is does not hold up a daemon of which many units run: the fault is in the unit, such as
+// in the data of one customer.
+func TestFewFailingUnitsAreNoQuarantine(t *testing.T) {
+	t.Parallel()
+	for running, quarantined := range map[int]bool{0: true, 10: true, 11: false} {
+		in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 20}))}
+		in.Units = []daemon.Record{failedOn(t, "a/0", time.Second, "n1", "n2", "n3"), freed(t, "a/1", time.Second)}
+		for i := range running {
+			r := freed(t, fmt.Sprintf("a/%d", i+2), time.Minute)
+			r.State, r.Holder = daemon.Active, live("n5", nil).Member.Identity
+			in.Units = append(in.Units, r)
+		}
+		if p := Make(in); (len(p.Verdicts) == 1) != quarantined {
+			t.Errorf("%d units run: %v, %v", running, p.Verdicts, reported(p))
+		}
+	}
+}
+
 // Once the time is over, one unit at a time is tried, until one has recovered.
 func TestQuarantineIsHalfOpen(t *testing.T) {
 	t.Parallel()
