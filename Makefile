@@ -78,7 +78,7 @@ docs: ## the documents as a site, in the folder site (Debian package hugo)
 	hugo --config tools/site/hugo.yaml --destination $(SITE) --cleanDestinationDir
 
 drills: deps ## the counts of the promises on real processes; writes docs/measurements.md
-	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 60m -run 'TestDrill' -v ./drill ./queue ./outbox ./sink ./hostile
+	cd e2e && EMITD_TEST_DRILLS=full $(GO) test -p 1 -count=1 -timeout 120m -run 'TestDrill' -v ./drill ./queue ./outbox ./sink ./hostile
 
 vuln: ## known vulnerabilities that the program can reach; asks vuln.go.dev
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...

@@ -246,10 +246,10 @@ func stormWebhook(t *testing.T, s *storm, mode webhook.Mode) stormTarget {
 	state.Store("")
 	h := http.HandlerFunc(func(answer http.ResponseWriter, req *http.Request) {
 		now := state.Load()
-		switch {
-		case now == "hangs up":
+		switch now {
+		case "hangs up":
 			panic(http.ErrAbortHandler)
-		case now == "refuses":
+		case "refuses":
 			answer.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -238,7 +239,7 @@ func (s *storm) run(name string, to stormTarget) {
 	}
 	replace := make(chan struct{})
 	all.Go(func() { s.relay(ctx, to.sink, replace) })
-	faults := append(to.faults, stormFault{name: "relay replaced", do: func() {
+	faults := append(slices.Clone(to.faults), stormFault{name: "relay replaced", do: func() {
 		select {
 		case replace <- struct{}{}:
 		case <-ctx.Done():

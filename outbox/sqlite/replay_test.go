@@ -22,6 +22,7 @@ func TestReplayByTimeSearches(t *testing.T) {
 	for _, text := range []string{firstSince, lastBefore, nextInLog} {
 		rows, err := w.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+strings.ReplaceAll(text, "~", w.cfg.Prefix), 1, 1)
 		ok(t, err)
+		defer func() { ok(t, rows.Close()) }()
 		var steps []string
 		for rows.Next() {
 			var id, parent, unused int
@@ -30,7 +31,6 @@ func TestReplayByTimeSearches(t *testing.T) {
 			steps = append(steps, step)
 		}
 		ok(t, rows.Err())
-		ok(t, rows.Close())
 		if len(steps) != 1 || !strings.HasPrefix(steps[0], "SEARCH") || !strings.Contains(steps[0], "INTEGER PRIMARY KEY") {
 			t.Errorf("%s\nplan: %q", text, steps)
 		}
@@ -67,13 +67,13 @@ func TestReplayByTime(t *testing.T) {
 		var times []time.Time
 		rows, err := w.db.QueryContext(t.Context(), `SELECT id, created_at FROM emitd_outbox ORDER BY id`)
 		ok(t, err)
+		defer func() { ok(t, rows.Close()) }()
 		for rows.Next() {
 			var id, at int64
 			ok(t, rows.Scan(&id, &at))
 			ids, times = append(ids, id), append(times, time.Unix(0, at))
 		}
 		ok(t, rows.Err())
-		ok(t, rows.Close())
 		now = now.Add(time.Hour)
 		for range 200 {
 			i, j := rng.IntN(len(ids)), rng.IntN(len(ids))

@@ -43,8 +43,8 @@ type Head struct {
 	Repair string
 }
 
-// Each segment contains the put ID of the one before it. FirstLink returns what a journal's first segment contains
-// instead. It is derived from the secret, so it differs between journals.
+// FirstLink returns what a journal's first segment contains in place of a put ID: each other segment contains the put ID
+// of the one before it. It is derived from the secret, so it differs between journals.
 func (h *Head) FirstLink() uint64 {
 	sum := sha256.Sum256(h.Secret)
 	return binary.LittleEndian.Uint64(sum[:])
