@@ -126,7 +126,10 @@ func (r *run) stamped(err error) {
 	case err != nil:
 		r.schedule(w.between(100*time.Millisecond, 500*time.Millisecond), evRetry)
 	default:
-		r.p.step(member.RunStamped{Fence: r.fence})
+		if r.p.step(member.RunStamped{Fence: r.fence}); r.draining || r.cancelled { // the stamp has come too late
+			r.end(member.Returned, nil)
+			return
+		}
 		r.enter()
 	}
 }
