@@ -9,6 +9,7 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/nodeapi"
 	"github.com/emitd/emitd/internal/access"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -112,32 +113,22 @@ func sessionOf(r *http.Request) string {
 	return sessionCookie(r)
 }
 
-// Limits of a sign-out at other nodes.
-const (
-	signOutTimeout = 2 * time.Second
-	signOutAtOnce  = 16
-)
+// signOutTimeout is how long a sign-out waits for other nodes.
+const signOutTimeout = 2 * time.Second
 
 // spreadSignOut ends a session at the other nodes. One that does not answer accepts the session until its end.
 func (h *host) spreadSignOut(ctx context.Context, session string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signOutTimeout) // the caller may be gone
 	defer cancel()
-	others, err := h.trends.others(ctx)
+	others, err := h.others(ctx)
 	if err != nil {
 		h.log.Warn("a session was signed out on this node only, because the other nodes are not known", "error", err)
 		return
 	}
 	c := nodeapi.Caller{TLS: h.guard.peers(), Authorization: "Bearer " + session, Forwards: true}
-	slots := make(chan struct{}, signOutAtOnce)
-	var calls sync.WaitGroup
-	for _, m := range others {
-		calls.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			if err := c.Delete(ctx, m.Address, sessionPath); err != nil {
-				h.log.Warn("a session was signed out, but not on this node", "node", m.Name, "error", err)
-			}
-		})
-	}
-	calls.Wait()
+	each(others, func(m node.Member) {
+		if err := c.Delete(ctx, m.Address, sessionPath); err != nil {
+			h.log.Warn("a session was signed out, but not on this node", "node", m.Name, "error", err)
+		}
+	})
 }

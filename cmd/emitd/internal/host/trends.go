@@ -45,11 +45,8 @@ type source struct {
 	answers bool // to the last call
 }
 
-// Limits of a call for all trends.
-const (
-	sourcesAtOnce = 16
-	sourceTimeout = 2 * time.Second // of all calls together
-)
+// sourceTimeout is how long a call for all trends waits for other processes.
+const sourceTimeout = 2 * time.Second
 
 func newTrends(h *host) *trends {
 	t := &trends{h: h, process: uuid.NewString(), own: trend.NewRing(), from: map[string]*source{}}
@@ -102,8 +99,9 @@ func (t *trends) show(r *http.Request, queue, subscription string) (*admin.Trend
 	now := time.Now()
 	t.takeOwn(now)
 	if everything && now.Sub(t.gathered) >= trend.Step {
-		t.gathered = now
-		t.gather(r)
+		if t.gather(r); r.Context().Err() == nil { // or the next caller asks again
+			t.gathered = now
+		}
 	}
 	out := t.result
 	for _, l := range t.all.Lines(queue, subscription, now) {
@@ -128,10 +126,13 @@ func (t *trends) takeOwn(now time.Time) {
 func (t *trends) gather(r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), sourceTimeout)
 	defer cancel()
-	others, err := t.others(ctx)
+	others, err := t.h.others(ctx)
 	if err != nil {
 		return // the store is away: what is here is shown
 	}
+	slices.SortStableFunc(others, func(a, b node.Member) int { // those first that were asked longest ago
+		return cmp.Or(t.source(a.Address).called.Compare(t.source(b.Address).called), cmp.Compare(a.Name, b.Name))
+	})
 	t.fetch(ctx, r.Header.Get("Authorization"), others)
 	t.result = admin.Trends{Nodes: 1}
 	for _, m := range others {
@@ -165,52 +166,28 @@ func (t *trends) take(s *source, page *trend.Page, now time.Time) {
 	s.through = t.all.Add(page, s.through, now)
 }
 
-// others returns one node of each other process, those first that were asked longest ago.
-func (t *trends) others(ctx context.Context) ([]node.Member, error) {
-	snap, err := t.h.up.Store.Snapshot(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var out []node.Member
-	for _, m := range snap.Nodes {
-		same := func(o node.Member) bool { return o.Address == m.Address }
-		if m.Present() && m.Address != "" && m.Address != t.h.up.Advertised && !slices.ContainsFunc(out, same) {
-			out = append(out, m)
-		}
-	}
-	slices.SortStableFunc(out, func(a, b node.Member) int {
-		return cmp.Or(t.source(a.Address).called.Compare(t.source(b.Address).called), cmp.Compare(a.Name, b.Name))
-	})
-	return out, nil
-}
-
 // fetch asks other processes, until ctx ends.
 func (t *trends) fetch(ctx context.Context, authorization string, others []node.Member) {
 	c := nodeapi.Caller{TLS: t.h.guard.peers(), Authorization: authorization, Forwards: true}
-	slots := make(chan struct{}, sourcesAtOnce)
-	var calls sync.WaitGroup
 	for _, m := range others {
-		s := t.source(m.Address)
-		s.answers = false
-		calls.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			if ctx.Err() != nil {
-				return
-			}
-			s.called = time.Now()
-			body, err := c.Get(ctx, m.Address, nodeapi.Trends, url.Values{"process": {s.process}, "after": {strconv.FormatInt(s.through, 10)}})
-			var page trend.Page
-			if err == nil {
-				err = json.Unmarshal(body, &page)
-			}
-			if err != nil {
-				t.h.log.Debug("a node does not say what it has measured", "node", m.Name, "error", fault.Of(err)[0].What)
-				return
-			}
-			t.take(s, &page, time.Now())
-			s.answers = true
-		})
+		t.source(m.Address).answers = false
 	}
-	calls.Wait()
+	each(others, func(m node.Member) {
+		if ctx.Err() != nil {
+			return
+		}
+		s := t.from[m.Address] // nobody writes to the map meanwhile
+		s.called = time.Now()
+		body, err := c.Get(ctx, m.Address, nodeapi.Trends, url.Values{"process": {s.process}, "after": {strconv.FormatInt(s.through, 10)}})
+		var page trend.Page
+		if err == nil {
+			err = json.Unmarshal(body, &page)
+		}
+		if err != nil {
+			t.h.log.Debug("a node does not say what it has measured", "node", m.Name, "error", fault.Of(err)[0].What)
+			return
+		}
+		t.take(s, &page, time.Now())
+		s.answers = true
+	})
 }

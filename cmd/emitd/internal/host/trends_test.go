@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,6 +51,7 @@ func newMeasuring(t *testing.T, store *members, name string) *measuring {
 	h := &host{tel: tel, log: quiet, guard: &guard{}, up: Running{Store: &backend.Store{Store: store}}}
 	h.guard.id.Store(&identity{})
 	m := &measuring{trends: newTrends(h)}
+	h.trends = m.trends
 	m.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.calls.Add(1)
 		if m.dead.Load() || r.Header.Get("Authorization") != "Bearer "+token {
@@ -113,6 +115,38 @@ func TestTrendsOfAll(t *testing.T) {
 	if got, points := a.shown(t, nil); got.Nodes != 1 || len(got.Missing) != 1 || got.Missing[0] != "b" || points != 3 {
 		t.Errorf("after b has gone: %d processes, without %v, %d points", got.Nodes, got.Missing, points)
 	}
+}
+
+// TestTrendsAfterACallerHasGone: a caller that goes while others are asked does not leave the next one without them.
+func TestTrendsAfterACallerHasGone(t *testing.T) {
+	t.Parallel()
+	store := &members{}
+	a := newMeasuring(t, store, "a")
+	newMeasuring(t, store, "b")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.show(httptest.NewRequestWithContext(gone, http.MethodGet, "/", nil), "", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := a.shown(t, nil); got.Nodes != 2 || len(got.Missing) != 0 {
+		t.Errorf("%d processes, without %v", got.Nodes, got.Missing)
+	}
+}
+
+// TestOthersWhileTrendsAreGathered: whoever signs out asks for the other nodes, while trends are fetched from them. With
+// the race detector, this fails if the two share anything.
+func TestOthersWhileTrendsAreGathered(t *testing.T) {
+	t.Parallel()
+	store := &members{}
+	a := newMeasuring(t, store, "a")
+	newMeasuring(t, store, "b")
+	var shown sync.WaitGroup
+	shown.Go(func() { a.shown(t, nil) })
+	others, err := a.h.others(t.Context())
+	if err != nil || len(others) != 1 || others[0].Name != "b" {
+		t.Errorf("%v, %v", others, err)
+	}
+	shown.Wait()
 }
 
 // TestTrendsOfOneQueue: who may not read everything gets what the node itself has, and no call is made for that caller.
