@@ -273,6 +273,57 @@ func TestHangsUpOnOneKey(t *testing.T) {
 	})
 }
 
+// TestSilentWithinThePage checks a receiver that is silent, behind a sink that gives up before the page's time limit
+// does: the sink is down, no attempt is counted and no key is parked. If only one key gets no answer, attempts count
+// for no other one.
+func TestSilentWithinThePage(t *testing.T) {
+	for name, silentFor := range map[string]string{"all": "k", "one key": "k7."} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(s *stage) {
+				var healed atomic.Bool
+				s.do = func(ctx context.Context, d outbox.Delivery) []error {
+					return sink.Each(ctx, d.Rows, 8, func(ctx context.Context, i int) error {
+						if !healed.Load() && strings.HasPrefix(d.Rows[i].Key, silentFor) {
+							limited, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the receiver", After: 2 * time.Second})
+							defer cancel()
+							<-limited.Done()
+							return fmt.Errorf("post: %w", context.Cause(limited))
+						}
+						s.take(d.Rows[i])
+						return nil
+					})
+				}
+				s.cfg.Parallel, s.cfg.Retry.MaxAttempts = 1, 2
+				for i := range 50 {
+					s.log.publish(m(fmt.Sprintf("k%d.", i%25), i))
+				}
+				s.start(1)
+				s.after(time.Hour)
+				held := s.log.parked("sub")
+				switch {
+				case silentFor == "k" && held > 0:
+					t.Errorf("%d keys are parked", held)
+				case silentFor != "k" && (held != 1 || len(s.came()) != 48):
+					t.Errorf("%d keys are parked, %d messages came", held, len(s.came()))
+				}
+				healed.Store(true)
+				s.after(5 * time.Minute)
+				for _, g := range s.came() {
+					if !strings.HasSuffix(g, "@1") {
+						t.Errorf("an attempt was counted against %s", g)
+					}
+				}
+				if n := len(s.came()); silentFor == "k" && n != 50 || len(twice(s.came())) > 0 {
+					t.Errorf("%d came, %q again", n, twice(s.came()))
+				}
+				if err := s.drain(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // TestDownIsFoundOutLater tests a sink that reports that it is down only while the relay searches for the
 // keys that hang. The sink must count as down, and no key is parked.
 func TestDownIsFoundOutLater(t *testing.T) {

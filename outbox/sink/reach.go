@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/progress"
 )
 
 // Unreachable reports whether an error says that no connection could be made: the name does not resolve,
@@ -107,9 +108,10 @@ func (t TLS) Config() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// WithDeadline returns a context for one call: it lasts at most d.After, and not longer than ctx.
+// WithDeadline returns a context for one call: it lasts at most d.After, and not longer than ctx. A relay takes an
+// error with its cause for that of a message without an answer, and finds out whether the receiver answers anybody.
 func WithDeadline(ctx context.Context, d TimeoutError) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d.After, d)
+	return context.WithTimeoutCause(ctx, d.After, progress.Unanswered(d))
 }
 
 // TimeoutError is the cause of a context that ended because a call took too long.

@@ -26,6 +26,7 @@
 //	a newer relay owns the shards                           outbox.ErrFenced, with its epoch a *outbox.FencedError
 //	the receiver named a time                               *outbox.RetryAfterError, around any of these
 //	an earlier row of the key was not taken                 outbox.ErrSkipped
+//	no answer within the sink's own time limit              that of a call that hangs, see [outbox.Config]
 //	anything else                                           worth another attempt of that key
 //
 // After ErrSinkDown and ErrFenced no further call is made. The remaining rows get the same error, because

@@ -47,13 +47,13 @@ func Taken(ctx context.Context, i int) {
 	Report(ctx)
 }
 
-// unansweredError is the error of a message for which the receiver broke the connection.
+// unansweredError is the error of a message to which the receiver gave no answer.
 type unansweredError struct{ error }
 
 func (e unansweredError) Unwrap() error { return e.error }
 
-// Unanswered marks the error of a message for which the receiver broke the connection and said nothing. Either the
-// message is the cause, or the receiver answers nobody: the relay finds out which.
+// Unanswered marks the error of a message for which the receiver broke the connection and said nothing, or said
+// nothing for too long. Either the message is the cause, or the receiver answers nobody: the relay finds out which.
 func Unanswered(err error) error { return unansweredError{err} }
 
 // IsUnanswered reports whether an error is one of [Unanswered].

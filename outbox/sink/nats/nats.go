@@ -39,7 +39,8 @@
 //	not connected, login refused, no space (503)     the sink is down
 //	the stream is full                               another attempt; Config.Stream: the sink is down
 //	another relay's marker                           fenced
-//	no acknowledgement within Config.Timeout, others another attempt
+//	no acknowledgement within Config.Timeout         that of a call that hangs
+//	others                                           another attempt
 package nats
 
 import (

@@ -18,7 +18,8 @@
 //
 //	refused as bad, too large, or no such queue       permanent (Config.Queue: the sink is down)
 //	no broker, no memory, token refused                the sink is down, with the broker's pause
-//	outcome unknown, no answer within Config.Timeout   another attempt, which the job's ID makes safe
+//	no answer within Config.Timeout                    that of a call that hangs; the job's ID makes another attempt safe
+//	outcome unknown                                    another attempt, likewise
 package queue
 
 import (

@@ -28,7 +28,7 @@
 //	refused (nack): a full queue, a queue that fails another attempt
 //	no such exchange, not allowed, login refused    the sink is down
 //	not connected, blocked by memory or disk alarm  the sink is down
-//	no confirmation within Config.Timeout           another attempt
+//	no confirmation within Config.Timeout           that of a call that hangs
 //
 // # What is not promised
 //

@@ -20,7 +20,7 @@
 //	no such topic                                  permanent; an ARN without {topic}: the sink is down
 //	not allowed to use the topic or its KMS key    another attempt; an ARN without {topic}: the sink is down
 //	no connection, login refused, throttled, 5xx   the sink is down
-//	no answer within Config.Timeout                another attempt
+//	no answer within Config.Timeout                that of a call that hangs
 //
 // # What is not promised
 //

@@ -22,7 +22,7 @@
 //	no such queue                                   permanent; Config.Queue: the sink is down
 //	not allowed to use the queue or its KMS key     another attempt; Config.Queue: the sink is down
 //	no connection, login refused, throttled, 5xx    the sink is down
-//	no answer within Config.Timeout                 another attempt
+//	no answer within Config.Timeout                 that of a call that hangs
 //
 // # What is not promised
 //

@@ -44,8 +44,8 @@
 //	other 4xx                   permanent
 //	1xx, 3xx                    another attempt; see below
 //	no connection, bad TLS      the sink is down
-//	silence, garbage            another attempt: the message may be the cause
-//	hang-up                     the sink is down if none of several keys gets an answer; else another attempt
+//	garbage                     another attempt: the message may be the cause
+//	silence, hang-up            the sink is down if none of several keys gets an answer; else another attempt
 //
 // Redirects are followed up to three times if they keep method and body (307, 308) and stay on the same
 // host and scheme. Others are not followed, because signatures and credentials would go elsewhere. The
