@@ -6,39 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/storage"
 )
-
-// reportWaitAfter is how long a stamp waits for the write lock before the wait is written as an event.
-const reportWaitAfter = time.Second
-
-// StampFence implements [storage.Store]. It waits for every transaction that writes, including those
-// that hold the fence. Stamping the generation that is already there costs no write.
-func (s *Store) StampFence(ctx context.Context, f daemon.Fence) error {
-	err := s.call(ctx, "stamp", func(st *step) error {
-		held := st.Fence(f.Unit)
-		if held >= f.Generation {
-			return st.checkFence(f)
-		}
-		st.exec(`INSERT OR REPLACE INTO ~fence (daemon, idx, generation, stamped_at) VALUES (?, ?, ?, ?)`,
-			append(columnsOf(f.Unit), f.Generation, nanos(st.now))...)
-		if st.waited > reportWaitAfter {
-			st.Emit(daemon.Event{
-				Kind: daemon.FenceWaiting, Daemon: f.Unit.Daemon, Unit: f.Unit, Generation: f.Generation,
-				Reason: fmt.Sprintf("waited %v for the write lock of the file", st.waited.Round(time.Millisecond)),
-			}, st.now)
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("stamp %s: %w", f, err)
-	}
-	return nil
-}
 
 // Fence checks, inside the caller's own transaction on the store's file, that the run f has stamped
 // its unit last. Otherwise it returns a daemon.StaleError. Fence takes the file's write lock. From

@@ -163,6 +163,7 @@ type Store struct {
 	readers chan *session // holds the sessions that read; nil: it must be opened
 	wakes   wakeFile
 	timings timings
+	stamps  stamps
 
 	mu      sync.Mutex
 	seen    map[string]int64 // newest event seen, by the random id of the file

@@ -106,25 +106,29 @@ type step struct {
 
 // write runs fn in one write transaction. An error of fn is an answer: nothing is changed. Any
 // other error means that the outcome is unknown. It is an ErrUnavailable if it may pass by itself.
-func (s *Store) write(ctx context.Context, fn func(*step) error) error {
+func (s *Store) write(ctx context.Context, fn func(*step) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var c *session
 	select {
-	case c = <-s.writer:
+	case c := <-s.writer:
+		defer func() { s.writer <- c }()
+		c, err = s.writeOn(ctx, c, fn)
+		return err
 	case <-ctx.Done():
 		return s.lockError(ctx.Err())
 	}
-	defer func() { s.writer <- c }()
+}
+
+// writeOn is write on the session that writes. It returns the session to use next: nil if one must be opened.
+func (s *Store) writeOn(ctx context.Context, c *session, fn func(*step) error) (*session, error) {
 	c, err := s.ready(ctx, c, s.openWriter)
 	if err != nil {
-		c = nil
-		return err
+		return nil, err
 	}
 	st, err := s.begin(ctx, c)
 	if err != nil {
-		return err
+		return c, err
 	}
 	err = fn(st)
 	if st.err == nil && err == nil {
@@ -136,11 +140,11 @@ func (s *Store) write(ctx context.Context, fn func(*step) error) error {
 	if st.err != nil || err != nil {
 		c.Rollback(ctx)
 		if st.err != nil {
-			return s.explain(st.err)
+			return c, s.explain(st.err)
 		}
-		return err
+		return c, err
 	}
-	return s.commit(ctx, st)
+	return c, s.commit(ctx, st)
 }
 
 // commit ends a transaction that changes something. After an error the change may have happened or
