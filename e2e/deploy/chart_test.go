@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
@@ -26,10 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const (
-	folder    = "../../deploy"
-	manifests = folder + "/kubernetes/emitd.yaml"
-)
+const folder = "../../deploy"
 
 var update = flag.Bool("update", false, "write deploy/kubernetes/emitd.yaml")
 
@@ -91,6 +89,43 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// TestServiceMonitorFindsTheService checks that what Prometheus looks for is there: the labels and the port of the service.
+func TestServiceMonitorFindsTheService(t *testing.T) {
+	t.Parallel()
+	var service corev1.Service
+	var monitor monitoring.ServiceMonitor
+	for _, object := range objects(t, render(t, values["secured"])) {
+		switch accept(t, object) {
+		case "Service":
+			unmarshal(t, object, &service)
+		case monitoring.ServiceMonitorsKind:
+			unmarshal(t, object, &monitor)
+		}
+	}
+	for label, value := range monitor.Spec.Selector.MatchLabels {
+		if service.Labels[label] != value {
+			t.Errorf("the monitor wants %s=%s, the service has %v", label, value, service.Labels)
+		}
+	}
+	if len(monitor.Spec.Selector.MatchLabels) == 0 || len(monitor.Spec.Endpoints) != 1 {
+		t.Fatalf("%+v", monitor.Spec)
+	}
+	at := monitor.Spec.Endpoints[0]
+	if !slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == at.Port }) || at.Path != "/metrics" {
+		t.Errorf("the monitor asks %s%s of a service with %v", at.Port, at.Path, service.Spec.Ports)
+	}
+	if at.Scheme == nil || *at.Scheme != "https" || at.Authorization == nil || at.Authorization.Credentials.Name != "emitd-scrape" {
+		t.Errorf("with TLS and tokens the monitor has %+v", at)
+	}
+}
+
+func unmarshal(t *testing.T, object []byte, to any) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict(object, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestChartConfiguration checks that emitd accepts the configuration file of each set of values, as far as it can
 // without the files of the pod.
 func TestChartConfiguration(t *testing.T) {
@@ -140,14 +175,28 @@ func TestManifests(t *testing.T) {
 	for _, object := range objects(t, render(t, "")) {
 		want += "---\n" + string(object) + "\n"
 	}
-	got, err := os.ReadFile(manifests)
+	isRendered(t, "emitd.yaml", want)
+	monitor := "# For the Prometheus operator, beside emitd.yaml; go test ./deploy -update (in e2e) writes it.\n"
+	for _, object := range objects(t, render(t, "serviceMonitor: {enabled: true}")) {
+		if accept(t, object) == monitoring.ServiceMonitorsKind {
+			monitor += "---\n" + string(object) + "\n"
+		}
+	}
+	isRendered(t, "servicemonitor.yaml", monitor)
+}
+
+// isRendered compares a file of the plain manifests with what the chart gives, or writes it.
+func isRendered(t *testing.T, name, want string) {
+	t.Helper()
+	file := filepath.Join(folder, "kubernetes", name)
+	got, err := os.ReadFile(file)
 	if string(got) == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s is not the rendered chart; go test ./deploy -update writes it (%v)", manifests, err)
+		t.Fatalf("%s is not the rendered chart; go test ./deploy -update writes it (%v)", file, err)
 	}
-	if err := os.WriteFile(manifests, []byte(want), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -231,8 +280,8 @@ func accept(t *testing.T, object []byte) string {
 		into = &networkingv1.NetworkPolicy{}
 	case "PodDisruptionBudget":
 		into = &policyv1.PodDisruptionBudget{}
-	case "ServiceMonitor": // of the Prometheus operator, which has its own types
-		return head.Kind
+	case monitoring.ServiceMonitorsKind:
+		into = &monitoring.ServiceMonitor{}
 	default:
 		t.Fatalf("a %s in\n%s", head.Kind, object)
 	}

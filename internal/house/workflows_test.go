@@ -22,10 +22,12 @@ type workflow struct {
 
 type job struct {
 	Uses        string            `yaml:"uses"`
+	If          string            `yaml:"if"`
 	Needs       []string          `yaml:"needs"`
 	RunsOn      string            `yaml:"runs-on"`
 	Timeout     int               `yaml:"timeout-minutes"`
 	Permissions map[string]string `yaml:"permissions"`
+	Environment string            `yaml:"environment"`
 	Steps       []step            `yaml:"steps"`
 }
 
