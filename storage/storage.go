@@ -509,7 +509,8 @@ type Recorder interface {
 
 // Lock is one holding of a named lock.
 type Lock struct {
-	Name  string `json:"name"`
+	Name string `json:"name"`
+	// Owner names one acquisition. Package coordinator/lock makes it of the name of the process and a UUID.
 	Owner string `json:"owner"`
 	// Number is a fencing token: it grows with every change of holder and never repeats for a name.
 	Number int64 `json:"number"`
@@ -549,4 +550,7 @@ type Locker interface {
 	Extend(ctx context.Context, held Lock, ttl time.Duration) (Lock, error)
 	// Release frees the lock. ErrLockLost if the caller does not hold it.
 	Release(ctx context.Context, held Lock) error
+	// Locks returns the locks that are held, by name: those whose names follow after, at most limit. An empty after is
+	// before all names.
+	Locks(ctx context.Context, after string, limit int) ([]Lock, error)
 }

@@ -33,6 +33,9 @@ type Config struct {
 	Cluster string
 	// Timing counts while no node states its own timings. The zero Timing is that of the default profile.
 	Timing coordinator.Timing
+	// MaxMovesPerRound is that of the cluster\'s nodes, as in coordinator.Config: a negative number says that loads are not
+	// made even. Plans assume it.
+	MaxMovesPerRound int
 	// ExpectQueues says that nodes should serve queues: if none does, the status has a notice.
 	ExpectQueues bool
 	// Queues are the cluster's queues; nil if the API is to show none.
@@ -175,7 +178,7 @@ func (a *API) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 
 // operations lists the calls of the API, sorted by path.
 func operations() []operation {
-	all := slices.Concat(clusterOperations(), historyOperations(), planOperations(), commandOperations(), keyOperations(), queueOperations(), outboxOperations(), trendOperations(), settingsOperations(), sessionOperations(), []operation{streamOperation(), documentOperation()})
+	all := slices.Concat(clusterOperations(), historyOperations(), planOperations(), commandOperations(), keyOperations(), lockOperations(), queueOperations(), outboxOperations(), trendOperations(), settingsOperations(), sessionOperations(), []operation{streamOperation(), documentOperation()})
 	slices.SortFunc(all, func(a, b operation) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method)) })
 	return all
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/coordinator/plan"
@@ -317,17 +318,11 @@ func (a *API) unit(ctx context.Context, in *unitIn) (*unitAnswer, error) {
 
 type leaderIn struct{}
 
-// leaderAnswer is the leader.
-type leaderAnswer struct {
-	At     view.Time    `json:"at"`     // the store's clock
-	Leader *view.Leader `json:"leader"` // null if there is none
-}
-
-func (a *API) leader(ctx context.Context, _ *leaderIn) (*leaderAnswer, error) {
+func (a *API) leader(ctx context.Context, _ *leaderIn) (*body.LeaderAnswer, error) {
 	s, err := a.reads.get(ctx)
 	if err != nil {
 		return nil, err
 	}
 	status := s.status()
-	return &leaderAnswer{status.At, status.Leader}, nil
+	return &body.LeaderAnswer{status.At, status.Leader}, nil
 }

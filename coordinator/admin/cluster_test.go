@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,6 +18,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/internal/openapi"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue/queuetest"
 	"github.com/emitd/emitd/storage"
@@ -162,13 +162,13 @@ func TestEveryCall(t *testing.T) {
 			"getLeader":    {"/leader"},
 			"listEvents":   {"/events", "/events?order=oldest&limit=3", "/events?kind=leader.*&since=1h", "/events?kind=["},
 			"listTerms":    {"/terms", "/terms?since=1h"},
-			"listCommands": {"/commands"},
-			"getDocument":  {"/openapi.json"},
-			"listQueues":   {"/queues"},
-			"getQueue":     {"/queues/mail", "/queues/none"},
-			"listJobs":     {"/queues/mail/jobs", "/queues/mail/jobs?state=dead&limit=1"},
-			"getJob":       {"/queues/mail/jobs/job-00", "/queues/mail/jobs/none"},
-			"getOutbox":    {"/outbox"}, "getSubscription": {"/outbox/billing"},
+			"listCommands": {"/commands"}, "listLocks": {"/locks", "/locks?limit=0"},
+			"getDocument": {"/openapi.json"},
+			"listQueues":  {"/queues"},
+			"getQueue":    {"/queues/mail", "/queues/none"},
+			"listJobs":    {"/queues/mail/jobs", "/queues/mail/jobs?state=dead&limit=1"},
+			"getJob":      {"/queues/mail/jobs/job-00", "/queues/mail/jobs/none"},
+			"getOutbox":   {"/outbox"}, "getSubscription": {"/outbox/billing"},
 			"listMessages": {"/outbox/billing/messages", "/outbox/billing/messages?kind=held&limit=1"},
 			"getMessage":   {"/outbox/billing/messages/1", "/outbox/billing/messages/2"},
 			"listSettings": {"/settings"},
@@ -196,7 +196,7 @@ func TestEveryCall(t *testing.T) {
 				t.Errorf("%s %s has no example", o.method, o.path)
 			}
 			for _, r := range examples[o.name] {
-				d.check(t, o, r, do(t, a, r, nil))
+				check(t, d, o, r, do(t, a, r, nil))
 			}
 		}
 		if len(examples) != len(operations()) {
@@ -205,51 +205,26 @@ func TestEveryCall(t *testing.T) {
 	})
 }
 
-// openAPI is the document.
-type openAPI struct {
-	Paths      map[string]map[string]documented `json:"paths"`
-	Components struct {
-		Schemas map[string]map[string]any `json:"schemas"`
-	} `json:"components"`
-}
-
-type documented struct {
-	OperationID string `json:"operationId"`
-	Responses   map[string]struct {
-		Content map[string]struct {
-			Schema   map[string]any            `json:"schema"`
-			Messages map[string]map[string]any `json:"x-messages"`
-		} `json:"content"`
-	} `json:"responses"`
-}
-
-func readDocument(t *testing.T) *openAPI {
+func readDocument(t *testing.T) *openapi.Document {
 	t.Helper()
-	d := new(openAPI)
-	if err := json.Unmarshal(document, d); err != nil {
+	d, err := openapi.Read(document)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
 // check compares an answer with the document.
-func (d *openAPI) check(t *testing.T, o operation, r *http.Request, w *httptest.ResponseRecorder) {
+func check(t *testing.T, d *openapi.Document, o operation, r *http.Request, w *httptest.ResponseRecorder) {
 	t.Helper()
 	op := d.Paths[strings.ReplaceAll(o.path, "...}", "}")][strings.ToLower(o.method)]
-	response, ok := op.Responses[fmt.Sprint(w.Code)]
-	if !ok {
-		response = op.Responses["default"]
-		if w.Code < 400 {
-			t.Errorf("%s %s: the status %d is not in the document", r.Method, r.URL, w.Code)
-		}
-	}
-	content, ok := response.Content[w.Header().Get("Content-Type")]
+	schema, messages, ok := op.Response(w.Code, w.Header().Get("Content-Type"))
 	if !ok || op.OperationID != o.name {
 		t.Errorf("%s %s: %d %s of %q is not in the document", r.Method, r.URL, w.Code, w.Header().Get("Content-Type"), op.OperationID)
 		return
 	}
 	if o.messages != nil && w.Code == http.StatusOK {
-		d.checkStream(t, content.Messages, w.Body.String())
+		checkStream(t, d, messages, w.Body.String())
 		return
 	}
 	var body any
@@ -257,13 +232,13 @@ func (d *openAPI) check(t *testing.T, o operation, r *http.Request, w *httptest.
 		t.Errorf("%s %s: %v", r.Method, r.URL, err)
 		return
 	}
-	if wrong := d.invalid(content.Schema, body, "answer"); wrong != "" && o.out != nil {
+	if wrong := d.Invalid(schema, body, "answer"); wrong != "" && o.out != nil {
 		t.Errorf("%s %s: %s\n%s", r.Method, r.URL, wrong, w.Body)
 	}
 }
 
 // checkStream compares the messages of a stream with the document.
-func (d *openAPI) checkStream(t *testing.T, schemas map[string]map[string]any, text string) {
+func checkStream(t *testing.T, d *openapi.Document, schemas map[string]map[string]any, text string) {
 	t.Helper()
 	seen := map[string]bool{}
 	for part := range strings.SplitSeq(text, "\n\n") {
@@ -276,103 +251,13 @@ func (d *openAPI) checkStream(t *testing.T, schemas map[string]map[string]any, t
 		var body any
 		if err := json.Unmarshal([]byte(data), &body); err != nil || schemas[kind] == nil {
 			t.Errorf("message %q: %v", part, err)
-		} else if wrong := d.invalid(schemas[kind], body, kind); wrong != "" {
+		} else if wrong := d.Invalid(schemas[kind], body, kind); wrong != "" {
 			t.Errorf("%s\n%s", wrong, data)
 		}
 	}
 	if !seen[beginMessage] || !seen[eventMessage] || !seen[overviewMessage] {
 		t.Errorf("the stream has only %v", seen)
 	}
-}
-
-// invalid returns what in a value differs from the schema, "" if nothing does. A property that the schema does not have
-// differs, too.
-func (d *openAPI) invalid(schema map[string]any, v any, where string) string {
-	if ref, ok := schema["$ref"].(string); ok {
-		return d.invalid(d.Components.Schemas[strings.TrimPrefix(ref, "#/components/schemas/")], v, where)
-	}
-	if choices, ok := schema["anyOf"].([]any); ok {
-		wrong := ""
-		for _, s := range choices {
-			if wrong = d.invalid(s.(map[string]any), v, where); wrong == "" {
-				return ""
-			}
-		}
-		return wrong
-	}
-	if allowed := kindsOf(schema["type"]); len(allowed) > 0 && !slices.Contains(allowed, kindOf(v)) && (kindOf(v) != "integer" || !slices.Contains(allowed, "number")) {
-		return fmt.Sprintf("%s is %v, want %v", where, v, allowed)
-	}
-	switch v := v.(type) {
-	case []any:
-		for i, e := range v {
-			if wrong := d.invalid(schema["items"].(map[string]any), e, fmt.Sprintf("%s[%d]", where, i)); wrong != "" {
-				return wrong
-			}
-		}
-	case map[string]any:
-		return d.invalidObject(schema, v, where)
-	}
-	return ""
-}
-
-func (d *openAPI) invalidObject(schema, v map[string]any, where string) string {
-	if len(schema) == 0 || len(schema) == 1 && schema["description"] != nil { // any value
-		return ""
-	}
-	properties, _ := schema["properties"].(map[string]any)
-	required, _ := schema["required"].([]any)
-	for _, name := range required {
-		if _, ok := v[name.(string)]; !ok {
-			return fmt.Sprintf("%s has no %v", where, name)
-		}
-	}
-	for name, e := range v {
-		s, ok := properties[name].(map[string]any)
-		if !ok {
-			s, ok = schema["additionalProperties"].(map[string]any)
-		}
-		if !ok {
-			return fmt.Sprintf("%s has %s, which is not in the document", where, name)
-		}
-		if wrong := d.invalid(s, e, where+"."+name); wrong != "" {
-			return wrong
-		}
-	}
-	return ""
-}
-
-func kindsOf(v any) []string {
-	switch v := v.(type) {
-	case string:
-		return []string{v}
-	case []any:
-		var out []string
-		for _, e := range v {
-			out = append(out, e.(string))
-		}
-		return out
-	}
-	return nil
-}
-
-func kindOf(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case string:
-		return "string"
-	case bool:
-		return "boolean"
-	case []any:
-		return "array"
-	case float64:
-		if v == float64(int64(v)) {
-			return "integer"
-		}
-		return "number"
-	}
-	return "object"
 }
 
 // TestRefusals: a call that is wrong in any way is refused with a status, a code and a hint, and nothing is done.

@@ -18,6 +18,7 @@ import (
 	"github.com/emitd/emitd/coordinator/operator"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/audit"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/coordinator/plan"
@@ -64,33 +65,9 @@ func (a *API) commands(ctx context.Context, in *commandsIn) (*commandPage, error
 	return out, err
 }
 
-// commandRequest is a command as a caller gives it.
-type commandRequest struct {
-	// Kind is what to do: leader.resign, leader.release, node.cordon, node.uncordon, node.drain, node.forget, daemon.pause,
-	// daemon.resume, daemon.restart, daemon.move, daemon.rebalance, daemon.pin or daemon.unpin.
-	Kind daemon.CommandKind `json:"kind"`
-	// Node is the name of the node that the command is about (node.…).
-	Node string `json:"node,omitempty"`
-	// Daemon is the daemon that the command is about (daemon.pause and daemon.resume).
-	Daemon daemon.ID `json:"daemon,omitempty"`
-	// Unit is the unit that the command is about (daemon.…).
-	Unit daemon.Unit `json:"unit,omitzero"`
-	// To is the name of the node that is to get the unit (daemon.move, daemon.pin) or the term (leader.resign).
-	To string `json:"to,omitempty"`
-	// Term is the number of the term that is expected to lead. If another one does, nothing is changed (409).
-	Term int64 `json:"term,omitempty"`
-	// Generation is the generation that the unit is expected to have (daemon.move, daemon.restart). If it has another
-	// one, nothing is changed (409).
-	Generation int64 `json:"generation,omitempty"`
-	// CooldownMS is for how many milliseconds the leader does not campaign again (leader.resign).
-	CooldownMS int64 `json:"cooldown_ms,omitempty"`
-	// Actor is who asks, for the history. It does not count if the server knows the caller.
-	Actor string `json:"actor,omitempty"`
-	// Reason is why, for the history and wherever the command is in force.
-	Reason string `json:"reason,omitempty"`
-	// DryRun changes nothing and only returns what would move.
-	DryRun bool `json:"dry_run,omitempty"`
-
+// given is a command, and who gives it.
+type given struct {
+	body.CommandRequest
 	by audit.By // who makes the call
 }
 
@@ -99,8 +76,10 @@ type commandIn struct {
 	// key, each call is a command of its own. It has 1 to 64 letters, digits and ._:-, and may be in quotes.
 	Key string `header:"Idempotency-Key"`
 	// Wait is how long the call waits until the command is carried out. Then, or after that, it is answered.
-	Wait time.Duration  `query:"wait" default:"10s" max:"60s"`
-	Body commandRequest `body:"json"`
+	Wait time.Duration       `query:"wait" default:"10s" max:"60s"`
+	Body body.CommandRequest `body:"json"`
+
+	by audit.By
 }
 
 // from sets who makes the call.
@@ -108,37 +87,19 @@ func (in *commandIn) from(a *API, r *http.Request) {
 	if a.cfg.Actor != nil {
 		in.Body.Actor = cmp.Or(a.cfg.Actor(r), in.Body.Actor)
 	}
-	in.Body.Actor, in.Body.by = cmp.Or(in.Body.Actor, "api"), a.by(r)
-}
-
-// commandAnswer is a command after it was given.
-type commandAnswer struct {
-	// Done says that the command was carried out or, for a standing command, is in force. Otherwise it is stored and
-	// waits for the leader (status 202); call again with its ID as Idempotency-Key to wait for it.
-	Done bool `json:"done"`
-	// Command is the command as it is stored; null for a dry run.
-	Command *daemon.Command `json:"command"`
-	// Moves is what would move; empty unless this is a dry run.
-	Moves []operator.Move `json:"moves"`
-}
-
-func (o *commandAnswer) statusCode() int {
-	if o.Command != nil && !o.Done {
-		return http.StatusAccepted
-	}
-	return http.StatusOK
+	in.Body.Actor, in.by = cmp.Or(in.Body.Actor, "api"), a.by(r)
 }
 
 // validKey is the form of an Idempotency-Key.
 var validKey = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
 
-func (a *API) command(ctx context.Context, in *commandIn) (*commandAnswer, error) {
+func (a *API) command(ctx context.Context, in *commandIn) (*body.CommandAnswer, error) {
 	key := strings.Trim(in.Key, `"`)
 	if in.Key != "" && !validKey.MatchString(key) {
 		return nil, badCall("Idempotency-Key is %.100q, want 1 to 64 letters, digits and ._:-", in.Key)
 	}
 	ops := operator.Client{Store: a.cfg.Store}
-	answer, err := a.submit(ctx, &ops, in.Body, key)
+	answer, err := a.submit(ctx, &ops, given{in.Body, in.by}, key)
 	if err != nil || in.Body.DryRun {
 		return answer, err
 	}
@@ -167,7 +128,7 @@ func (a *API) command(ctx context.Context, in *commandIn) (*commandAnswer, error
 func settled(c daemon.Command) bool { return !c.DoneAt.IsZero() || c.Kind.Stands() && c.Result != "" }
 
 // submit stores the command, or says what it would move.
-func (a *API) submit(ctx context.Context, ops *operator.Client, o commandRequest, key string) (*commandAnswer, error) {
+func (a *API) submit(ctx context.Context, ops *operator.Client, o given, key string) (*body.CommandAnswer, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	snap, err := a.cfg.Store.Snapshot(ctx)
@@ -184,7 +145,7 @@ func (a *API) submit(ctx context.Context, ops *operator.Client, o commandRequest
 			return nil, fault.FromCommand(err, a.fault)
 		}
 		if o.DryRun {
-			return &commandAnswer{Moves: append([]operator.Move{}, moves...)}, nil
+			return &body.CommandAnswer{Moves: append([]operator.Move{}, moves...)}, nil
 		}
 		id, err := uuid.NewV7()
 		if err != nil {
@@ -207,7 +168,7 @@ func (a *API) submit(ctx context.Context, ops *operator.Client, o commandRequest
 
 // repeated answers a command that is not possible now. If it is one that was given before under the same key, the answer
 // is what became of that one: the leader that it has resigned, or the node that it was about, may be gone by now.
-func (a *API) repeated(ctx context.Context, o commandRequest, key string, why error) (*commandAnswer, error) {
+func (a *API) repeated(ctx context.Context, o given, key string, why error) (*body.CommandAnswer, error) {
 	if key == "" || o.DryRun {
 		return nil, why
 	}
@@ -243,7 +204,7 @@ func (a *API) commandOf(ctx context.Context, id string, kind daemon.CommandKind)
 }
 
 // asGiven returns the command and its arguments without anything that the caller has left out.
-func (o commandRequest) asGiven() (daemon.Command, daemon.CommandArgs) {
+func (o given) asGiven() (daemon.Command, daemon.CommandArgs) {
 	c := daemon.Command{Kind: o.Kind, Actor: o.Actor, Reason: o.Reason, Term: o.Term, Cooldown: time.Duration(o.CooldownMS) * time.Millisecond}
 	args := daemon.CommandArgs{Node: o.Node, Daemon: o.Daemon, To: o.To, Generation: o.Generation}
 	if !o.Unit.IsZero() {
@@ -254,7 +215,7 @@ func (o commandRequest) asGiven() (daemon.Command, daemon.CommandArgs) {
 
 // command returns the command. Unknown names are refused before anything is stored. An expectation that is left out is
 // what the caller would see now.
-func (o commandRequest) command(snap *daemon.Snapshot) (daemon.Command, error) {
+func (o given) command(snap *daemon.Snapshot) (daemon.Command, error) {
 	c, args := o.asGiven()
 	if err := o.check(snap); err != nil {
 		return c, err
@@ -281,16 +242,16 @@ func ofLeader(kind daemon.CommandKind) bool {
 }
 
 // answer returns the stored command, unless another command was given under its ID.
-func (o commandRequest) answer(c daemon.Command, stored *daemon.Command) (*commandAnswer, error) {
+func (o given) answer(c daemon.Command, stored *daemon.Command) (*body.CommandAnswer, error) {
 	if !o.gave(c, *stored) {
 		return nil, refused(http.StatusUnprocessableEntity, "the Idempotency-Key %q was used for another command (%s)", stored.ID, stored.Kind)
 	}
-	return &commandAnswer{Command: stored, Moves: []operator.Move{}}, nil
+	return &body.CommandAnswer{Command: stored, Moves: []operator.Move{}}, nil
 }
 
 // gave reports whether the stored command is the one that was given. Expectations that the caller has left out do not
 // count: they were what was true when the command was given first.
-func (o commandRequest) gave(c, stored daemon.Command) bool {
+func (o given) gave(c, stored daemon.Command) bool {
 	given, err := c.Arguments()
 	had, err2 := stored.Arguments()
 	if err != nil || err2 != nil {
@@ -327,7 +288,7 @@ var kinds = map[daemon.CommandKind]wants{
 }
 
 // check refuses a command with fields that are missing or have no effect, and one about something unknown.
-func (o commandRequest) check(snap *daemon.Snapshot) error {
+func (o given) check(snap *daemon.Snapshot) error {
 	want, ok := kinds[o.Kind]
 	if !ok {
 		return badCall("kind is %.100q, want one of %s", string(o.Kind), kindNames())
@@ -357,7 +318,7 @@ func (o commandRequest) check(snap *daemon.Snapshot) error {
 }
 
 // known refuses names that the cluster does not know.
-func (o commandRequest) known(snap *daemon.Snapshot) error {
+func (o given) known(snap *daemon.Snapshot) error {
 	for _, name := range []string{o.Node, o.To} {
 		if name != "" && !slices.ContainsFunc(snap.Nodes, func(m node.Member) bool { return m.Name == name }) {
 			return fault.New(fault.NoNode, "there is no node %.200q", name)

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -20,14 +21,14 @@ import (
 )
 
 // give gives a command.
-func give(t *testing.T, a *API, body string, header ...string) (int, commandAnswer, fault.Problem) {
+func give(t *testing.T, a *API, text string, header ...string) (int, body.CommandAnswer, fault.Problem) {
 	t.Helper()
 	var answer struct {
-		commandAnswer
+		body.CommandAnswer
 		fault.Problem
 	}
-	w := do(t, a, request(t, "POST", root+"/commands", body, header...), &answer)
-	return w.Code, answer.commandAnswer, answer.Problem
+	w := do(t, a, request(t, "POST", root+"/commands", text, header...), &answer)
+	return w.Code, answer.CommandAnswer, answer.Problem
 }
 
 func unitOf(t *testing.T, store storage.Store, u daemon.Unit) daemon.Record {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/storage"
 )
@@ -219,16 +220,7 @@ type termsIn struct {
 	Since time.Duration `query:"since"`
 }
 
-// termPage is a page of terms.
-type termPage struct {
-	At    view.Time   `json:"at"` // the store's clock
-	Terms []view.Term `json:"terms"`
-	// Cursor is that of the next page; null at the end. A page may have fewer terms than asked for, even none, and a cursor
-	// all the same: a call reads only a part of a long history, and later ones read on.
-	Cursor *string `json:"cursor"`
-}
-
-func (a *API) terms(ctx context.Context, in *termsIn) (*termPage, error) {
+func (a *API) terms(ctx context.Context, in *termsIn) (*body.TermPage, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	s, err := a.reads.get(ctx)
@@ -256,13 +248,13 @@ func (a *API) terms(ctx context.Context, in *termsIn) (*termPage, error) {
 }
 
 // termPage returns a page of what was read, and whether there may be further terms that were not read yet.
-func (a *API) termPage(ctx context.Context, in *termsIn, now time.Time) (out *termPage, further bool, err error) {
+func (a *API) termPage(ctx context.Context, in *termsIn, now time.Time) (out *body.TermPage, further bool, err error) {
 	led, err := a.leaders.get(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	terms := view.RecentTerms(view.Terms(led.events, now), now, in.Since)
-	out = &termPage{At: view.Time{Time: now}}
+	out = &body.TermPage{At: view.Time{Time: now}}
 	out.Terms, out.Cursor, err = page(terms, in.paging, "terms", func(t *view.Term) int64 { return t.Term }, func(a, b int64) int { return int(b - a) })
 	old := in.Since > 0 && now.Sub(led.begun) > in.Since
 	return out, err == nil && out.Cursor == nil && !led.whole && !old, err

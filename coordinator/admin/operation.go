@@ -53,7 +53,7 @@ func (o operation) needs(r *http.Request) Access {
 }
 
 // statusCoder is an answer whose status is not always 200.
-type statusCoder interface{ statusCode() int }
+type statusCoder interface{ StatusCode() int }
 
 // call makes an operation of a function.
 func call[In, Out any](name, method, path, summary string, f func(*API, context.Context, *In) (*Out, error)) operation {
@@ -77,7 +77,7 @@ func call[In, Out any](name, method, path, summary string, f func(*API, context.
 				http.SetCookie(w, c.setCookie())
 			}
 			if s, ok := any(out).(statusCoder); ok {
-				status = s.statusCode()
+				status = s.StatusCode()
 			}
 			respond(w, status, "application/json", out)
 			return nil
@@ -179,6 +179,9 @@ func (p parameter) set(v reflect.Value, text string) error {
 		return nil
 	}
 	switch v.Kind() {
+	case reflect.Pointer: // a parameter whose absence says something
+		v.Set(reflect.New(v.Type().Elem()))
+		return p.set(v.Elem(), text)
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
 		if err != nil {

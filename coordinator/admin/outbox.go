@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/audit"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/outbox"
@@ -28,6 +30,8 @@ func outboxOperations() []operation {
 // Outbox is an outbox for an API.
 type Outbox struct {
 	Kind string // of its database, for people
+	// Group is that of the nodes whose relays deliver the messages; empty for none.
+	Group string
 	outbox.Operator
 }
 
@@ -62,12 +66,7 @@ const partTimeout = time.Second
 
 type outboxIn struct{ fromRequest }
 
-// outboxAnswer is the outbox.
-type outboxAnswer struct {
-	Outbox *view.Outbox `json:"outbox"` // null if there is none
-}
-
-func (a *API) outbox(ctx context.Context, in *outboxIn) (*outboxAnswer, error) {
+func (a *API) outbox(ctx context.Context, in *outboxIn) (*body.OutboxAnswer, error) {
 	box, err := a.outboxReads.get(ctx)
 	if err != nil {
 		return nil, err
@@ -80,9 +79,9 @@ func (a *API) outbox(ctx context.Context, in *outboxIn) (*outboxAnswer, error) {
 	case err != nil:
 		return nil, err
 	case a.cfg.Outbox == nil:
-		return &outboxAnswer{}, nil
+		return &body.OutboxAnswer{}, nil
 	}
-	return &outboxAnswer{box.With(readable)}, nil
+	return &body.OutboxAnswer{box.With(readable)}, nil
 }
 
 type subscriptionIn struct {
@@ -93,6 +92,8 @@ type subscriptionIn struct {
 // subscriptionAnswer is one subscription.
 type subscriptionAnswer struct {
 	Subscription view.OutboxStats `json:"subscription"`
+	// Relay is the daemon that delivers the messages. Its units are the relays.
+	Relay daemon.ID `json:"relay"`
 }
 
 // subscribed returns the outbox and the state of a subscription, which must exist.
@@ -116,32 +117,15 @@ func (a *API) subscribed(ctx context.Context, name string) (*Outbox, view.Outbox
 func (a *API) subscription(ctx context.Context, in *subscriptionIn) (*subscriptionAnswer, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	_, s, err := a.subscribed(ctx, in.Subscription)
+	box, s, err := a.subscribed(ctx, in.Subscription)
 	if err != nil {
 		return nil, err
 	}
-	return &subscriptionAnswer{s}, nil
+	return &subscriptionAnswer{s, outbox.ID(in.Subscription).In(box.Group)}, nil
 }
 
-// messageFilter selects messages.
-type messageFilter struct {
-	// Kind selects messages that are waiting (for another attempt), held (for an operator), behind (an earlier message of
-	// the key) or dead.
-	Kind outbox.Kind `json:"kind,omitempty" query:"kind" enum:"waiting,held,behind,dead"`
-	// Key selects the messages of a key.
-	Key string `json:"key,omitempty" query:"key"`
-	// Topic selects the messages of a topic, or of the topics with a prefix that ends in *.
-	Topic string `json:"topic,omitempty" query:"topic"`
-	// Cause selects the messages whose cause contains this text.
-	Cause string `json:"cause,omitempty" query:"cause"`
-	// Since selects the messages that were parked or died at this time or later.
-	Since time.Time `json:"since,omitzero" query:"since"`
-	// Until selects the messages that were parked or died before this time.
-	Until time.Time `json:"until,omitzero" query:"until"`
-}
-
-// filter returns the filter as the log takes it.
-func (f messageFilter) filter(subscription string) (outbox.Filter, error) {
+// filterOf returns the filter as the log takes it.
+func filterOf(f body.MessageFilter, subscription string) (outbox.Filter, error) {
 	out := outbox.Filter{Subscription: subscription, Kind: f.Kind, Key: f.Key, Topic: f.Topic, Cause: f.Cause, Since: f.Since, Until: f.Until}
 	switch f.Kind {
 	case "", outbox.Waiting, outbox.Held, outbox.Behind, outbox.Dead:
@@ -160,19 +144,13 @@ func (f messageFilter) filter(subscription string) (outbox.Filter, error) {
 type messagesIn struct {
 	subscriptionIn
 	paging
-	messageFilter
+	body.MessageFilter
 }
 
-// messagePage is a page of messages.
-type messagePage struct {
-	Messages []view.OutboxMessage `json:"messages"`
-	Cursor   *string              `json:"cursor"` // of the next page; null at the end
-}
-
-func (a *API) messages(ctx context.Context, in *messagesIn) (*messagePage, error) {
+func (a *API) messages(ctx context.Context, in *messagesIn) (*body.MessagePage, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	f, err := in.filter(in.Subscription)
+	f, err := filterOf(in.MessageFilter, in.Subscription)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +167,7 @@ func (a *API) messages(ctx context.Context, in *messagesIn) (*messagePage, error
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox: %w", err)
 	}
-	out := &messagePage{Messages: []view.OutboxMessage{}}
+	out := &body.MessagePage{Messages: []view.OutboxMessage{}}
 	for _, e := range found[:min(len(found), in.Limit)] {
 		out.Messages = append(out.Messages, view.OutboxMessageOf(e, false))
 	}
@@ -205,12 +183,7 @@ type messageIn struct {
 	Seq int64 `path:"seq" min:"1"`
 }
 
-// messageAnswer is one message.
-type messageAnswer struct {
-	Message view.OutboxMessage `json:"message"`
-}
-
-func (a *API) message(ctx context.Context, in *messageIn) (*messageAnswer, error) {
+func (a *API) message(ctx context.Context, in *messageIn) (*body.MessageAnswer, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	box, _, err := a.subscribed(ctx, in.Subscription)
@@ -224,44 +197,11 @@ func (a *API) message(ctx context.Context, in *messageIn) (*messageAnswer, error
 	if len(found) == 0 {
 		return nil, fault.New(fault.NoMessage, "no parked or dead message %d in %s", in.Seq, in.Subscription)
 	}
-	return &messageAnswer{view.OutboxMessageOf(found[0], true)}, nil
+	return &body.MessageAnswer{view.OutboxMessageOf(found[0], true)}, nil
 }
 
-// outboxAction is what to do with a subscription.
-type outboxAction struct {
-	// Action is what to do: retry, skip or purge messages, or replay, pause, resume or forget the subscription.
-	Action string `json:"action"`
-	// Seqs are the numbers of messages (retry, skip, purge).
-	Seqs []int64 `json:"seqs,omitempty"`
-	// Select selects messages instead (retry, skip, purge).
-	Select *messageFilter `json:"select,omitempty"`
-	// All selects all messages to which the action applies by default.
-	All bool `json:"all,omitempty"`
-	// Replay says what is delivered again (replay).
-	Replay *replayRange `json:"replay,omitempty"`
-	// DryRun changes nothing and only counts the messages.
-	DryRun bool `json:"dry_run,omitempty"`
-}
-
-// replayRange selects the messages that are delivered again. With only after or since, it is everything from there on,
-// before later messages. Otherwise it is copies of what all fields together select, at most 100,000.
-type replayRange struct {
-	// After selects the messages after this number; 0 is from the beginning.
-	After *int64 `json:"after,omitempty"`
-	// UpTo selects the messages up to this number.
-	UpTo int64 `json:"up_to,omitempty"`
-	// Since begins with the first message that was published at this time or later.
-	Since time.Time `json:"since,omitzero"`
-	// Until ends with the last message that was published before this time.
-	Until time.Time `json:"until,omitzero"`
-	// Key selects the messages of a key.
-	Key string `json:"key,omitempty"`
-	// Topics selects the messages of topics, or of those with a prefix that ends in *.
-	Topics []string `json:"topics,omitempty"`
-}
-
-// request returns the request to the log.
-func (r replayRange) request(subscription string, dryRun bool) outbox.ReplayRequest {
+// replayOf returns the request to the log.
+func replayOf(r body.ReplayRange, subscription string, dryRun bool) outbox.ReplayRequest {
 	out := outbox.ReplayRequest{
 		Subscription: subscription, Key: r.Key, Topics: r.Topics, UpTo: r.UpTo, Since: r.Since, Until: r.Until, DryRun: dryRun,
 	}
@@ -271,30 +211,15 @@ func (r replayRange) request(subscription string, dryRun bool) outbox.ReplayRequ
 	return out
 }
 
-// empty reports whether nothing is selected.
-func (r replayRange) empty() bool {
-	return r.After == nil && r.UpTo == 0 && r.Since.IsZero() && r.Until.IsZero() && r.Key == "" && len(r.Topics) == 0
+// selectsNone reports whether a replay has no field.
+func selectsNone(r *body.ReplayRange) bool {
+	return r == nil || r.After == nil && r.UpTo == 0 && r.Since.IsZero() && r.Until.IsZero() && r.Key == "" && len(r.Topics) == 0
 }
 
 type outboxActionIn struct {
 	subscriptionIn
 	fromRequest
-	Body outboxAction `body:"json"`
-}
-
-// outboxActionAnswer says what was done.
-type outboxActionAnswer struct {
-	Subscription string `json:"subscription"`
-	Action       string `json:"action"`
-	DryRun       bool   `json:"dry_run"`
-	// Count is how many messages (for retry: keys and messages) were changed or, for a dry run, would be. A replay counts
-	// up to 100,000.
-	Count int `json:"count"`
-	// Counts has how many there are of each kind, for messages that are selected. A replay has those that are delivered
-	// once more and, as waiting, those that were not delivered yet and come anyway.
-	Counts map[outbox.Kind]int `json:"counts,omitempty"`
-	// After is the number of the message after which a replay begins.
-	After int64 `json:"after,omitempty"`
+	Body body.OutboxAction `body:"json"`
 }
 
 // settlement says what an action on messages does: what the messages become, and which may be selected.
@@ -309,13 +234,13 @@ var settlements = map[string]settlement{
 	"purge": {outbox.Dropped, []outbox.Kind{outbox.Dead}},
 }
 
-func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*outboxActionAnswer, error) {
+func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*body.OutboxActionAnswer, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	act := in.Body
-	out := &outboxActionAnswer{Subscription: in.Subscription, Action: act.Action, DryRun: act.DryRun}
+	out := &body.OutboxActionAnswer{Subscription: in.Subscription, Action: act.Action, DryRun: act.DryRun}
 	kind, onMessages := settlements[act.Action]
-	if err := act.check(onMessages); err != nil {
+	if err := checkAction(act, onMessages); err != nil {
 		return nil, err
 	}
 	box, now, err := a.subscribed(ctx, in.Subscription)
@@ -324,12 +249,12 @@ func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*outboxActio
 	}
 	before := audit.LagOf(now)
 	defer a.outboxReads.forget()
-	c := audit.Change{Kind: audit.Outbox + act.Action, Subject: in.Subscription, By: a.by(in.r), Args: act.selection(), Before: before}
+	c := audit.Change{Kind: audit.Outbox + act.Action, Subject: in.Subscription, By: a.by(in.r), Args: selectionOf(act), Before: before}
 	switch {
 	case onMessages:
 		out.Count, out.Counts, err = kind.settle(ctx, box, in.Subscription, act)
 	case act.Action == "replay":
-		out.After, out.Counts, err = box.Replay(ctx, act.Replay.request(in.Subscription, act.DryRun))
+		out.After, out.Counts, err = box.Replay(ctx, replayOf(*act.Replay, in.Subscription, act.DryRun))
 		out.Count = out.Counts[outbox.Delivered]
 	case act.DryRun:
 	case act.Action == "forget":
@@ -350,21 +275,21 @@ func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*outboxActio
 	return out, nil
 }
 
-// selection is what an action is about; nil for a whole subscription.
-func (o outboxAction) selection() any {
+// selectionOf returns what an action is about; nil for a whole subscription.
+func selectionOf(o body.OutboxAction) any {
 	if len(o.Seqs) == 0 && o.Select == nil && o.Replay == nil && !o.All {
 		return nil
 	}
 	return struct {
-		Seqs   []int64        `json:"seqs,omitempty"`
-		Select *messageFilter `json:"select,omitempty"`
-		Replay *replayRange   `json:"replay,omitempty"`
-		All    bool           `json:"all,omitempty"`
+		Seqs   []int64             `json:"seqs,omitempty"`
+		Select *body.MessageFilter `json:"select,omitempty"`
+		Replay *body.ReplayRange   `json:"replay,omitempty"`
+		All    bool                `json:"all,omitempty"`
 	}{o.Seqs, o.Select, o.Replay, o.All}
 }
 
-// check refuses an action with fields that contradict each other or have no effect.
-func (o outboxAction) check(onMessages bool) error {
+// checkAction refuses an action with fields that contradict each other or have no effect.
+func checkAction(o body.OutboxAction, onMessages bool) error {
 	ways := 0
 	for _, given := range []bool{len(o.Seqs) > 0, o.Select != nil, o.All} {
 		if given {
@@ -380,7 +305,7 @@ func (o outboxAction) check(onMessages bool) error {
 		return badCall("%s has none of seqs, select and all", o.Action)
 	case o.Replay != nil && o.Action != "replay":
 		return badCall("%s has no replay", o.Action)
-	case o.Action == "replay" && (o.Replay == nil || o.Replay.empty()):
+	case o.Action == "replay" && selectsNone(o.Replay):
 		return badCall("replay needs at least one field of replay, such as after")
 	case o.Replay != nil && (o.Replay.UpTo < 0 || o.Replay.After != nil && *o.Replay.After < 0):
 		return badCall("after and up_to are at least 0")
@@ -394,7 +319,7 @@ func (o outboxAction) check(onMessages bool) error {
 const mostSeqs = 1000
 
 // settle changes messages and returns how many: all together, and of each kind.
-func (s settlement) settle(ctx context.Context, box *Outbox, name string, act outboxAction) (int, map[outbox.Kind]int, error) {
+func (s settlement) settle(ctx context.Context, box *Outbox, name string, act body.OutboxAction) (int, map[outbox.Kind]int, error) {
 	if len(act.Seqs) > 0 {
 		n, err := s.settleSeqs(ctx, box, name, act)
 		return n, nil, err
@@ -402,7 +327,7 @@ func (s settlement) settle(ctx context.Context, box *Outbox, name string, act ou
 	f := outbox.Filter{Subscription: name}
 	if act.Select != nil {
 		var err error
-		if f, err = act.Select.filter(name); err != nil {
+		if f, err = filterOf(*act.Select, name); err != nil {
 			return 0, nil, err
 		}
 		if f.Kind != "" && !slices.Contains(s.kinds, f.Kind) {
@@ -418,7 +343,7 @@ func (s settlement) settle(ctx context.Context, box *Outbox, name string, act ou
 }
 
 // settleSeqs changes the messages with the given numbers: all of them or, if one cannot be changed, none.
-func (s settlement) settleSeqs(ctx context.Context, box *Outbox, name string, act outboxAction) (int, error) {
+func (s settlement) settleSeqs(ctx context.Context, box *Outbox, name string, act body.OutboxAction) (int, error) {
 	for _, seq := range act.Seqs { // first look whether all are there
 		found, err := box.List(ctx, outbox.Filter{Subscription: name, Seq: seq})
 		if err != nil {

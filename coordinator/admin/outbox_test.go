@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/outbox"
@@ -124,14 +125,14 @@ func outboxAPI(t *testing.T) (*API, *letters) {
 func TestOutbox(t *testing.T) {
 	t.Parallel()
 	a, _ := outboxAPI(t)
-	var all outboxAnswer
+	var all body.OutboxAnswer
 	do(t, a, request(t, "GET", root+"/outbox", ""), &all)
 	if all.Outbox == nil || all.Outbox.Dead != 10 || all.Outbox.Kind != "sqlite" {
 		t.Errorf("%+v", all.Outbox)
 	}
 	var seqs []int64
 	for next := ""; ; {
-		var p messagePage
+		var p body.MessagePage
 		do(t, a, request(t, "GET", root+"/outbox/billing/messages?kind=dead&limit=3&cursor="+url.QueryEscape(next), ""), &p)
 		for _, m := range p.Messages {
 			seqs = append(seqs, m.Seq)
@@ -144,7 +145,7 @@ func TestOutbox(t *testing.T) {
 	if len(seqs) != 10 || !slices.IsSorted(seqs) || len(slices.Compact(slices.Clone(seqs))) != 10 {
 		t.Errorf("%v", seqs)
 	}
-	var one messageAnswer
+	var one body.MessageAnswer
 	do(t, a, request(t, "GET", root+"/outbox/billing/messages/1", ""), &one)
 	if one.Message.Cause != "410 Gone" || string(one.Message.Base64) != "<b>\xff" {
 		t.Errorf("%+v", one)
@@ -204,7 +205,7 @@ func TestOutboxActions(t *testing.T) {
 		{`{"action": "explode"}`, 400, 0, 10, 10},
 	} {
 		a, l := outboxAPI(t)
-		var got outboxActionAnswer
+		var got body.OutboxActionAnswer
 		w := do(t, a, request(t, "POST", root+"/outbox/billing/actions", tc.body), &got)
 		if w.Code != tc.status || got.Count != tc.count || l.count(outbox.Dead) != tc.dead || l.count(outbox.Held) != tc.held {
 			t.Errorf("%s: %d %+v, %d dead and %d held", tc.body, w.Code, got, l.count(outbox.Dead), l.count(outbox.Held))

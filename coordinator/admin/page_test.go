@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/storage"
 )
@@ -177,7 +178,7 @@ func TestTermsOfAnotherHistory(t *testing.T) {
 			store.reads = 0
 			var all []view.Term
 			for next := ""; ; {
-				var p termPage
+				var p body.TermPage
 				had := store.read
 				do(t, a, request(t, "GET", root+"/terms?limit=300&cursor="+next, ""), &p)
 				if n := store.read - had; n > mostSearched+eventsAtOnce {

@@ -25,8 +25,9 @@ type planIn struct {
 	Add int `query:"add" max:"1000"`
 	// Like is the node whose labels, capacity and daemons the added ones have; by default the first live one.
 	Like string `query:"like"`
-	// Rebalance says whether running units are moved to make loads even (coordinator.max_moves_per_round is not 0).
-	Rebalance bool `query:"rebalance" default:"true"`
+	// Rebalance says whether running units are moved to make loads even. If it is left out, they are, unless
+	// coordinator.max_moves_per_round of the node that answers is 0.
+	Rebalance *bool `query:"rebalance"`
 }
 
 func (a *API) plan(ctx context.Context, in *planIn) (*view.DryRun, error) {
@@ -34,7 +35,11 @@ func (a *API) plan(ctx context.Context, in *planIn) (*view.DryRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := view.Try(s.snap, a.reader(false), view.Scenario{Drain: in.Drain, Lose: in.Lose, Add: in.Add, Like: in.Like, Rebalance: in.Rebalance})
+	scenario := view.Scenario{Drain: in.Drain, Lose: in.Lose, Add: in.Add, Like: in.Like, Rebalance: a.cfg.MaxMovesPerRound >= 0}
+	if in.Rebalance != nil {
+		scenario.Rebalance = *in.Rebalance
+	}
+	out, err := view.Try(s.snap, a.reader(false), scenario)
 	if unknown := (*plan.UnknownNodeError)(nil); errors.As(err, &unknown) {
 		return nil, fault.New(fault.NoNode, "there is no node %q", unknown.Name).Hint("list them: emitd node ls")
 	}

@@ -126,6 +126,10 @@ func (l *link) Release(ctx context.Context, held storage.Lock) error {
 	return through0(ctx, l, func(ctx context.Context) error { return l.store.Release(ctx, held) })
 }
 
+func (l *link) Locks(ctx context.Context, after string, limit int) ([]storage.Lock, error) {
+	return through(ctx, l, func(ctx context.Context) ([]storage.Lock, error) { return l.store.Locks(ctx, after, limit) })
+}
+
 func (l *link) SweepNodes(ctx context.Context, f daemon.Fence, age time.Duration, limit int) (int, error) {
 	return through(ctx, l, func(ctx context.Context) (int, error) { return l.store.SweepNodes(ctx, f, age, limit) })
 }

@@ -8,10 +8,10 @@
 //
 // # Terms used here
 //
-// A *holding* is one successful acquisition. Its *owner* is a name drawn for it, so a call that is
-// repeated after a lost reply finds the same holding. Its *number* is a fencing token: it is higher
-// than that of every earlier holding of the same name, and never repeats. Its *time to live* (TTL)
-// is how long others leave the lock to a holder that does not renew it.
+// A *holding* is one successful acquisition. Its *owner* is a name drawn for it, [Config].Holder and a
+// UUID, so a call that is repeated after a lost reply finds the same holding. Its *number* is a fencing
+// token: it is higher than that of every earlier holding of the same name, and never repeats. Its *time
+// to live* (TTL) is how long others leave the lock to a holder that does not renew it.
 //
 // # Who may take a lock
 //
@@ -71,6 +71,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -104,6 +105,8 @@ type Config struct {
 	// RetryMin and RetryMax bound the pauses of Acquire between two attempts, before jitter;
 	// default 50 ms and 1 s. Longer pauses load the store less and notice a release later.
 	RetryMin, RetryMax time.Duration
+	// Holder names this process in the list of locks; default its host and process ID.
+	Holder string
 	// Wakeup (σ) is part of the margin; default the lower of 1 s and TTL/15.
 	Wakeup time.Duration
 	// ClockCheckInterval is how often the local clock is read, so that a suspend is noticed; default 250 ms,
@@ -131,6 +134,10 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.Holder == "" {
+		host, _ := os.Hostname() // without a name, the process ID is all there is
+		c.Holder = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	return c
 }
@@ -248,7 +255,9 @@ type acquisition struct {
 	name, owner string
 }
 
-func (l *Locks) attempt(name string) acquisition { return acquisition{l, name, uuid.NewString()} }
+func (l *Locks) attempt(name string) acquisition {
+	return acquisition{l, name, l.cfg.Holder + "/" + uuid.NewString()}
+}
 
 // try makes one call. If another process holds the lock, it returns how long that may last.
 //

@@ -28,15 +28,15 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        42,
-	allNames:           1140,
+	allNames:           1144,
 	"coordinator":      42,
 	"daemon":           160,
 	"outbox":           68,
 	"outbox/postgres":  44,
 	"queue":            81,
 	"storage":          71,
-	"storage/postgres": 44,
-	"storage/sqlite":   45,
+	"storage/postgres": 45,
+	"storage/sqlite":   46,
 }
 
 const (

@@ -120,10 +120,11 @@ func (p *play) send(method, path, body string) (a answer, masked string) {
 }
 
 // TestOwnStory calls each endpoint of the own API once and compares the bodies, with a broker
-// behind it.
+// behind it. The document has each of the answers.
 func TestOwnStory(t *testing.T) {
 	t.Parallel()
-	p := play{h: newLiveAPI(t)}
+	checked := newConforming(t, newLiveAPI(t))
+	p := play{h: checked}
 	const q = "/v1/queues/mail"
 	steps := []struct{ method, path, body, answer string }{
 		{
@@ -185,9 +186,16 @@ func TestOwnStory(t *testing.T) {
 		{"GET", q + "/jobs/a", "", `{"id":"a","queue":"mail","state":"completed","attempts":0,"deliveries":0,"ended_at":…,"size":0,"result":[1]}`},
 		{"POST", q + "/jobs/b/cancel", "", `{"count":1}`},
 		{"DELETE", q + "/jobs/71bd1851-bebe-815d-a5d6-07e0876e5cae", "", `{"count":1}`},
+		{"POST", q + "/jobs", `{"id":"d","type":"last"}`, ``},
+		{"POST", q + "/claim", `{"types":["last"]}`, ``},
+		{"POST", q + "/jobs/d/complete", `{"token":"…"}`, `{"id":"d","state":"completed"}`},
 		{"POST", q + "/jobs", `{"id":"c"}`, ``},
 		{"POST", q + "/purge", `{"state":"waiting"}`, `{"count":1}`},
+		{"POST", q + "/redrive", "", `{"count":0}`},
+		{"POST", q + "/cancel", "", `{"count":0}`},
+		{"POST", q + "/jobs/c/retry", "", `{"count":0}`},
 		{"GET", q + "/stats", "", ``},
+		{"PUT", q + "/reshard", `{"shards":1}`, `{"name":"mail","shards":1,"claims":"durable"}`},
 		{"DELETE", q, "", ``},
 		{"GET", "/v1/queues", "", `{"queues":[]}`},
 	}
@@ -198,6 +206,13 @@ func TestOwnStory(t *testing.T) {
 		}
 		if s.answer != "" && got != s.answer {
 			t.Errorf("step %d, %s %s:\n got %s\nwant %s", i, s.method, s.path, got, s.answer)
+		}
+	}
+	for path, methods := range checked.doc.Paths {
+		for method := range methods {
+			if pattern := strings.ToUpper(method) + " " + path; strings.HasPrefix(path, "/v1/queues") && !checked.seen[pattern] {
+				t.Errorf("%s was not called", pattern)
+			}
 		}
 	}
 }
@@ -232,6 +247,7 @@ var badCalls = []struct {
 	tag                queue.Tag
 	contains           string // in the message
 }{
+	{"GET", "/v1/openapi.json?limit=1", "", 400, queue.BadRequest, "unknown parameter"},
 	{"POST", "/v1/queues/q/jobs", "", 400, queue.BadRequest, "missing"},
 	{"POST", "/v1/queues/q/jobs", "  \n", 400, queue.BadRequest, "missing"},
 	{"POST", "/v1/queues/q/jobs", "null", 400, queue.BadRequest, "object"},

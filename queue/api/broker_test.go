@@ -136,9 +136,15 @@ func newLiveAPI(t testing.TB) *api.Handler {
 // broker.
 func TestOsqueueAtTheBroker(t *testing.T) {
 	t.Parallel()
-	h, err := api.New(startBroker(t, mem.Config{}), api.Options{Logger: quiet})
+	served, err := api.New(startBroker(t, mem.Config{}), api.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
+	}
+	h := newConforming(t, served)
+	for _, path := range []string{"/healthz", "/v1/throttle-stats"} {
+		if a := send(h, "GET", path, ""); a.status != 200 {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
 	}
 	a := send(h, "POST", "/v1/jobs", `{"payload":{"a":1},"type":"t","maxAttempts":2}`)
 	id, _ := a.field(t, "jobId").(string)

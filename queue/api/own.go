@@ -11,6 +11,7 @@ import (
 // own mounts the project's own JSON API.
 func (h *Handler) own() {
 	const q = "/v1/queues/{queue}"
+	h.handle("GET /v1/openapi.json", h.describe)
 	h.handle("GET /v1/queues", h.queues)
 	h.handle("GET "+q, h.declared)
 	h.handle("PUT "+q, h.declare(func(queue.Settings) wire.Declaration { return wire.Declaration{} }))

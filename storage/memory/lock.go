@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // Acquire implements [storage.Locker]. If another owner holds the lock, it is taken over only if its row still equals
@@ -48,6 +49,16 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 		return fmt.Errorf("release lock %q: %w", held.Name, err)
 	}
 	return nil
+}
+
+// Locks implements [storage.Locker].
+func (s *Store) Locks(ctx context.Context, after string, limit int) ([]storage.Lock, error) {
+	now, err := s.begin(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list locks: %w", err)
+	}
+	defer s.end()
+	return rules.HeldLocks(s.state.locks, after, limit, now), nil
 }
 
 // acquire gives the lock to the owner under a new number, if it is free or its row still equals expired. The owner is

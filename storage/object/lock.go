@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/internal/rules"
 )
 
 // Acquire implements [storage.Locker]. If another owner holds the lock, it is taken over only if its row still equals
@@ -43,6 +44,15 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 		return true, nil
 	}})
 	return wrapErr(err, "release lock %q", held.Name)
+}
+
+// Locks implements [storage.Locker].
+func (s *Store) Locks(ctx context.Context, after string, limit int) ([]storage.Lock, error) {
+	c, err := s.readCluster(ctx)
+	if err != nil {
+		return nil, wrapErr(err, "list locks")
+	}
+	return rules.HeldLocks(c.Locks, after, limit, s.now()), nil
 }
 
 // acquire gives the lock to the owner under a new number, if it is free or its row still equals expired. Owner names

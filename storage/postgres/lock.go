@@ -70,3 +70,20 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	}
 	return s.fail(fmt.Sprintf("release lock %q", held.Name), err)
 }
+
+// Locks implements [storage.Locker].
+func (s *Store) Locks(ctx context.Context, after string, limit int) ([]storage.Lock, error) {
+	var out []storage.Lock
+	err := s.call(ctx, "locks", reading, func(m *message) {
+		m.query(func(c *composite) error {
+			out = append(out, storage.Lock{
+				Name: c.text(), Owner: c.text(), Number: c.int(), Renewals: c.int(), TTL: microseconds(c.int()), ExpiresAt: c.time(), Now: c.time(),
+			})
+			return nil
+		}, "locks", cleanText(after), limit)
+	})
+	if err != nil {
+		return nil, s.fail("list locks", err)
+	}
+	return out, nil
+}

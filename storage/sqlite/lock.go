@@ -58,6 +58,24 @@ func (s *Store) Release(ctx context.Context, held storage.Lock) error {
 	return nil
 }
 
+// Locks implements [storage.Locker].
+func (s *Store) Locks(ctx context.Context, after string, limit int) ([]storage.Lock, error) {
+	var out []storage.Lock
+	err := s.readCall(ctx, "locks", func(v *view) {
+		v.each(`SELECT name, owner, number, renewals, ttl, expires_at FROM ~lock WHERE owner <> '' AND (? = '' OR name > ?) ORDER BY name LIMIT ?`,
+			[]any{after, after, limit}, func(scan func(...any) bool) {
+				l := storage.Lock{Now: v.now}
+				if scan(&l.Name, &l.Owner, &l.Number, &l.Renewals, &l.TTL, at{&l.ExpiresAt}) {
+					out = append(out, l)
+				}
+			})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list locks: %w", err)
+	}
+	return out, nil
+}
+
 func sameHolding(row, held storage.Lock) bool {
 	return !row.Free() && row.Owner == held.Owner && row.Number == held.Number
 }

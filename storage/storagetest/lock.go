@@ -3,6 +3,7 @@ package storagetest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ var lockStories = []story{
 	{"a released lock is free at once", Locks, releasesLock},
 	{"numbers of a name never repeat, also after a sweep", Locks | Sweeps, lockNumbersGrow},
 	{"locks of different names know nothing of each other", Locks, locksApart},
+	{"the held locks are listed by name, a part at a time", Locks, listsLocks},
 	{"of 16 that race for a lock one gets it", Locks, racesForLock},
 }
 
@@ -201,6 +203,45 @@ func locksApart(w *world) {
 		_, err = w.locker().Acquire(w.ctx, name, owner(100+i), long, storage.Lock{})
 		w.refused(err, storage.ErrLocked)
 	}
+}
+
+func listsLocks(w *world) {
+	list := func(after string, limit int) []storage.Lock {
+		found, err := w.locker().Locks(w.ctx, after, limit)
+		w.ok(err)
+		return found
+	}
+	w.equal("locks of a new store", len(list("", 10)), 0)
+	// In the order of their bytes, which a database's collation need not have.
+	names := []string{"A-b", "Z", "a b", "a-b", "é"}
+	held := map[string]storage.Lock{}
+	for i, name := range slices.Backward(names) {
+		l, err := w.locker().Acquire(w.ctx, name, owner(i), time.Minute, storage.Lock{})
+		w.ok(err)
+		held[name] = l
+	}
+	var got []string
+	for after := ""; ; {
+		part := list(after, 2)
+		if len(part) == 0 {
+			break
+		}
+		w.holds(len(part) <= 2, "%d locks, at most 2 were asked for", len(part))
+		for _, l := range part {
+			got, after = append(got, l.Name), l.Name
+			was := held[l.Name]
+			w.holds(l.Owner == was.Owner && l.Number == was.Number && l.TTL == was.TTL && l.ExpiresAt.Equal(was.ExpiresAt), "%+v is listed as %+v", was, l)
+			w.holds(!l.Now.Before(was.Now), "the list is older than the lock: %v, %v", l.Now, was.Now)
+		}
+	}
+	w.equal("names", fmt.Sprint(got), fmt.Sprint(names))
+	extended, err := w.locker().Extend(w.ctx, held["Z"], long)
+	w.ok(err)
+	w.ok(w.locker().Release(w.ctx, held["a-b"]))
+	rest := list("", 10)
+	w.equal("locks after a release", len(rest), len(names)-1)
+	w.equal("renewals", rest[1].Renewals, extended.Renewals)
+	w.equal("TTL", rest[1].TTL, long)
 }
 
 func racesForLock(w *world) {

@@ -26,6 +26,32 @@ export async function open(base, token, { width = 1280, height = 900, theme = "l
   return { browser, context, page, problems, at: (path) => page.goto(`${base}/#${path}`) };
 }
 
+/** The pages by name: those that there is something to show on. */
+export async function places(read) {
+  const enc = encodeURIComponent;
+  const out = { overview: "/", nodes: "/nodes", daemons: "/daemons", units: "/daemons?as=units", leader: "/leader", locks: "/locks", queues: "/queues", outbox: "/outbox", events: "/events", event: "/events/1", commands: "/commands", settings: "/settings" };
+  const { nodes } = await read("/nodes?limit=1");
+  const { units } = await read("/units?limit=1000");
+  const unit = units.find((u) => u.failures) ?? units[0];
+  if (nodes[0]) out.node = `/nodes/${enc(nodes[0].name)}`;
+  if (unit) Object.assign(out, { daemon: `/daemons/${enc(unit.daemon)}`, unit: `/units/${enc(unit.unit)}` });
+  const { queues } = await read("/queues");
+  for (const { queue } of queues?.queues ?? []) {
+    out.queue = `/queues/${enc(queue)}`;
+    for (const state of ["waiting", "delayed", "dead"]) {
+      const { jobs } = await read(`/queues/${enc(queue)}/jobs?state=${state}&limit=1`);
+      if (jobs?.[0]) Object.assign(out, { queue: `/queues/${enc(queue)}?state=${state}`, job: `/queues/${enc(queue)}/${enc(jobs[0].id)}` });
+    }
+  }
+  const { outbox } = await read("/outbox");
+  for (const { subscription } of outbox?.subscriptions ?? []) {
+    out.subscription ??= `/outbox/${enc(subscription)}`;
+    const { messages } = await read(`/outbox/${enc(subscription)}/messages?limit=1`);
+    if (messages?.[0]) Object.assign(out, { subscription: `/outbox/${enc(subscription)}`, message: `/outbox/${enc(subscription)}/${messages[0].seq}` });
+  }
+  return out;
+}
+
 /** What axe finds wrong with the page. */
 export async function accessibility(page) {
   // With the policy of the page, axe cannot be added as a script element.

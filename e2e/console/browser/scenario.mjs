@@ -56,7 +56,7 @@ try {
   check(later.points >= measured.points, `the hour survives the leader: ${measured.points} steps before, ${later.points} after`);
 
   // Every page, in both themes: readable for everybody, nothing cut.
-  const pages = ["/", "/nodes", `/nodes/${next}`, "/daemons", "/daemons?as=units", "/daemons/acme:mail", "/units/acme:mail%2F0", "/leader", "/queues", "/outbox", "/events", "/events/1", "/commands", "/settings"];
+  const pages = ["/", "/nodes", `/nodes/${next}`, "/daemons", "/daemons?as=units", "/daemons/acme:mail", "/units/acme:mail%2F0", "/leader", "/locks", "/queues", "/outbox", "/events", "/events/1", "/commands", "/settings"];
   for (const theme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme: theme });
     for (const path of pages) {

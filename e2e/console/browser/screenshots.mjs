@@ -1,32 +1,6 @@
 // Takes pictures of every page, in both themes and at phone width: node screenshots.mjs BASE TOKEN DIRECTORY [PAGE…]
 import { mkdirSync } from "node:fs";
-import { open, overflow } from "./browser.mjs";
-
-/** The pages by the names of their pictures: those that there is something to show on. */
-async function places(read) {
-  const enc = encodeURIComponent;
-  const out = { overview: "/", nodes: "/nodes", daemons: "/daemons", units: "/daemons?as=units", leader: "/leader", queues: "/queues", outbox: "/outbox", events: "/events", event: "/events/1", commands: "/commands", settings: "/settings" };
-  const { nodes } = await read("/nodes?limit=1");
-  const { units } = await read("/units?limit=1000");
-  const unit = units.find((u) => u.failures) ?? units[0];
-  if (nodes[0]) out.node = `/nodes/${enc(nodes[0].name)}`;
-  if (unit) Object.assign(out, { daemon: `/daemons/${enc(unit.daemon)}`, unit: `/units/${enc(unit.unit)}` });
-  const { queues } = await read("/queues");
-  for (const { queue } of queues?.queues ?? []) {
-    out.queue = `/queues/${enc(queue)}`;
-    for (const state of ["waiting", "delayed", "dead"]) {
-      const { jobs } = await read(`/queues/${enc(queue)}/jobs?state=${state}&limit=1`);
-      if (jobs?.[0]) Object.assign(out, { queue: `/queues/${enc(queue)}?state=${state}`, job: `/queues/${enc(queue)}/${enc(jobs[0].id)}` });
-    }
-  }
-  const { outbox } = await read("/outbox");
-  for (const { subscription } of outbox?.subscriptions ?? []) {
-    out.subscription ??= `/outbox/${enc(subscription)}`;
-    const { messages } = await read(`/outbox/${enc(subscription)}/messages?limit=1`);
-    if (messages?.[0]) Object.assign(out, { subscription: `/outbox/${enc(subscription)}`, message: `/outbox/${enc(subscription)}/${messages[0].seq}` });
-  }
-  return out;
-}
+import { open, overflow, places } from "./browser.mjs";
 
 /** Lets the leader resign, so that there are two terms, and a job fail for good. */
 async function prepare() {

@@ -28,27 +28,34 @@ import (
 
 // Job is a job to enqueue.
 type Job struct {
-	ID            string          `json:"id,omitempty"`
-	Key           string          `json:"key,omitempty"`
-	Type          string          `json:"type,omitempty"`
-	Group         string          `json:"group,omitempty"`
-	Payload       json.RawMessage `json:"payload,omitempty"`
-	PayloadBase64 []byte          `json:"payload_base64,omitempty"`
-	Priority      int             `json:"priority,omitempty"`
-	DelayMS       int64           `json:"delay_ms,omitempty"`
-	RunAt         time.Time       `json:"run_at,omitzero"`
-	TTLMS         int64           `json:"ttl_ms,omitempty"`
-	Retry         *Retry          `json:"retry,omitempty"`
+	// ID is drawn if it is missing. The same one again, within the deduplication window, changes nothing.
+	ID string `json:"id,omitempty"`
+	// Key is what the ID is derived from. It takes the place of an ID.
+	Key string `json:"key,omitempty"`
+	// Type is the type that workers claim by.
+	Type string `json:"type,omitempty"`
+	// Group keeps jobs on one shard.
+	Group string `json:"group,omitempty"`
+	// Payload is any JSON value, whose bytes are passed on unchanged.
+	Payload json.RawMessage `json:"payload,omitempty"`
+	// PayloadBase64 has other bytes.
+	PayloadBase64 []byte    `json:"payload_base64,omitempty"`
+	Priority      int       `json:"priority,omitempty"` // from -128 to 127, the higher first
+	DelayMS       int64     `json:"delay_ms,omitempty"`
+	RunAt         time.Time `json:"run_at,omitzero"`
+	// TTLMS is how long the job may wait.
+	TTLMS int64  `json:"ttl_ms,omitempty"`
+	Retry *Retry `json:"retry,omitempty"`
 }
 
 // Retry is the policy after a failed attempt.
 type Retry struct {
-	MaxAttempts  int     `json:"max_attempts,omitempty"`
-	BackoffMS    int64   `json:"backoff_ms,omitempty"`
-	MaxBackoffMS int64   `json:"max_backoff_ms,omitempty"`
-	Factor       float64 `json:"factor,omitempty"`
-	Jitter       float64 `json:"jitter,omitempty"`
-	Back         bool    `json:"back,omitempty"`
+	MaxAttempts  int     `json:"max_attempts,omitempty"`   // default 3
+	BackoffMS    int64   `json:"backoff_ms,omitempty"`     // default 1000
+	MaxBackoffMS int64   `json:"max_backoff_ms,omitempty"` // default 300000
+	Factor       float64 `json:"factor,omitempty"`         // default 2
+	Jitter       float64 `json:"jitter,omitempty"`         // default 0.2
+	Back         bool    `json:"back,omitempty"`           // a retried job goes behind the jobs that were submitted meanwhile
 }
 
 // EnqueueRequest submits jobs: either a list in "jobs", or one job whose fields are in the body
@@ -72,13 +79,18 @@ type Receipt struct {
 
 // ClaimRequest asks for jobs.
 type ClaimRequest struct {
-	Worker       string   `json:"worker,omitempty"`
-	Types        []string `json:"types,omitempty"`
-	Max          int      `json:"max,omitempty"`
-	WaitMS       int64    `json:"wait_ms,omitempty"`
-	VisibilityMS int64    `json:"visibility_ms,omitempty"`
-	RequestID    string   `json:"request_id,omitempty"`
-	Tokenless    bool     `json:"tokenless,omitempty"`
+	// Worker names the claimer.
+	Worker string   `json:"worker,omitempty"`
+	Types  []string `json:"types,omitempty"` // none: any
+	Max    int      `json:"max,omitempty"`   // default 1
+	// WaitMS is how long an empty claim waits, at most 60000.
+	WaitMS int64 `json:"wait_ms,omitempty"`
+	// VisibilityMS is how long the claim lasts unless it is extended. By default the queue decides.
+	VisibilityMS int64 `json:"visibility_ms,omitempty"`
+	// RequestID makes a repetition harmless: the same one gets the same jobs.
+	RequestID string `json:"request_id,omitempty"`
+	// Tokenless says that the claim is settled by its worker alone.
+	Tokenless bool `json:"tokenless,omitempty"`
 }
 
 // ClaimResponse has the claimed jobs; if there are none, an empty list.
@@ -91,7 +103,7 @@ type Claimed struct {
 	Info
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 []byte          `json:"payload_base64,omitempty"`
-	Token         string          `json:"token,omitempty"`
+	Token         string          `json:"token,omitempty"` // proves the claim
 	VisibilityMS  int64           `json:"visibility_ms"`
 }
 
@@ -101,13 +113,13 @@ type Settlement struct {
 	Verb         queue.Verb      `json:"verb,omitempty"`
 	ID           string          `json:"id,omitempty"`
 	Token        string          `json:"token,omitempty"`
-	Worker       string          `json:"worker,omitempty"`
+	Worker       string          `json:"worker,omitempty"` // of a claim without a token
 	VisibilityMS int64           `json:"visibility_ms,omitempty"`
 	Result       json.RawMessage `json:"result,omitempty"`
 	ResultBase64 []byte          `json:"result_base64,omitempty"`
 	Cause        string          `json:"cause,omitempty"`
-	RetryAfterMS *int64          `json:"retry_after_ms,omitempty"`
-	Dead         bool            `json:"dead,omitempty"`
+	RetryAfterMS *int64          `json:"retry_after_ms,omitempty"` // by default, the policy decides
+	Dead         bool            `json:"dead,omitempty"`           // no further attempt
 }
 
 // SettleRequest has the settlements of a call.
@@ -136,8 +148,8 @@ type Info struct {
 	Group        string          `json:"group,omitempty"`
 	State        queue.State     `json:"state"`
 	Priority     int             `json:"priority,omitempty"`
-	Attempts     int             `json:"attempts"`
-	Deliveries   int             `json:"deliveries"`
+	Attempts     int             `json:"attempts"`   // executions that began
+	Deliveries   int             `json:"deliveries"` // times that a worker was given the job
 	MaxAttempts  int             `json:"max_attempts,omitempty"`
 	Worker       string          `json:"worker,omitempty"`
 	CreatedAt    time.Time       `json:"created_at,omitzero"`
@@ -146,7 +158,7 @@ type Info struct {
 	ExpiresAt    time.Time       `json:"expires_at,omitzero"`
 	EndedAt      time.Time       `json:"ended_at,omitzero"`
 	Cause        string          `json:"cause,omitempty"`
-	Size         int             `json:"size"`
+	Size         int             `json:"size"` // of the payload, in bytes
 	Result       json.RawMessage `json:"result,omitempty"`
 	ResultBase64 []byte          `json:"result_base64,omitempty"`
 }

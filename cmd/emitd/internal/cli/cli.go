@@ -170,7 +170,7 @@ func (a *app) root() *cobra.Command {
 	a.bind(root.PersistentFlags())
 	for _, c := range []*cobra.Command{
 		a.serveCommand(), a.devCommand(),
-		a.statusCommand(), a.topCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.planCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
+		a.statusCommand(), a.topCommand(), a.clusterCommand(), a.nodeCommand(), a.daemonCommand(), a.leaderCommand(), a.lockCommand(), a.planCommand(), a.eventsCommand(), a.queueCommand(), a.outboxCommand(),
 		a.migrateCommand(), a.configCommand(), a.doctorCommand(), a.checkCommand(),
 		a.tokenCommand(), a.debugCommand(), a.errorCommand(), a.manCommand(), a.versionCommand(),
 	} {

@@ -16,6 +16,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/cmd/emitd/internal/sinks"
 	"github.com/emitd/emitd/coordinator"
+	"github.com/emitd/emitd/coordinator/lock"
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/outbox"
@@ -23,6 +24,7 @@ import (
 	"github.com/emitd/emitd/outbox/sink/webhook"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/worker"
+	"github.com/emitd/emitd/storage"
 )
 
 // demo generates what emitd dev --demo shows: orders that are published to the outbox and delivered three times, to a
@@ -32,7 +34,7 @@ import (
 //	                    ├─ demo-webhook ─▶ POST /orders, which refuses them, too
 //	                    └─ demo-slow ────▶ POST /slow, which lags behind and catches up
 //
-// Beside the orders, leaders resign now and then, and one daemon crashes in a loop.
+// Beside the orders, leaders resign now and then, one daemon crashes in a loop, and this process holds a lock.
 type demo struct {
 	board    *console
 	listener net.Listener
@@ -53,6 +55,7 @@ const (
 	demoToHook  = "demo-webhook"
 	demoToSlow  = "demo-slow"
 	demoCrashID = "demo:crash"
+	demoLock    = "demo: nightly report"
 )
 
 const (
@@ -184,6 +187,7 @@ func (d *demo) run(ctx context.Context, r *host.Running) {
 		wg.Go(func() { d.work(ctx, r) })
 	}
 	wg.Go(func() { changeLeaders(ctx, r.Nodes) })
+	wg.Go(func() { holdLock(ctx, r) })
 	d.publish(ctx, r)
 	_ = d.hook.Close()
 	wg.Wait()
@@ -210,6 +214,24 @@ func changeLeaders(ctx context.Context, nodes []*coordinator.Coordinator) {
 		}
 		timer.Reset(demoTerm)
 	}
+}
+
+// holdLock holds a lock until ctx ends, as the one of several programs does that writes a report.
+func holdLock(ctx context.Context, r *host.Running) {
+	store, ok := r.Store.Store.(storage.Locker)
+	if !ok {
+		return
+	}
+	locks, err := lock.New(store, lock.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return
+	}
+	held, err := locks.Acquire(ctx, demoLock)
+	if err != nil {
+		return
+	}
+	<-ctx.Done()
+	_ = held.Release(context.WithoutCancel(ctx)) // if it fails, the lock is free after its time to live
 }
 
 // publish publishes orders.

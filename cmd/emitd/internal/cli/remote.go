@@ -19,6 +19,7 @@ import (
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/cmd/emitd/internal/host"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/storage"
@@ -156,11 +157,9 @@ func (r *remote) status(ctx context.Context, all bool, maxWait time.Duration) (v
 
 // now returns the store's clock.
 func (r *remote) now(ctx context.Context) (time.Time, error) {
-	var answer struct {
-		At time.Time `json:"at"`
-	}
+	var answer body.LeaderAnswer
 	err := r.get(ctx, "/leader", nil, &answer)
-	return answer.At, err
+	return answer.At.Time, err
 }
 
 // explain returns why a unit is where it is.
@@ -175,10 +174,7 @@ func (r *remote) terms(ctx context.Context, since time.Duration) ([]view.Term, e
 	var all []view.Term
 	query := url.Values{"limit": {"1000"}, "since": {since.String()}}
 	for {
-		var page struct {
-			Terms  []view.Term `json:"terms"`
-			Cursor *string     `json:"cursor"`
-		}
+		var page body.TermPage
 		if err := r.get(ctx, "/terms", query, &page); err != nil {
 			return nil, err
 		}

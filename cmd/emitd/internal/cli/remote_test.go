@@ -20,7 +20,7 @@ import (
 )
 
 // oneNodeCluster makes a store with the node a, which leads, and a unit that it runs, another one that it has not
-// acknowledged, and a third one that no node can take.
+// acknowledged, and a third one that no node can take. Somebody has a lock.
 func oneNodeCluster(t *testing.T) (*sqlite.Store, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "emitd.db")
@@ -56,6 +56,9 @@ func oneNodeCluster(t *testing.T) (*sqlite.Store, string) {
 	if _, err := s.Submit(t.Context(), storage.Command{ID: "c1", Kind: daemon.CommandPause, Actor: "alice", Reason: "new schema", Args: daemon.CommandArgs{Daemon: "acme:reports"}.Encode()}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.Acquire(t.Context(), "nightly report", "web-1:7/0190b8a0-0000-7000-8000-000000000003", time.Hour, storage.Lock{}); err != nil {
+		t.Fatal(err)
+	}
 	return s, path
 }
 
@@ -80,7 +83,7 @@ func TestNodeAnswersAsStore(t *testing.T) {
 	}
 	for _, read := range []string{
 		"status", "status --exit-code", "node ls", "node ls --all", "daemon ls", "daemon explain acme:reports", "daemon explain acme:reports/1 --node a",
-		"daemon explain acme:gpu", "daemon explain acme:none", "leader show", "leader history", "events", "events --kind leader.* --since 1h", "events --node nobody",
+		"daemon explain acme:gpu", "daemon explain acme:none", "leader show", "leader history", "lock ls", "plan", "plan --lose a", "events", "events --kind leader.* --since 1h", "events --node nobody",
 	} {
 		for _, format := range []string{"table", "wide", "json", "jsonl", "yaml", "name"} {
 			args := append(strings.Fields(read), "-o", format)

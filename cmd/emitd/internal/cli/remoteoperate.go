@@ -16,37 +16,15 @@ import (
 
 	"github.com/emitd/emitd/coordinator/operator"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 )
 
-// ordered is what a node answers to a command. Of a standing command, such as a pause, Done says that it is in force.
-type ordered struct {
-	Done    bool            `json:"done"`
-	Command *daemon.Command `json:"command"`
-	Moves   []operator.Move `json:"moves"`
-}
-
-// request is the JSON body of POST /commands. Node and To are names of nodes, not IDs. The server ignores Actor if it
-// knows who calls.
-type request struct {
-	Kind       daemon.CommandKind `json:"kind"`
-	Node       string             `json:"node,omitempty"`
-	Daemon     daemon.ID          `json:"daemon,omitempty"`
-	Unit       daemon.Unit        `json:"unit,omitzero"`
-	To         string             `json:"to,omitempty"`
-	Term       int64              `json:"term,omitempty"`
-	Generation int64              `json:"generation,omitempty"`
-	CooldownMS int64              `json:"cooldown_ms,omitempty"`
-	Actor      string             `json:"actor,omitempty"`
-	Reason     string             `json:"reason,omitempty"`
-	DryRun     bool               `json:"dry_run,omitempty"`
-}
-
 // request returns the command for the admin API.
-func (o order) request(args daemon.CommandArgs) request {
-	r := request{
+func (o order) request(args daemon.CommandArgs) body.CommandRequest {
+	r := body.CommandRequest{
 		Kind: o.kind, Node: args.Node, Daemon: args.Daemon, To: args.To, Term: o.term, Generation: args.Generation,
 		CooldownMS: o.cooldown.Milliseconds(), Actor: cmp.Or(o.actor, actor()), Reason: o.reason, DryRun: o.dryRun,
 	}
@@ -62,22 +40,22 @@ const longestWait = 60 * time.Second
 
 // order gives a command to the node, and waits until it is carried out or ctx ends. The ID makes repeated calls one
 // command, so a broken connection neither loses nor repeats it.
-func (r *remote) order(ctx context.Context, to request) (ordered, error) {
+func (r *remote) order(ctx context.Context, to body.CommandRequest) (body.CommandAnswer, error) {
 	if to.DryRun {
 		return r.post(ctx, to, "", 0)
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return ordered{}, fmt.Errorf("generate an ID: %w", err)
+		return body.CommandAnswer{}, fmt.Errorf("generate an ID: %w", err)
 	}
-	return r.follow(ctx, id.String(), longestWait, func(answer ordered) (bool, error) {
+	return r.follow(ctx, id.String(), longestWait, func(answer body.CommandAnswer) (bool, error) {
 		return answer.Done, nil
 	}, to)
 }
 
 // follow gives a command again and again until done reports true or ctx ends. The node answers each call after wait
 // at the latest.
-func (r *remote) follow(ctx context.Context, id string, wait time.Duration, done func(ordered) (bool, error), to request) (ordered, error) {
+func (r *remote) follow(ctx context.Context, id string, wait time.Duration, done func(body.CommandAnswer) (bool, error), to body.CommandRequest) (body.CommandAnswer, error) {
 	tick := time.NewTicker(submitEvery)
 	defer tick.Stop()
 	unknown := errors.New("the node did not answer in time")
@@ -125,13 +103,13 @@ func asFault(err error) *fault.Fault {
 }
 
 // post makes one call for a command.
-func (r *remote) post(ctx context.Context, to request, id string, wait time.Duration) (answer ordered, err error) {
-	body, err := json.Marshal(to)
+func (r *remote) post(ctx context.Context, to body.CommandRequest, id string, wait time.Duration) (answer body.CommandAnswer, err error) {
+	text, err := json.Marshal(to)
 	if err != nil {
 		return answer, fmt.Errorf("encode the command: %w", err)
 	}
 	query := url.Values{"wait": {wait.String()}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+"/commands?"+query.Encode(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+"/commands?"+query.Encode(), bytes.NewReader(text))
 	if err != nil {
 		return answer, fault.New(fault.Usage, "--addr: %w", err)
 	}
@@ -144,13 +122,13 @@ func (r *remote) post(ctx context.Context, to request, id string, wait time.Dura
 
 // drained waits until the node holds no unit and does not lead, and the units that it held at first are active
 // elsewhere. It also returns when somebody lifts the drain.
-func (r *remote) drained(ctx context.Context, first view.Status, id string, to request, progress func(held, starting int)) (ordered, error) {
+func (r *remote) drained(ctx context.Context, first view.Status, id string, to body.CommandRequest, progress func(held, starting int)) (body.CommandAnswer, error) {
 	left := map[daemon.Unit]bool{}
 	for _, u := range first.Daemons {
 		left[u.Unit] = left[u.Unit] || u.Node == to.Node
 	}
 	lastHeld, lastStarting := -1, -1
-	return r.follow(ctx, id, 0, func(answer ordered) (bool, error) {
+	return r.follow(ctx, id, 0, func(answer body.CommandAnswer) (bool, error) {
 		s, err := r.status(ctx, true, 0)
 		if err != nil {
 			return false, nil //nolint:nilerr // the next look may succeed

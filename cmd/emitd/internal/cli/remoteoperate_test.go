@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 )
 
@@ -81,7 +82,7 @@ func TestNodeIsCalledAgain(t *testing.T) {
 				r := &remote{base: "http://node/api/v1", http: &http.Client{Transport: w}}
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
-				answer, err := r.order(ctx, request{Kind: daemon.CommandCordon, Node: "node-1"})
+				answer, err := r.order(ctx, body.CommandRequest{Kind: daemon.CommandCordon, Node: "node-1"})
 				switch f := (*fault.Fault)(nil); {
 				case tt.code == "" && (err != nil || answer.Command.Result != "cordoned"):
 					t.Errorf("%+v, %v", answer, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/outbox"
@@ -23,48 +24,13 @@ type remoteOutbox struct{ node *remote }
 
 var _ outbox.Operator = remoteOutbox{}
 
-// outboxAction is an action as the admin API takes it.
-type outboxAction struct {
-	Action string         `json:"action"`
-	Seqs   []int64        `json:"seqs,omitempty"`
-	Select *messageFilter `json:"select,omitempty"`
-	All    bool           `json:"all,omitempty"`
-	Replay *replayRange   `json:"replay,omitempty"`
-	DryRun bool           `json:"dry_run,omitempty"`
-}
-
-type messageFilter struct {
-	Kind  outbox.Kind `json:"kind,omitempty"`
-	Key   string      `json:"key,omitempty"`
-	Topic string      `json:"topic,omitempty"`
-	Cause string      `json:"cause,omitempty"`
-	Since time.Time   `json:"since,omitzero"`
-	Until time.Time   `json:"until,omitzero"`
-}
-
-type replayRange struct {
-	After  *int64    `json:"after,omitempty"`
-	UpTo   int64     `json:"up_to,omitempty"`
-	Since  time.Time `json:"since,omitzero"`
-	Until  time.Time `json:"until,omitzero"`
-	Key    string    `json:"key,omitempty"`
-	Topics []string  `json:"topics,omitempty"`
-}
-
-// outboxDone is what the API answers to an action.
-type outboxDone struct {
-	Count  int                 `json:"count"`
-	Counts map[outbox.Kind]int `json:"counts"`
-	After  int64               `json:"after"`
-}
-
 // act carries out an action.
-func (o remoteOutbox) act(ctx context.Context, name string, a outboxAction) (done outboxDone, err error) {
-	body, err := json.Marshal(a)
+func (o remoteOutbox) act(ctx context.Context, name string, a body.OutboxAction) (done body.OutboxActionAnswer, err error) {
+	text, err := json.Marshal(a)
 	if err != nil {
 		return done, fmt.Errorf("encode the action: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.node.base+"/outbox/"+url.PathEscape(name)+"/actions", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.node.base+"/outbox/"+url.PathEscape(name)+"/actions", bytes.NewReader(text))
 	if err != nil {
 		return done, fault.New(fault.Usage, "--addr: %w", err)
 	}
@@ -74,9 +40,7 @@ func (o remoteOutbox) act(ctx context.Context, name string, a outboxAction) (don
 
 // Stats implements [outbox.Operator].
 func (o remoteOutbox) Stats(ctx context.Context, name string) ([]outbox.Stats, error) {
-	var answer struct {
-		Outbox *view.Outbox `json:"outbox"`
-	}
+	var answer body.OutboxAnswer
 	if err := o.node.get(ctx, "/outbox", nil, &answer); err != nil {
 		return nil, err
 	}
@@ -148,10 +112,7 @@ func (o remoteOutbox) list(ctx context.Context, f outbox.Filter) ([]outbox.Entry
 	}
 	var out []outbox.Entry
 	for {
-		var page struct {
-			Messages []view.OutboxMessage `json:"messages"`
-			Cursor   *string              `json:"cursor"`
-		}
+		var page body.MessagePage
 		query.Set("limit", "1000")
 		if err := o.node.get(ctx, "/outbox/"+url.PathEscape(f.Subscription)+"/messages", query, &page); err != nil {
 			return nil, err
@@ -170,9 +131,7 @@ func (o remoteOutbox) list(ctx context.Context, f outbox.Filter) ([]outbox.Entry
 
 // one returns one message with its payload, if there is one.
 func (o remoteOutbox) one(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
-	var answer struct {
-		Message view.OutboxMessage `json:"message"`
-	}
+	var answer body.MessageAnswer
 	err := o.node.get(ctx, fmt.Sprintf("/outbox/%s/messages/%d", url.PathEscape(f.Subscription), f.Seq), nil, &answer)
 	switch {
 	case err != nil && fault.Of(err)[0].Code == fault.NoMessage:
@@ -204,24 +163,24 @@ func entryOf(m view.OutboxMessage) outbox.Entry {
 
 // Retry implements [outbox.Operator].
 func (o remoteOutbox) Retry(ctx context.Context, name string, seqs ...int64) (int, error) {
-	done, err := o.act(ctx, name, outboxAction{Action: "retry", Seqs: seqs, All: len(seqs) == 0})
+	done, err := o.act(ctx, name, body.OutboxAction{Action: "retry", Seqs: seqs, All: len(seqs) == 0})
 	return done.Count, err
 }
 
 // Skip implements [outbox.Operator].
 func (o remoteOutbox) Skip(ctx context.Context, name string, seqs ...int64) error {
-	_, err := o.act(ctx, name, outboxAction{Action: "skip", Seqs: seqs})
+	_, err := o.act(ctx, name, body.OutboxAction{Action: "skip", Seqs: seqs})
 	return err
 }
 
 // SettleAll implements [outbox.Operator].
 func (o remoteOutbox) SettleAll(ctx context.Context, f outbox.Filter, to outbox.Kind, dryRun bool) (map[outbox.Kind]int, error) {
-	a := outboxAction{Action: verbs[to], DryRun: dryRun}
-	chosen := messageFilter{f.Kind, f.Key, f.Topic, f.Cause, f.Since, f.Until}
+	a := body.OutboxAction{Action: verbs[to], DryRun: dryRun}
+	chosen := body.MessageFilter{Kind: f.Kind, Key: f.Key, Topic: f.Topic, Cause: f.Cause, Since: f.Since, Until: f.Until}
 	switch {
 	case f.Seq != 0:
 		a.Seqs = []int64{f.Seq}
-	case chosen == messageFilter{}:
+	case chosen == body.MessageFilter{}:
 		a.All = true
 	default:
 		a.Select = &chosen
@@ -238,11 +197,11 @@ func (o remoteOutbox) SettleAll(ctx context.Context, f outbox.Filter, to outbox.
 
 // Replay implements [outbox.Operator].
 func (o remoteOutbox) Replay(ctx context.Context, r outbox.ReplayRequest) (int64, map[outbox.Kind]int, error) {
-	chosen := replayRange{UpTo: r.UpTo, Since: r.Since, Until: r.Until, Key: r.Key, Topics: r.Topics}
+	chosen := body.ReplayRange{UpTo: r.UpTo, Since: r.Since, Until: r.Until, Key: r.Key, Topics: r.Topics}
 	if r.After > 0 || r.UpTo == 0 && r.Since.IsZero() && r.Until.IsZero() && r.Key == "" && len(r.Topics) == 0 {
 		chosen.After = &r.After
 	}
-	done, err := o.act(ctx, r.Subscription, outboxAction{Action: "replay", Replay: &chosen, DryRun: r.DryRun})
+	done, err := o.act(ctx, r.Subscription, body.OutboxAction{Action: "replay", Replay: &chosen, DryRun: r.DryRun})
 	return done.After, done.Counts, err
 }
 
@@ -252,12 +211,12 @@ func (o remoteOutbox) Pause(ctx context.Context, name string, paused bool) error
 	if paused {
 		verb = "pause"
 	}
-	_, err := o.act(ctx, name, outboxAction{Action: verb})
+	_, err := o.act(ctx, name, body.OutboxAction{Action: verb})
 	return err
 }
 
 // Delete implements [outbox.Operator].
 func (o remoteOutbox) Delete(ctx context.Context, name string) error {
-	_, err := o.act(ctx, name, outboxAction{Action: "forget"})
+	_, err := o.act(ctx, name, body.OutboxAction{Action: "forget"})
 	return err
 }

@@ -28,8 +28,9 @@ func ofAdmin(path string) bool { return strings.HasPrefix(path, adminPath) }
 func (h *host) newAdmin() (*admin.API, error) {
 	c := admin.Config{
 		Store: h.up.Store.Store, StoreKind: h.up.Store.Kind, Cluster: h.Config.Cluster, Timing: coordinator.Timing(h.Config.Timing()),
-		ExpectQueues: h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)),
-		Queues:       adminQueues{h.front}, Settings: h.adminSettings,
+		MaxMovesPerRound: h.maxMoves(),
+		ExpectQueues:     h.Config.Objects.URL != "" && h.Config.Runs(string(queue.Kind)),
+		Queues:           adminQueues{h.front}, Settings: h.adminSettings,
 		Trends: h.trends.show, Actor: actorOf, Authorize: authorizeAdmin,
 		Explain: func(err error) error { return explained(err, h.Config.Secrets()) }, Logger: h.log,
 	}
@@ -48,7 +49,7 @@ func (h *host) adminOutbox() (*admin.Outbox, error) {
 	if box == nil {
 		return nil, fault.New(fault.Unreachable, "the outbox of this node is not open yet").Hint("ask another node; the log of this one says why")
 	}
-	return &admin.Outbox{Kind: box.Kind, Operator: box.Operator}, nil
+	return &admin.Outbox{Kind: box.Kind, Group: h.Config.Node.Group, Operator: box.Operator}, nil
 }
 
 // adminSettings returns the settings of this process, without secrets.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -76,5 +77,29 @@ func TestExplained(t *testing.T) {
 	f := explained(errors.Join(storage.ErrUnavailable, errors.New("connect as hunter2")), []string{"hunter2"})
 	if f.Code != fault.Unreachable || !errors.Is(f, storage.ErrUnavailable) || strings.Contains(f.What, "hunter2") {
 		t.Errorf("%#v", f)
+	}
+}
+
+// TestAdminOfAGroup checks what the API says about a node of a group that moves no units: which daemon relays a
+// subscription, and that a plan moves none either.
+func TestAdminOfAGroup(t *testing.T) {
+	t.Parallel()
+	o, _ := outboxRig(t, func(http.ResponseWriter, *http.Request) {}, nil)
+	o.Config.Node.Group, o.Config.Coordinator.MaxMovesPerRound = "shop", 0
+	err := started(t, o, func(ctx context.Context, r *Running) {
+		var answer struct{ Relay string }
+		eventually(ctx, t, "the relay has registered its subscription", func() bool {
+			got := send(ctx, t, "GET", r.URL+"/api/v1/outbox/hooks", "")
+			return got.status == 200 && json.Unmarshal([]byte(got.body), &answer) == nil
+		})
+		if got := send(ctx, t, "GET", r.URL+"/api/v1/daemons/"+url.PathEscape(answer.Relay), ""); got.status != 200 || answer.Relay != "emit:outbox/hooks@shop" {
+			t.Errorf("the relay is %q: %d %s", answer.Relay, got.status, got.body)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if h := (&host{Options: o}); h.maxMoves() >= 0 {
+		t.Errorf("%d moves per round", h.maxMoves())
 	}
 }

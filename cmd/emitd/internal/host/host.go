@@ -18,6 +18,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -304,19 +305,15 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	if timing.SettleWindow == 0 {
 		timing.SettleWindow = -1 // the coordinator's value for none
 	}
-	moves := cfg.Coordinator.MaxMovesPerRound
-	if moves == 0 {
-		moves = -1 // likewise
-	}
 	brake := cfg.Coordinator.BrakePercent
 	if brake == 0 {
-		brake = -1
+		brake = -1 // likewise
 	}
 	c, err := coordinator.New(h.up.Store.Store, coordinator.Config{
 		Cluster: cfg.Cluster, Node: id, Group: cfg.Node.Group, Labels: cfg.Node.Labels, Capacity: cfg.Node.Capacity, MaxWeight: cfg.Node.MaxWeight,
 		Version: h.Version, Address: h.up.Advertised,
 		NeverLead: cfg.Node.NeverLead, NoDaemons: cfg.Node.NoDaemons,
-		Profile: cfg.Profile, Timing: timing, MaxMovesPerRound: moves, BrakePercent: brake, HostLock: h.lock, Hooks: h.hooks(id.Name),
+		Profile: cfg.Profile, Timing: timing, MaxMovesPerRound: h.maxMoves(), BrakePercent: brake, HostLock: h.lock, Hooks: h.hooks(id.Name),
 		Logger: h.log, MeterProvider: meter, TracerProvider: h.tel.Tracer,
 	})
 	if err != nil {
@@ -339,6 +336,9 @@ func (h *host) add(ctx context.Context, id node.Identity, daemons []Daemon) (err
 	h.up.Nodes = append(h.up.Nodes, c)
 	return nil
 }
+
+// maxMoves returns max_moves_per_round as the coordinator takes it: a negative number for none.
+func (h *host) maxMoves() int { return cmp.Or(h.Config.Coordinator.MaxMovesPerRound, -1) }
 
 func (h *host) hooks(name string) coordinator.Hooks {
 	if h.Hooks == nil {

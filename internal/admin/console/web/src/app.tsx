@@ -10,6 +10,7 @@ import { CommandsPage } from "./pages/commands";
 import { DaemonPage, DaemonsPage } from "./pages/daemons";
 import { EventPage, EventsPage } from "./pages/events";
 import { LeaderPage } from "./pages/leader";
+import { LocksPage } from "./pages/locks";
 import { NodePage, NodesPage } from "./pages/nodes";
 import { MessagePage, OutboxPage, SubscriptionPage } from "./pages/outbox";
 import { OverviewPage } from "./pages/overview";
@@ -19,7 +20,7 @@ import { UnitPage } from "./pages/unit";
 
 /** The pages of the navigation, with the key that follows g. */
 const nav: [path: string, name: string, key: string][] = [
-  ["", "Overview", "o"], ["nodes", "Nodes", "n"], ["daemons", "Daemons", "d"], ["leader", "Leader", "l"],
+  ["", "Overview", "o"], ["nodes", "Nodes", "n"], ["daemons", "Daemons", "d"], ["leader", "Leader", "l"], ["locks", "Locks", "k"],
   ["queues", "Queues", "q"], ["outbox", "Outbox", "b"], ["events", "Events", "e"], ["settings", "Settings", "s"],
 ];
 
@@ -39,6 +40,8 @@ function page({ path }: Route) {
       return second ? <UnitPage key={second} id={second} /> : <DaemonsPage />;
     case "leader":
       return <LeaderPage />;
+    case "locks":
+      return <LocksPage />;
     case "events":
       return second ? <EventPage key={second} seq={Number(second)} /> : <EventsPage />;
     case "queues":

@@ -129,7 +129,7 @@ export function SubscriptionPage({ name }: { name: string }) {
           ["Parked keys", `${count(s.keys_waiting)}, of which ${count(s.keys_held)} wait for an operator`],
           ["Dead", s.dead ? <State of="dead">{count(s.dead)}</State> : "0"],
           ["Delayed", s.delayed ? <>{count(s.delayed)}{s.next_at && <>, the first due <Until at={s.next_at} over="now" /></>}</> : "0"],
-          ["Relays", <>{s.instances} <a href={to("daemons", `emit:outbox/${name}`)}>units</a></>],
+          ["Relays", <>{s.instances} <a href={to("daemons", data.relay)}>units</a></>],
           ["Log on disk", bytes(s.retained_bytes)],
         ]} />
       </Panel>
