@@ -22,6 +22,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/emitd/emitd/internal/plaincall"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/queue/wire/batch"
 	"github.com/emitd/emitd/internal/queue/wire/queuev1"
@@ -169,6 +170,9 @@ func cyclesOn(b *testing.B, svc queue.Service, n, batch int, cycle func(b *testi
 	}
 	s := httptest.NewUnstartedServer(h)
 	s.Config.Protocols = api.Protocols()
+	s.Listener = plaincall.Listen(s.Listener, plaincall.Config{ // as the program does
+		Handler: h, Path: func(path string) bool { return strings.HasPrefix(path, "/v1/") }, HeaderTimeout: time.Minute, IdleTimeout: time.Minute,
+	})
 	s.Start()
 	defer s.Close()
 	var left atomic.Int64

@@ -33,12 +33,14 @@ type Registry struct {
 	maxShards  int      // limit for the shards of all queues together
 	emptySince sync.Map // removed queues of which nothing was found: since when
 	doubt      atomic.Bool
+	counted    atomic.Pointer[sync.Map] // of countedShards by queue: what Shards has returned since the list has changed
 
 	mu      chan struct{} // mutex that a context can abandon: guards the object and the fields below
 	version blob.Version
 	list    registryFile
 	readAt  time.Time    // when list was last known to be current; zero: never
 	damage  *queue.Error // what is wrong with the object; list is then the newest known
+	nonce   string       // of the list that counted is about
 }
 
 // registryFile is the content of the object. Its nonce makes every version's bytes different, as
@@ -241,7 +243,13 @@ func (r *Registry) lock(ctx context.Context) error {
 	}
 }
 
-func (r *Registry) unlock() { <-r.mu }
+func (r *Registry) unlock() {
+	if r.nonce != r.list.Nonce {
+		r.nonce = r.list.Nonce
+		r.counted.Store(new(sync.Map))
+	}
+	<-r.mu
+}
 
 func noQueue(name string) *queue.Error {
 	return queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("declare it first")
@@ -430,6 +438,9 @@ func (r *Registry) Invalidate() { r.doubt.Store(true) }
 
 // Shards returns how many shards a queue has, or QueueNotFound.
 func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
+	if n, ok := r.recentShards(name); ok {
+		return n, nil
+	}
 	age := registryAge
 	if r.doubt.Swap(false) {
 		age = invalidatedAge
@@ -444,7 +455,40 @@ func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if set.Resharding.Stage == "" {
+		r.count(ctx, name)
+	}
 	return set.Shards, nil
+}
+
+// countedShards is the number of shards of a queue in a list.
+type countedShards struct {
+	shards int
+	readAt time.Time
+}
+
+// recentShards returns what Shards has returned for the queue, if the list is recent enough. Most calls need no more,
+// and so do not wait for the lock.
+func (r *Registry) recentShards(name string) (int, bool) {
+	m := r.counted.Load()
+	if m == nil || r.doubt.Load() {
+		return 0, false
+	}
+	k, _ := m.Load(name)
+	n, ok := k.(countedShards)
+	return n.shards, ok && time.Since(n.readAt) < registryAge
+}
+
+// count keeps the number of a queue's shards for recentShards.
+func (r *Registry) count(ctx context.Context, name string) {
+	if r.lock(ctx) != nil {
+		return
+	}
+	defer r.unlock()
+	set := r.find(name)
+	if m := r.counted.Load(); m != nil && set != nil && set.Resharding.Stage == "" && r.nonce == r.list.Nonce {
+		m.Store(name, countedShards{set.Shards, r.readAt})
+	}
 }
 
 // Layout returns how often a queue's number of shards has changed, or QueueNotFound.

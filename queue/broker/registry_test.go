@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -477,5 +478,48 @@ func TestCallersShareARead(t *testing.T) {
 		if _, err := r.get(w.ctx, "later", 0); err != nil {
 			t.Errorf("a queue that was declared before the call: %v", err)
 		}
+	})
+}
+
+// TestShardsIsRemembered: the number of shards is known without the lock while the list is recent, and follows what this
+// process changes, and what it is told to doubt.
+func TestShardsIsRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, bucket := t.Context(), mem.New(mem.Config{})
+		r, other := NewRegistry(bucket, ""), NewRegistry(bucket, "")
+		want := func(n int) {
+			t.Helper()
+			if got, err := r.Shards(ctx, "mail"); got != n || err != nil {
+				t.Errorf("%d shards, %v, want %d", got, err, n)
+			}
+		}
+		declare := func(r *Registry, shards int) {
+			t.Helper()
+			_ = r.Remove(ctx, "mail")
+			if _, err := r.Declare(ctx, queue.Settings{Name: "mail", Shards: shards}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		declare(r, 2)
+		want(2)
+		_ = r.lock(ctx)
+		want(2) // at once
+		r.unlock()
+		declare(other, 3)
+		want(2) // as every list that is up to half a minute old
+		time.Sleep(invalidatedAge)
+		r.Invalidate()
+		want(3)
+		declare(r, 4)
+		want(4)
+		declare(other, 5)
+		time.Sleep(registryAge)
+		want(5)
+		if err := r.Remove(ctx, "mail"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.Shards(ctx, "mail")
+		wantRefusal(t, err, queue.QueueNotFound)
 	})
 }

@@ -46,9 +46,22 @@ type ClusterLocator struct {
 	cfg   LocatorConfig
 	doubt atomic.Bool
 
-	mu   sync.Mutex
-	snap *daemon.Snapshot
-	at   time.Time
+	mu    sync.Mutex
+	snap  *daemon.Snapshot
+	at    time.Time
+	found map[shardID]brokerAt // what was found in snap: a cluster may have thousands of units
+}
+
+// shardID identifies a shard: its queue's name and its index.
+type shardID struct {
+	queue string
+	index int
+}
+
+// brokerAt is where a shard is served.
+type brokerAt struct {
+	addr       string
+	generation int64
 }
 
 // NewLocator creates a locator. It does not read the store yet.
@@ -64,21 +77,12 @@ func (l *ClusterLocator) Invalidate() { l.doubt.Store(true) }
 // If no node serves it, the address is empty and there is no error. An error means that the store
 // does not answer, that there is no such queue ([queue.QueueNotFound]), or that Exists failed.
 func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
-	snap, err := l.snapshot(ctx)
-	if err != nil {
+	at, snap, err := l.lookup(ctx, shardID{name, shard})
+	switch {
+	case err != nil:
 		return "", 0, fmt.Errorf("read the cluster: %w", err)
-	}
-	u := daemon.Unit{Daemon: unitsOf(name), Index: shard}
-	for i := range snap.Units {
-		r := &snap.Units[i]
-		if r.Unit != u || r.State != daemon.Active {
-			continue
-		}
-		for j := range snap.Nodes {
-			if n := &snap.Nodes[j]; n.Incarnation == r.Holder.Incarnation && n.Present() {
-				return n.Address, r.Generation, nil
-			}
-		}
+	case snap == nil:
+		return at.addr, at.generation, nil
 	}
 	if l.cfg.Exists == nil {
 		return "", 0, nil
@@ -91,6 +95,40 @@ func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (ad
 		return "", 0, err
 	}
 	return "", 0, nil // between two brokers
+}
+
+// lookup returns where a shard is served. If it is served nowhere, it returns the snapshot that says so.
+func (l *ClusterLocator) lookup(ctx context.Context, of shardID) (brokerAt, *daemon.Snapshot, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.refresh(ctx); err != nil {
+		return brokerAt{}, nil, err
+	}
+	at, ok := l.found[of]
+	if !ok {
+		if at, ok = brokerIn(l.snap, of); !ok {
+			return at, l.snap, nil
+		}
+		l.found[of] = at
+	}
+	return at, nil, nil
+}
+
+// brokerIn finds in a snapshot where a shard is served.
+func brokerIn(snap *daemon.Snapshot, of shardID) (brokerAt, bool) {
+	u := daemon.Unit{Daemon: unitsOf(of.queue), Index: of.index}
+	for i := range snap.Units {
+		r := &snap.Units[i]
+		if r.Unit != u || r.State != daemon.Active {
+			continue
+		}
+		for j := range snap.Nodes {
+			if n := &snap.Nodes[j]; n.Incarnation == r.Holder.Incarnation && n.Present() {
+				return brokerAt{n.Address, r.Generation}, true
+			}
+		}
+	}
+	return brokerAt{}, false
 }
 
 // unitsOf returns the daemon whose units are a queue's shards.
@@ -110,26 +148,25 @@ func shards(s *daemon.Snapshot, name string) int {
 // Shards returns how many shards a queue has in the cluster's snapshot; 1 for a queue that is not
 // in it.
 func (l *ClusterLocator) Shards(ctx context.Context, name string) (int, error) {
-	snap, err := l.snapshot(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read the cluster: %w", err)
-	}
-	return max(shards(snap, name), 1), nil
-}
-
-// snapshot returns a recent snapshot. Concurrent callers wait for the same one.
-func (l *ClusterLocator) snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.refresh(ctx); err != nil {
+		return 0, fmt.Errorf("read the cluster: %w", err)
+	}
+	return max(shards(l.snap, name), 1), nil
+}
+
+// refresh makes sure that the snapshot is recent. The caller holds mu, so concurrent callers wait for the same one.
+func (l *ClusterLocator) refresh(ctx context.Context) error {
 	age := time.Since(l.at)
 	if l.snap != nil && (age < invalidatedAge || age < snapshotAge && !l.doubt.Load()) {
-		return l.snap, nil
+		return nil
 	}
 	l.doubt.Store(false) // before the read: a doubt that comes during the read concerns the old snapshot
 	snap, err := l.cfg.Cluster.Snapshot(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l.snap, l.at = snap, time.Now()
-	return snap, nil
+	l.snap, l.at, l.found = snap, time.Now(), map[shardID]brokerAt{}
+	return nil
 }

@@ -1,11 +1,13 @@
 package cli
 
 import (
-	"bytes"
+	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -61,27 +63,68 @@ func (c ownCalls) writes(ctx context.Context) (n, epoch int64, ok bool) {
 }
 
 // osqueueCalls makes the calls of osqueue's REST API, to emitd or to an osqueue broker. A call has one job.
+//
+// It has an HTTP client of its own. The one of net/http hands each call over between three goroutines, which costs about
+// as much processor as the server's answer; the benchmark would measure itself.
 type osqueueCalls struct {
 	ownCalls // for writes
-	http     *http.Client
-	base     string
-	token    string
+	address  string
+	tls      *tls.Config // nil: plain HTTP
+	head     string      // of each call, behind the path
+	free     chan *benchConnection
+}
+
+// benchConnection is a connection for one call at a time.
+type benchConnection struct {
+	net.Conn
+	in  *bufio.Reader
+	out []byte
 }
 
 // newOsqueueCalls makes the calls to the first of the addresses.
 func newOsqueueCalls(cfg client.Config, stats queue.Service, clients int) osqueueCalls {
-	base := strings.TrimSuffix(cfg.Addresses[0], "/")
-	if !strings.Contains(base, "://") {
-		scheme := "http://"
-		if cfg.TLS != nil {
-			scheme = "https://"
+	scheme, address, ok := strings.Cut(strings.TrimSuffix(cfg.Addresses[0], "/"), "://")
+	if !ok {
+		address = scheme
+	}
+	c := osqueueCalls{ownCalls: ownCalls{stats, queue.DefaultQueue}, address: address, free: make(chan *benchConnection, clients)}
+	port := "80"
+	if scheme == "https" || !ok && cfg.TLS != nil {
+		port = "443"
+		if c.tls = cfg.TLS.Clone(); c.tls == nil {
+			c.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
-		base = scheme + base
+		c.tls.NextProtos = []string{"http/1.1"}
 	}
-	t := &http.Transport{TLSClientConfig: cfg.TLS, MaxIdleConnsPerHost: clients, IdleConnTimeout: time.Minute}
-	return osqueueCalls{
-		ownCalls: ownCalls{stats, queue.DefaultQueue}, http: &http.Client{Transport: t}, base: base, token: cfg.Token,
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		c.address = net.JoinHostPort(address, port)
 	}
+	c.head = " HTTP/1.1\r\nHost: " + address + "\r\nContent-Type: application/json\r\n"
+	if cfg.Token != "" {
+		c.head += "Authorization: Bearer " + cfg.Token + "\r\n"
+	}
+	return c
+}
+
+// connect returns a connection that no call uses.
+func (c osqueueCalls) connect(ctx context.Context) (*benchConnection, error) {
+	select {
+	case conn := <-c.free:
+		return conn, nil
+	default:
+	}
+	var conn net.Conn
+	var err error
+	if c.tls != nil {
+		conn, err = (&tls.Dialer{Config: c.tls}).DialContext(ctx, "tcp", c.address)
+	} else {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", c.address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends a call that waits
+	return &benchConnection{Conn: conn, in: bufio.NewReader(conn)}, nil
 }
 
 // post makes a call and decodes its answer into out, unless that is nil.
@@ -90,29 +133,41 @@ func (c osqueueCalls) post(ctx context.Context, path string, body, out any) erro
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(text))
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
-	r.Header.Set("Content-Type", "application/json")
-	if c.token != "" {
-		r.Header.Set("Authorization", "Bearer "+c.token)
+	conn.out = append(append(append(conn.out[:0], "POST "...), path...), c.head...)
+	conn.out = fmt.Appendf(conn.out, "Content-Length: %d\r\n\r\n%s", len(text), text)
+	status, answer, again, err := conn.call()
+	if again {
+		c.free <- conn // has room: there are as many connections as clients
+	} else {
+		_ = conn.Close()
 	}
-	resp, err := c.http.Do(r)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
 		return err
-	case resp.StatusCode >= http.StatusMultipleChoices:
-		return fmt.Errorf("%s: %s: %.200s", path, resp.Status, answer)
+	case status >= http.StatusMultipleChoices:
+		return fmt.Errorf("%s: %d %s: %.200s", path, status, http.StatusText(status), answer)
 	case out == nil:
 		return nil
 	}
 	return json.Unmarshal(answer, out)
+}
+
+// call sends the call in conn.out and reads its answer. It returns whether the connection can have another one.
+func (conn *benchConnection) call() (status int, answer []byte, again bool, err error) {
+	if _, err := conn.Write(conn.out); err != nil {
+		return 0, nil, false, err
+	}
+	resp, err := http.ReadResponse(conn.in, nil)
+	if err != nil {
+		return 0, nil, false, err
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err == nil && !resp.Close, err
 }
 
 func (c osqueueCalls) submit(ctx context.Context, jobs []queue.Job) error {

@@ -123,8 +123,11 @@ func addressOf(c net.Conn) netip.Addr {
 
 // note records the state changes of a connection that the server reports: two for each call, so without a lock.
 func (l *connections) note(c net.Conn, s http.ConnState) {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
+	switch outer := c.(type) {
+	case *tls.Conn:
+		c = outer.NetConn()
+	case interface{ Unwrap() net.Conn }: // passed on by plaincall
+		c = outer.Unwrap()
 	}
 	own, ok := c.(*connection)
 	switch {

@@ -36,8 +36,9 @@ type guard struct {
 	api   config.API
 	log   *slog.Logger
 	id    atomic.Pointer[identity]
-	hint  string   // where to find a token; empty: the usual text
-	names []string // of this machine, beside loopback addresses; nil: any Host is accepted
+	hint  string                 // where to find a token; empty: the usual text
+	names []string               // of this machine, beside loopback addresses; nil: any Host is accepted
+	own   atomic.Pointer[string] // the Host that was accepted last; most calls have the same
 
 	grants atomic.Pointer[grants] // nil: nobody is asked who calls
 	out    signOuts
@@ -266,13 +267,20 @@ func (g *guard) otherHost(host string) bool {
 	if g.names == nil || g.grants.Load() != nil || host == "" {
 		return false
 	}
+	if last := g.own.Load(); last != nil && *last == host {
+		return false
+	}
 	name, _, err := net.SplitHostPort(host)
 	if err != nil { // no port
 		name = strings.Trim(host, "[]")
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	ip, err := netip.ParseAddr(name)
-	return (err != nil || !ip.Unmap().IsLoopback()) && !slices.Contains(g.names, name)
+	if (err != nil || !ip.Unmap().IsLoopback()) && !slices.Contains(g.names, name) {
+		return true
+	}
+	g.own.Store(&host)
+	return false
 }
 
 // wrap passes on requests that are meant for this machine and whose caller is known or need not be. refuse answers

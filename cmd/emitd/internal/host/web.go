@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/plaincall"
 	"github.com/emitd/emitd/internal/queue/wire/refusal"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
@@ -43,7 +44,8 @@ type routes struct {
 // web is the listener's HTTP server.
 type web struct {
 	server *http.Server
-	places *connections
+	places net.Listener        // *connections, behind plain
+	plain  *plaincall.Listener // answers frequent calls in front of the server; nil with TLS
 	tls    bool
 	// sockets ends hijacked connections (WebSockets), which the server does not track.
 	sockets func(context.Context) error
@@ -93,8 +95,9 @@ func withHeaders(next http.Handler) http.Handler {
 // web makes the server for l.
 func (h *host) web(l net.Listener) *web {
 	places := newConnections(l, h.places, h.log)
+	all := h.withLimits(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.routes.Load().mux.ServeHTTP(w, r) }))
 	s := &http.Server{
-		Handler:           h.withLimits(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.routes.Load().mux.ServeHTTP(w, r) })),
+		Handler:           all,
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes, ConnState: places.note,
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: streamsAtOnce, SendPingTimeout: idleTimeout, WriteByteTimeout: headerTimeout},
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), Protocols: api.Protocols(),
@@ -105,7 +108,15 @@ func (h *host) web(l net.Listener) *web {
 			return h.guard.id.Load().server, nil // the current certificates
 		}}
 	}
-	return &web{server: s, places: places, tls: secured, sockets: func(ctx context.Context) error { return h.routes.Load().door().Shutdown(ctx) }}
+	out := &web{server: s, places: places, tls: secured, sockets: func(ctx context.Context) error { return h.routes.Load().door().Shutdown(ctx) }}
+	if !secured {
+		out.plain = plaincall.Listen(places, plaincall.Config{
+			Handler: all, Path: func(path string) bool { return strings.HasPrefix(path, "/v1/") },
+			HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, State: places.note, ErrorLog: s.ErrorLog,
+		})
+		out.places = out.plain
+	}
+	return out
 }
 
 // start serves until stop. It returns nil unless serving failed.
@@ -129,10 +140,11 @@ func (w *web) stop(ctx context.Context) (err error) {
 }
 
 func (w *web) shutdown(ctx context.Context) error {
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 	go func() { ended <- w.sockets(ctx) }()
+	go func() { ended <- w.plain.Shutdown(ctx) }()
 	err := w.server.Shutdown(ctx)
-	if err = errors.Join(err, <-ended); err != nil {
+	if err = errors.Join(err, <-ended, <-ended); err != nil {
 		return w.server.Close() // what remains is cut off: the nodes have stopped
 	}
 	return nil
