@@ -26,7 +26,8 @@ type suite struct {
 	name, pkg, bench, time string
 	env                    []string // more variables
 	ratios                 []ratio
-	peers                  bool // the results compare emitd with others: sideBySide shows them
+	peers                  bool   // the results compare emitd with others: sideBySide shows them
+	needs                  string // a variable without which the suite is left out
 }
 
 // ratio compares two benchmarks of one run by a metric, or is a metric that is already a ratio. More is
@@ -49,6 +50,14 @@ var suites = []suite{
 	{name: "journal", pkg: "./queue/internal/journal", bench: ".", time: "2s"},
 	{name: "broker", pkg: "./queue/broker", bench: ".", time: "2s"},
 	{name: "wire", pkg: "./queue/api", bench: ".", time: "3s"},
+	{
+		name: "osqueue", pkg: "./e2e/queue", bench: "Osqueue$", time: "3x", needs: "EMITD_OSQUEUE",
+		ratios: []ratio{
+			{"1 client, against osqueue", "times", "BenchmarkOsqueue/clients=1", "", "≥ 1.5"},
+			{"16 clients, against osqueue", "times", "BenchmarkOsqueue/clients=16", "", "≥ 1.5"},
+			{"128 clients, against osqueue", "times", "BenchmarkOsqueue/clients=128", "", "≥ 1.1"},
+		},
+	},
 	{
 		name: "outbox-postgres", pkg: "./outbox/postgres", bench: "Relay|Latency|Insert|Idle|AgainstEmit|Bloat", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
 		ratios: []ratio{
@@ -79,6 +88,10 @@ func run(words []string) error {
 	document := filepath.Join("..", "docs", "measurements.md")
 	for _, s := range suites {
 		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s.pkg+" "+s.name, w) }) {
+			continue
+		}
+		if s.needs != "" && os.Getenv(s.needs) == "" {
+			fmt.Printf("%s is left out: %s is not set\n", s.name, s.needs)
 			continue
 		}
 		results, table, err := s.run()
