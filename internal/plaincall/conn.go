@@ -52,9 +52,9 @@ func (c *conn) serve() {
 	defer c.l.serving.Done()
 	defer c.cancel()
 	defer c.recoverPanic()
-	c.parser.base = (&http.Request{
+	c.parser.base = http.Request{
 		Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: c.RemoteAddr().String(),
-	}).WithContext(c.ctx)
+	}
 	c.parser.path, c.answer.c = c.l.cfg.Path, c
 	c.report(http.StateNew)
 	for wait := c.l.cfg.HeaderTimeout; c.await(wait); wait = c.l.cfg.IdleTimeout {
@@ -117,7 +117,9 @@ func (c *conn) answerCall(r *http.Request) bool {
 	c.answer.body = *kept
 	c.answer.begin()
 	c.beginWatch()
-	c.l.cfg.Handler.ServeHTTP(&c.answer, r)
+	ctx, endCall := context.WithCancel(c.ctx) // ends with the call, as with net/http: what the handler has tied to it must end
+	defer endCall()
+	c.l.cfg.Handler.ServeHTTP(&c.answer, r.WithContext(ctx))
 	c.endWatch()
 	again := c.answer.finish()
 	*kept, c.answer.body = c.answer.body, nil

@@ -16,24 +16,19 @@ const maxHeaders = 32
 // parser parses the calls of one connection. Callers send nearly the same head with each call, so it keeps the text of
 // headers for the next one.
 type parser struct {
-	base    *http.Request // what all calls of the connection have
+	base    http.Request // what all calls of the connection have
 	path    func(string) bool
 	header  http.Header
 	kept    []keptHeader
 	host    string
 	content body
+	request http.Request
 }
 
 // keptHeader is a header of the last call.
 type keptHeader struct {
 	name, key string // as it was sent, and canonical
 	value     [1]string
-}
-
-// plainRequest has the parts of a request in one piece of memory.
-type plainRequest struct {
-	http.Request
-	url url.URL
 }
 
 // body is a body that has arrived already.
@@ -62,13 +57,15 @@ func (p *parser) parse(b []byte) (*http.Request, int) {
 	if !ok || length > len(rest) {
 		return nil, 0
 	}
-	r := &plainRequest{Request: *p.base, url: url.URL{Path: string(path)}}
+	p.request = p.base
+	r := &p.request
 	p.content.Reset(rest[:length])
-	r.URL, r.RequestURI, r.Host, r.Header, r.ContentLength = &r.url, r.url.Path, p.host, p.header, int64(length)
+	r.URL = &url.URL{Path: string(path)}
+	r.RequestURI, r.Host, r.Header, r.ContentLength = r.URL.Path, p.host, p.header, int64(length)
 	if r.Body = &p.content; length == 0 {
 		r.Body = http.NoBody
 	}
-	return &r.Request, len(b) - len(rest) + length
+	return r, len(b) - len(rest) + length
 }
 
 // parseHeaders parses the headers into p.header. It returns the body's length and what follows the empty line.

@@ -340,6 +340,33 @@ func TestCallerGone(t *testing.T) {
 	})
 }
 
+// TestContextEndsWithTheCall: what a handler has tied to its call's context ends with the call, although the connection
+// goes on.
+func TestContextEndsWithTheCall(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{}, 2)
+	at, _, _ := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		context.AfterFunc(r.Context(), func() { ended <- struct{}{} })
+	}), true)
+	c, err := net.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	in := bufio.NewReader(c)
+	for range 2 {
+		_, _ = io.WriteString(c, simple)
+		if _, err := http.ReadResponse(in, nil); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Fatal("the context goes on")
+		}
+	}
+}
+
 // TestWatchedCall: a call that lasts for long is answered, and so is one that was sent meanwhile.
 func TestWatchedCall(t *testing.T) {
 	t.Parallel()
