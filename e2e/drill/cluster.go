@@ -122,7 +122,7 @@ func (c *Cluster) History() string {
 		return err.Error()
 	}
 	for _, e := range events[max(0, len(events)-80):] {
-		fmt.Fprintf(&b, "%5d %s %s %s %s gen %d term %d %s\n", e.Seq, e.At.Format("15:04:05.000"), e.Kind, e.Node, e.Unit, e.Generation, e.Term, e.Reason)
+		fmt.Fprintf(&b, "%5d %s %s\n", e.Seq, e.At.Format("15:04:05.000"), line(&e))
 	}
 	return b.String()
 }
@@ -259,11 +259,11 @@ func (c *Cluster) Snapshot() (*daemon.Snapshot, error) {
 
 // Events reads the whole history after a sequence number.
 func (c *Cluster) Events(after int64) ([]daemon.Event, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
 	var all []daemon.Event
 	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		page, err := c.Store.Events(ctx, after, 1000)
+		cancel()
 		if err != nil {
 			return nil, err
 		}

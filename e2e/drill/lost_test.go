@@ -25,6 +25,51 @@ func TestDrillLostHost(t *testing.T) {
 	}
 }
 
+// TestDrillKilledInstant kills the leader's process with profile instant. The other nodes of its host witness that it has
+// ended, and wait neither for its lease nor for its registration.
+func TestDrillKilledInstant(t *testing.T) {
+	ParallelUnlessMeasured(t)
+	for name, open := range stores {
+		t.Run(name, func(t *testing.T) {
+			ParallelUnlessMeasured(t)
+			c := open(t)
+			c.Profile = "instant"
+			killed(t, c, name+": kill -9, instant")
+		})
+	}
+}
+
+func killed(t *testing.T, c *Cluster, what string) {
+	next := 0
+	start := func() {
+		next++
+		c.Start(fmt.Sprintf("n%d", next))
+	}
+	for range 3 {
+		start()
+	}
+	leader, elsewhere := Bound{Max: 500 * time.Millisecond}, Bound{Max: 2 * time.Second}
+	var lead, run []time.Duration
+	for range Times(20) {
+		c.Settled(c.Others(nil)...)
+		c.Known(c.Timing().SettleWindow)
+		l, term := c.Leading()
+		l.Kill()
+		began := Boot()
+		took := c.Until(time.Minute, "a new leader", func() bool { return c.Term() > term && c.Leader() != nil })
+		lead = append(lead, took)
+		took += c.Until(time.Minute, "its units run elsewhere", func() bool { return c.Running(c.Others(l)...) })
+		run = append(run, took)
+		if lead[len(lead)-1] > leader.Max || took > elsewhere.Max {
+			t.Logf("%s, number %d: %v until its units ran elsewhere, from its end on:\n%s", what, len(run), took, c.since(began))
+		}
+		start()
+	}
+	Measure(t, what+", new leader", leader, lead)
+	Measure(t, what+", its units run elsewhere", elsewhere, run)
+	c.Check()
+}
+
 // TestDrillDefaultProfile does the same with the timings of profile default, with wake-ups and without.
 // It takes minutes and runs with the full counts only.
 func TestDrillDefaultProfile(t *testing.T) {
@@ -64,10 +109,14 @@ func lostHost(t *testing.T, c *Cluster, what string, times int, leader, elsewher
 		c.Known(c.Timing().HeartbeatInterval)
 		l, term := c.Leading()
 		l.Freeze()
+		began := Boot()
 		took := c.Until(2*leader, "a new leader", func() bool { return c.Term() > term && c.Leader() != l })
 		lead = append(lead, took)
 		took += c.Until(2*elsewhere, "its units run elsewhere", func() bool { return c.Running(c.Others(l)...) })
 		run = append(run, took)
+		if lead[len(lead)-1] > leader || took > elsewhere {
+			t.Logf("%s, number %d: %v until its units ran elsewhere, from its stop on:\n%s", what, len(run), took, c.since(began))
+		}
 		l.Kill()
 		start()
 	}

@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"os/signal"
@@ -74,24 +75,26 @@ func (r Run) Living(now int64, d time.Duration) bool { return !r.Clean && now-r.
 // ReadRuns reads what tickers wrote, in the order of their starts. A process that crashes and restarts
 // under the same generation gives one Run per process.
 func ReadRuns(path string) ([]Run, error) {
-	text, err := os.ReadFile(path)
+	file, err := os.Open(path)
 	if err != nil {
 		if os.IsNotExist(err) {
 			return nil, nil
 		}
 		return nil, err
 	}
+	defer file.Close()
 	var runs []Run
 	open := map[string]int{}
-	for _, line := range strings.Split(string(text), "\n") {
-		f := strings.Fields(line)
+	lines := bufio.NewScanner(file) // after an hour, the file has hundreds of megabytes
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
 		if len(f) != 5 {
 			continue // the last line may be incomplete
 		}
 		generation, err1 := strconv.ParseInt(f[2], 10, 64)
 		at, err2 := strconv.ParseInt(f[4], 10, 64)
 		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("ticker line %q", line)
+			return nil, fmt.Errorf("ticker line %q", lines.Text())
 		}
 		key := f[1] + "@" + f[2] + "@" + f[3]
 		i, known := open[key]
@@ -103,5 +106,5 @@ func ReadRuns(path string) ([]Run, error) {
 		runs[i].End = at
 		runs[i].Clean = f[0] == "end"
 	}
-	return runs, nil
+	return runs, lines.Err()
 }
