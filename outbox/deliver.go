@@ -258,20 +258,23 @@ func (s *session) callOnce(ctx context.Context, rows []Row, from source) []error
 // wrote it.
 func (s *session) deliverSendable(ctx context.Context, d Delivery) []error {
 	var bad []error
-	var good []Row
-	var places []int
-	for i, row := range d.Rows {
-		if err := unsendable(row); err != nil {
+	for i := range d.Rows {
+		if err := unsendable(&d.Rows[i]); err != nil {
 			if bad == nil {
 				bad = make([]error, len(d.Rows))
 			}
 			bad[i] = err
-			continue
 		}
-		good, places = append(good, row), append(places, i)
 	}
 	if bad == nil {
 		return s.deliverProtected(ctx, d)
+	}
+	var good []Row
+	var places []int
+	for i, row := range d.Rows {
+		if bad[i] == nil {
+			good, places = append(good, row), append(places, i)
+		}
 	}
 	if len(good) == 0 {
 		return bad
@@ -284,15 +287,15 @@ func (s *session) deliverSendable(ctx context.Context, d Delivery) []error {
 }
 
 // unsendable returns the reason why no sink can send a row, or nil.
-func unsendable(row Row) error {
+func unsendable(row *Row) error {
 	for name, value := range row.Headers {
 		if err := header(name, value); err != nil {
 			return fmt.Errorf("header %.80q %w: %w", name, err, errUnsendable)
 		}
 	}
-	for name, value := range map[string]string{"key": row.Key, "type": row.Type, "traceparent": row.TraceParent, "tracestate": row.TraceState} {
-		if strings.ContainsAny(value, "\r\n") {
-			return fmt.Errorf("%s has a line break: %w", name, errUnsendable)
+	for _, field := range [...]struct{ name, value string }{{"key", row.Key}, {"type", row.Type}, {"traceparent", row.TraceParent}, {"tracestate", row.TraceState}} {
+		if strings.ContainsAny(field.value, "\r\n") {
+			return fmt.Errorf("%s has a line break: %w", field.name, errUnsendable)
 		}
 	}
 	return nil

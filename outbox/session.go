@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -308,6 +309,10 @@ func (s *session) byWorker(rows []Row) [][]Row {
 			sizes[to[i]]++
 			total++
 		}
+	}
+	if i := slices.Index(sizes, len(rows)); i >= 0 {
+		parts[i] = rows // all of them, as of one busy key: nothing to split
+		return parts
 	}
 	all := make([]Row, total)
 	for i, size := range sizes {

@@ -146,7 +146,7 @@ func (s suite) run() ([]result, string, error) {
 		return nil, "", fmt.Errorf("%s has no benchmark that matches %q", s.pkg, s.bench)
 	}
 	if s.peers {
-		return results, sideBySide(results), nil
+		return results, sideBySide(results) + "\n" + costs(results), nil
 	}
 	var b strings.Builder
 	b.WriteString("| benchmark | time | metrics |\n|---|---|---|\n")
@@ -196,6 +196,26 @@ func sideBySide(results []result) string {
 			}
 		}
 		fmt.Fprintf(&b, " %.2f× |\n", r.metrics[ways[0].metric]/best)
+	}
+	return b.String()
+}
+
+// costs returns a table of what a message costs the process that delivers it, for each receiver without a round trip
+// and with 500 keys.
+func costs(results []result) string {
+	var b strings.Builder
+	b.WriteString("| a message, without a round trip, 500 keys | emitd | plain poller |\n|---|---|---|\n")
+	for _, r := range results {
+		name, is := strings.CutSuffix(r.name, "/rtt=0s/keys=500")
+		if !is {
+			continue
+		}
+		_, receiver, _ := strings.Cut(name, "/")
+		fmt.Fprintf(&b, "| %s |", receiver)
+		for _, way := range []string{"", "poller-"} {
+			fmt.Fprintf(&b, " %s µs, %s bytes |", number(r.metrics[way+"cpu-µs/message"]), number(r.metrics[way+"allocated-B/message"]))
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }

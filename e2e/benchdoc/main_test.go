@@ -19,6 +19,11 @@ BenchmarkEndToEnd/nats/rtt=2ms/keys=500-2   2   62064 messages/s  31032 poller-m
 	}
 	const short = "| messages/s, one key / 500 keys | emitd | plain poller | watermill-sql | River |\n|---|---|---|---|---|\n" +
 		"| nats | 43 674 / 62 064 | 55 488 / 31 032 | 75.1 / 75.1 | 2 000 / 2 000 |\n"
+	const cost = "| a message, without a round trip, 500 keys | emitd | plain poller |\n|---|---|---|\n| nats | 12.3 µs, 1 234 bytes | 10 µs, 999 bytes |\n"
+	costly := parse([]byte("BenchmarkEndToEnd/nats/rtt=0s/keys=500-2   2   12.34 cpu-µs/message  1234 allocated-B/message  10 poller-cpu-µs/message  999 poller-allocated-B/message\n"))
+	if got := costs(costly); got != cost {
+		t.Errorf("%s\nwant\n%s", got, cost)
+	}
 	if got := inShort(results); got != short {
 		t.Errorf("%s\nwant\n%s", got, short)
 	}

@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,8 +87,12 @@ func BenchmarkEndToEnd(b *testing.B) {
 						for b.Loop() {
 							rates[0].add(n, w.relay(b, s, n, keys))
 							rates[1].add(n, w.poll(b, send, n, keys))
-							rates[2].add(few, w.watermill(b, send, few, keys))
-							rates[3].add(min(n, 5000), w.river(b, send, min(n, 5000), keys))
+							rates[2].add(few, cost{took: w.watermill(b, send, few, keys)})
+							rates[3].add(min(n, 5000), cost{took: w.river(b, send, min(n, 5000), keys)})
+						}
+						for i, way := range []string{"", "poller-"} {
+							b.ReportMetric(rates[i].cpu.Seconds()*1e6/float64(rates[i].messages), way+"cpu-µs/message")
+							b.ReportMetric(float64(rates[i].allocated)/float64(rates[i].messages), way+"allocated-B/message")
 						}
 						for i, way := range []string{"", "poller-", "watermill-", "river-"} {
 							b.ReportMetric(rates[i].perSecond(), way+"messages/s")
@@ -102,14 +108,38 @@ func BenchmarkEndToEnd(b *testing.B) {
 	}
 }
 
-// rate is how many messages were delivered in which time.
-type rate struct {
-	messages int
-	took     time.Duration
+// cost is what a delivery takes of time, and of this process: processor time, and allocated bytes. A receiver in the
+// process is part of it.
+type cost struct {
+	took, cpu time.Duration
+	allocated uint64
 }
 
-func (r *rate) add(messages int, took time.Duration) {
-	r.messages, r.took = r.messages+messages, r.took+took
+// measure begins a measurement, and returns what ends it.
+func measure(b *testing.B) (end func() cost) {
+	b.Helper()
+	now := func() (c cost) {
+		var usage syscall.Rusage
+		must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+		var memory runtime.MemStats
+		runtime.ReadMemStats(&memory)
+		return cost{cpu: time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), allocated: memory.TotalAlloc}
+	}
+	before, began := now(), time.Now()
+	return func() cost {
+		took, after := time.Since(began), now()
+		return cost{took: took, cpu: after.cpu - before.cpu, allocated: after.allocated - before.allocated}
+	}
+}
+
+// rate is how many messages were delivered at which cost.
+type rate struct {
+	messages int
+	cost
+}
+
+func (r *rate) add(messages int, c cost) {
+	r.messages, r.took, r.cpu, r.allocated = r.messages+messages, r.took+c.took, r.cpu+c.cpu, r.allocated+c.allocated
 }
 
 func (r *rate) perSecond() float64 { return float64(r.messages) / r.took.Seconds() }
@@ -146,8 +176,8 @@ func newBenchWorld(b *testing.B) *benchWorld {
 // benchPayload is that of a small event.
 var benchPayload = make([]byte, 200)
 
-// relay publishes n messages and returns how long a relay takes to deliver them.
-func (w *benchWorld) relay(b *testing.B, s outbox.Sink, n, keys int) time.Duration {
+// relay publishes n messages and returns what it costs a relay to deliver them.
+func (w *benchWorld) relay(b *testing.B, s outbox.Sink, n, keys int) cost {
 	b.Helper()
 	for i := 0; i < n; {
 		var batch []outbox.Message
@@ -164,12 +194,12 @@ func (w *benchWorld) relay(b *testing.B, s outbox.Sink, n, keys int) time.Durati
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)
-	began := time.Now()
+	measured := measure(b)
 	go func() { ended <- errors.Join(r.Run(ctx, a), r.Close(context.Background())) }()
 	if err := c.wait(ended); err != nil {
 		b.Fatal(err)
 	}
-	took := time.Since(began)
+	took := measured()
 	a.BeginDrain()
 	must(b, <-ended)
 	return took
@@ -254,12 +284,12 @@ func (c *counted) wait(ended <-chan error) error {
 	}
 }
 
-// poll inserts n rows and returns how long a plain poller takes to deliver them.
-func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) error, n, keys int) time.Duration {
+// poll inserts n rows and returns what it costs a plain poller to deliver them.
+func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) error, n, keys int) cost {
 	b.Helper()
 	_, err := w.pool.Exec(b.Context(), `insert into plain (dedup, key, payload) select gen_random_uuid(), 'key-' || i % $2::int, $3 from generate_series(1, $1::int) i`, n, keys, benchPayload)
 	must(b, err)
-	began := time.Now()
+	measured := measure(b)
 	for left := n; left > 0; {
 		ctx, cancel := context.WithTimeoutCause(b.Context(), standstill, fmt.Errorf("the poller waits for a page with %d messages to go, for %v", left, standstill))
 		err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
@@ -287,7 +317,7 @@ func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) e
 		}
 		cancel()
 	}
-	return time.Since(began)
+	return measured()
 }
 
 // newDelay forwards connections to target and delays the bytes of each direction. It returns its address.

@@ -249,9 +249,10 @@ func payloadOf(m outbox.Message) any {
 	return m.Payload
 }
 
-// values returns the columns of a message for a COPY.
+// values returns the columns of a message for a COPY. The ID is of pgx's own type: of another it would first try, for
+// each message, whether its text is in the format of the COPY.
 func values(m outbox.Message) []any {
-	return []any{int16(m.Shard()), m.ID, nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)} // below Shards
+	return []any{int16(m.Shard()), pgtype.UUID{Bytes: m.ID, Valid: true}, nullable(m.Key), m.Topic, nullable(m.Type), headerText(m.Headers), nullable(m.TraceParent), nullable(m.TraceState), payloadOf(m)} // below Shards
 }
 
 const inserted = "shard, dedup_id, key, topic, type, headers, traceparent, tracestate, payload"

@@ -78,7 +78,10 @@ type Send func(ctx context.Context, rows []int) []error
 // Each is [Run] for receivers that take one row per call.
 func Each(ctx context.Context, rows []outbox.Row, parallel int, send func(ctx context.Context, i int) error) []error {
 	return Run(ctx, rows, Plan{Parallel: parallel}, func(ctx context.Context, r []int) []error {
-		return []error{send(ctx, r[0])}
+		if err := send(ctx, r[0]); err != nil {
+			return []error{err}
+		}
+		return nil
 	})
 }
 

@@ -70,6 +70,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -312,9 +313,18 @@ func (s *Sink) record(d outbox.Delivery, row outbox.Row) *kgo.Record {
 	if r.Value == nil {
 		r.Value = []byte{}
 	}
-	for _, h := range sink.Headers(d, row) {
+	headers := sink.Headers(d, row)
+	size := 0
+	for _, h := range headers {
+		size += len(h.Value)
+	}
+	r.Headers = slices.Grow(r.Headers, len(headers))
+	values := make([]byte, 0, size) // of all headers: one allocation
+	for _, h := range headers {
 		if h.Name != sink.Key {
-			r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Name, Value: []byte(h.Value)})
+			from := len(values)
+			values = append(values, h.Value...)
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Name, Value: values[from:len(values):len(values)]})
 		}
 	}
 	return r

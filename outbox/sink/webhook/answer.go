@@ -34,10 +34,11 @@ func (s *Sink) send(ctx context.Context, req *http.Request) (overloaded bool, er
 		return false, s.unanswered(ctx, req, err)
 	}
 	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead)) // the status decides
-	if resp.StatusCode/100 == 2 {
+	if resp.StatusCode/100 == 2 { // the status decides; what is read lets the connection be used again
+		_, _ = io.CopyN(io.Discard, resp.Body, maxRead)
 		return false, nil
 	}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead))
 	overloaded = resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
 	return overloaded, s.classify(resp, body)
 }

@@ -30,8 +30,8 @@ func (s *Sink) event(d outbox.Delivery, row outbox.Row) event {
 	if kind == "" {
 		kind = "emitd.message" // a type is required
 	}
-	e := event{data: row.Payload, headers: sink.MessageHeaders(row)}
-	for _, a := range []sink.Header{
+	e := event{data: row.Payload, headers: sink.MessageHeaders(row), attributes: make([]sink.Header, 0, 8)}
+	for _, a := range [...]sink.Header{
 		{Name: "id", Value: row.ID.String()},
 		{Name: "source", Value: source},
 		{Name: "type", Value: kind},
@@ -53,17 +53,38 @@ func (s *Sink) event(d outbox.Delivery, row outbox.Row) event {
 	return e
 }
 
+// fields are the header of a request that is being made. Their values share one array.
+type fields struct {
+	http.Header
+	values []string
+}
+
+func newFields() *fields { return &fields{make(http.Header, 24), make([]string, 0, 24)} }
+
+// set sets a header. Its name must be in the canonical form.
+func (f *fields) set(name, value string) {
+	f.values = append(f.values, value)
+	n := len(f.values)
+	f.Header[name] = f.values[n-1 : n : n]
+}
+
+// headerOf has the HTTP headers of the attributes.
+var headerOf = map[string]string{
+	"id": "Ce-Id", "source": "Ce-Source", "type": "Ce-Type", "time": "Ce-Time", "subject": "Ce-Subject",
+	"partitionkey": "Ce-Partitionkey", "traceparent": "Ce-Traceparent", "tracestate": "Ce-Tracestate",
+}
+
 // binary writes the event's attributes and the message's headers as HTTP headers.
-func (e event) binary(h http.Header) {
+func (e event) binary(f *fields) {
 	for _, own := range e.headers {
 		if !reserved(own.Name) {
-			h.Set(own.Name, own.Value)
+			f.Set(own.Name, own.Value)
 		}
 	}
-	h.Set("Content-Type", e.content)
-	h.Set("Ce-Specversion", "1.0")
+	f.set("Content-Type", e.content)
+	f.set("Ce-Specversion", "1.0")
 	for _, a := range e.attributes {
-		h.Set("Ce-"+a.Name, escape(a.Value))
+		f.set(headerOf[a.Name], escape(a.Value))
 	}
 }
 
@@ -89,9 +110,13 @@ func token(name string) bool {
 // escape encodes an attribute by the HTTP binding of CloudEvents: each byte of space, quote, percent and
 // anything but printable ASCII becomes percent and two hexadecimal digits.
 func escape(value string) string {
+	special := func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '"' || c == '%' }
+	if !strings.ContainsFunc(value, special) {
+		return value
+	}
 	var b strings.Builder
 	for i := range len(value) {
-		if c := value[i]; c <= ' ' || c >= 0x7f || c == '"' || c == '%' {
+		if c := value[i]; special(rune(c)) {
 			fmt.Fprintf(&b, "%%%02X", c)
 		} else {
 			b.WriteByte(c)
@@ -142,11 +167,11 @@ func encode(v any) []byte {
 }
 
 // setTrace passes on the producer's span.
-func setTrace(h http.Header, row outbox.Row) {
+func setTrace(f *fields, row outbox.Row) {
 	if row.TraceParent != "" {
-		h.Set(sink.TraceParent, row.TraceParent)
+		f.set("Traceparent", row.TraceParent)
 		if row.TraceState != "" {
-			h.Set(sink.TraceState, row.TraceState)
+			f.set("Tracestate", row.TraceState)
 		}
 	}
 }

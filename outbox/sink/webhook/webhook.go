@@ -65,6 +65,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -250,17 +251,17 @@ func size(row outbox.Row) int {
 // single posts one message.
 func (s *Sink) single(ctx context.Context, d outbox.Delivery, row outbox.Row) error {
 	e := s.event(d, row)
-	h := http.Header{}
+	f := newFields()
 	body := row.Payload
 	if s.cfg.Mode == Structured {
 		body = e.structured()
-		h.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
+		f.set("Content-Type", "application/cloudevents+json; charset=utf-8")
 	} else {
-		e.binary(h)
+		e.binary(f)
 	}
-	h.Set(sink.Shard, fmt.Sprint(row.Shard))
-	setTrace(h, row)
-	return s.post(ctx, d, request{topic: row.Topic, id: row.ID.String(), header: h, body: body})
+	f.set("Emitd-Shard", strconv.Itoa(row.Shard))
+	setTrace(f, row)
+	return s.post(ctx, d, request{topic: row.Topic, id: row.ID.String(), fields: f, body: body})
 }
 
 // batch posts several messages in one request.
@@ -274,14 +275,15 @@ func (s *Sink) batch(ctx context.Context, d outbox.Delivery, rows []int) error {
 		body.Write(s.event(d, d.Rows[i]).structured())
 	}
 	body.WriteByte(']')
-	h := http.Header{"Content-Type": {"application/cloudevents-batch+json; charset=utf-8"}}
-	return s.post(ctx, d, request{topic: d.Rows[rows[0]].Topic, id: batchID(d, rows), header: h, body: body.Bytes()})
+	f := newFields()
+	f.set("Content-Type", "application/cloudevents-batch+json; charset=utf-8")
+	return s.post(ctx, d, request{topic: d.Rows[rows[0]].Topic, id: batchID(d, rows), fields: f, body: body.Bytes()})
 }
 
 // request holds the parts of a POST that differ from request to request.
 type request struct {
 	topic, id string
-	header    http.Header
+	fields    *fields
 	body      []byte
 }
 
@@ -294,18 +296,21 @@ func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
 	defer func() { s.slots.leave(time.Since(began), overloaded) }()
 	ctx, cancel := sink.WithDeadline(ctx, sink.TimeoutError{What: "the receiver", After: s.cfg.Timeout})
 	defer cancel()
-	target := strings.ReplaceAll(s.cfg.URL, "{topic}", url.PathEscape(r.topic))
+	target := s.cfg.URL
+	if s.byTopic() {
+		target = strings.ReplaceAll(target, "{topic}", url.PathEscape(r.topic))
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(r.body))
 	if err != nil {
 		return sink.Permanent("post: the topic %.80q does not give a valid URL", r.topic)
 	}
-	req.Header = r.header
+	req.Header = r.fields.Header
 	// An empty value is not sent, but it lets the transport repeat a request whose connection turned out to
 	// be closed. Repetitions are harmless because of the ID.
 	req.Header["Idempotency-Key"] = []string{}
-	req.Header.Set("User-Agent", "emitd")
-	req.Header.Set(sink.Subscription, d.Subscription)
-	req.Header.Set(sink.Generation, fmt.Sprint(d.Epoch))
+	r.fields.set("User-Agent", "emitd")
+	r.fields.set("Emitd-Subscription", d.Subscription)
+	r.fields.set("Emitd-Generation", strconv.FormatInt(d.Epoch, 10))
 	for name, value := range s.cfg.Headers {
 		req.Header.Set(name, string(value))
 	}
