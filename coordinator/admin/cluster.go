@@ -324,5 +324,5 @@ func (a *API) leader(ctx context.Context, _ *leaderIn) (*body.LeaderAnswer, erro
 		return nil, err
 	}
 	status := s.status()
-	return &body.LeaderAnswer{status.At, status.Leader}, nil
+	return &body.LeaderAnswer{At: status.At, Leader: status.Leader}, nil
 }

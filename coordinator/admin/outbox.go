@@ -81,7 +81,7 @@ func (a *API) outbox(ctx context.Context, in *outboxIn) (*body.OutboxAnswer, err
 	case a.cfg.Outbox == nil:
 		return &body.OutboxAnswer{}, nil
 	}
-	return &body.OutboxAnswer{box.With(readable)}, nil
+	return &body.OutboxAnswer{Outbox: box.With(readable)}, nil
 }
 
 type subscriptionIn struct {
@@ -197,7 +197,7 @@ func (a *API) message(ctx context.Context, in *messageIn) (*body.MessageAnswer, 
 	if len(found) == 0 {
 		return nil, fault.New(fault.NoMessage, "no parked or dead message %d in %s", in.Seq, in.Subscription)
 	}
-	return &body.MessageAnswer{view.OutboxMessageOf(found[0], true)}, nil
+	return &body.MessageAnswer{Message: view.OutboxMessageOf(found[0], true)}, nil
 }
 
 // replayOf returns the request to the log.
