@@ -239,13 +239,20 @@ const users = "user name=viewer roles=read\nuser name=mailer roles=read@queue=de
 // demo starts emitd dev, and returns its directory, its address and its token.
 func demo(t *testing.T, config string, flags ...string) (dir, url, secret string) {
 	t.Helper()
-	dir = t.TempDir()
-	out := newAnswers(func(string) {})
+	dir, url, secret, _ = demoWithOutput(t, config, flags...)
+	return dir, url, secret
+}
+
+// demoWithOutput is demo, with what the process writes: its log and, as the environment asks for them, its traces.
+func demoWithOutput(t *testing.T, config string, flags ...string) (dir, url, secret string, out *answers) {
+	t.Helper()
+	dir, out = t.TempDir(), newAnswers(func(string) {})
 	const token = "the-token-of-this-test"
 	write(t, filepath.Join(dir, "emitd.yaml"), []byte(config))
 	write(t, filepath.Join(dir, "tokens"), []byte(token+"\n"+users))
 	cmd := exec.Command(drill.Binary(t), append([]string{"dev", "--listen", "127.0.0.1:0", "--config", "emitd.yaml"}, flags...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=console")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	proc, err := testproc.Start(cmd)
 	if err != nil {
@@ -263,7 +270,7 @@ func demo(t *testing.T, config string, flags ...string) (dir, url, secret string
 			t.Log(out)
 		}
 	})
-	return dir, said(t, out, regexp.MustCompile(`console +(http\S+)/\s`), proc.Done), token
+	return dir, said(t, out, regexp.MustCompile(`console +(http\S+)/\s`), proc.Done), token, out
 }
 
 // said waits until a program has said something, and returns the first group of it.
