@@ -124,8 +124,11 @@ func (j *noticeLog) notice(now lease.Instant, n member.Notice) {
 	}
 }
 
-// membership logs that a node joined or left.
+// membership logs that a node joined or left. A thousand nodes that start at once in one process make a million such notices.
 func (j *noticeLog) membership(n member.Notice) {
+	if !j.log.Enabled(context.Background(), slog.LevelInfo) {
+		return
+	}
 	log := j.log.With("peer", n.Member.Name, "peer_id", n.Member.ID, "peer_incarnation", n.Member.Incarnation)
 	if n.Kind == member.NodeJoined {
 		log.Info("node joined")

@@ -76,6 +76,23 @@ func TestNewcomersShareTheMemberList(t *testing.T) {
 	}
 }
 
+// A heartbeat that reads the member list together with others is a simple one: it is not sent as statements.
+func TestSharedListNeedsNoStatements(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, manyConnections)
+	a := join(t, c.store, "a")
+	defer c.store.Break("beat")()
+	middle := c.begin(t, c.in("select from %s.counter for update"))
+	joined := later(func() (*storage.Reply, error) { return newcomer(c.store, "n") })
+	c.blocked(t, 1)
+	r, err := a.try(func(b *storage.Heartbeat) { b.WantMembers = true })
+	if err != nil || len(r.Members) == 0 {
+		t.Errorf("beside a registration, the list has %d members: %v", len(r.Members), err)
+	}
+	commit(t, middle)
+	await(t, "the registration", joined).get(t)
+}
+
 // newcomer registers a node that wants the member list.
 func newcomer(store *postgres.Store, name string) (*storage.Reply, error) {
 	n := drawn.Add(1)

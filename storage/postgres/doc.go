@@ -32,7 +32,7 @@
 //
 // [Store.Heartbeat] takes a connection from the share of its kind (traffic.go), because a thousand
 // nodes that register at once must not delay renewals. A heartbeat that neither registers nor
-// campaigns, asks for no members and reports no exit evidence and no returned run is simple. The
+// campaigns, reads no members in the same round trip, and reports no exit evidence and no returned run is simple. The
 // store sends a simple heartbeat as one call of the database function heartbeat_4
 // (migrations/heartbeat_4.sql). Any other becomes a list of statements, which [Store.Heartbeat]
 // joins into one message (heartbeat.go, message.go, sql/*.sql). Both forms do the same in the same
@@ -113,6 +113,7 @@
 //   - Fence stamps that are requested at the same time are sent together.
 //   - Nodes that want the member list at the same time, as all do that register, read it together, in
 //     a second round trip. A registration that repeats an unanswered one has the rank of heartbeats.
+//   - Nodes share the events about members that any of them has read, as long as the store's identity is the same.
 //
 // # Fences
 //

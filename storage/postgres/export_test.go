@@ -139,3 +139,14 @@ func (s *Store) Break(statement string) (mend func()) {
 	s.sql[statement] = "select 1/0"
 	return func() { s.sql[statement] = text }
 }
+
+// MemberEvents are the events that heartbeats share.
+type MemberEvents = memberEvents
+
+// Read returns the events about members after a cursor, as a heartbeat does that reads a log up to a number.
+func (m *memberEvents) Read(store string, cursor, oldest, through int64, log []daemon.Event) []daemon.Event {
+	known := m.after(cursor)
+	read := laterThan(known.after, log)
+	m.add(store, oldest, known.after, through, read)
+	return append(known.events, laterThan(cursor, read)...)
+}

@@ -29,10 +29,11 @@ type beat struct {
 	id           string // of the store
 	before       heads  // newest events seen when the heartbeat began
 	waiting      []command
-	members      int64 // newest event when the member list was read
-	sent         bool  // it got a connection, so the server may have carried it out
-	listLater    bool  // the member list is read after the heartbeat, together with others
-	known        known // what an earlier reply brought
+	members      int64        // newest event when the member list was read
+	sent         bool         // it got a connection, so the server may have carried it out
+	listLater    bool         // the member list is read after the heartbeat, together with others
+	known        known        // what an earlier reply brought
+	shared       sharedEvents // what it need not read
 }
 
 // known is what a node's newest reply said about the term and about all units. The revision changes with each of them, so
@@ -63,7 +64,8 @@ func (s *Store) newestReply(who node.Identity) known {
 // which the commit has locked. If one statement wrote the row and read the units, it would have taken
 // its snapshot before that wait. The reply would lack the unit, and A would start it a heartbeat later.
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
-	b := &beat{Heartbeat: hb, store: s, before: s.heads(), known: s.newestReply(hb.Node)}
+	b := &beat{Heartbeat: hb, store: s, shared: s.memberEvents.after(hb.EventsAfter), known: s.newestReply(hb.Node)}
+	b.before = s.heads() // not before the shared events, which are then of a store that has not lost them
 	r, err := s.heartbeat(ctx, b)
 	s.noteRegistration(ctx, b, err)
 	return r, err
@@ -96,7 +98,7 @@ func (s *Store) heartbeat(ctx context.Context, b *beat) (*storage.Reply, error) 
 	if err != nil {
 		return nil, s.fail(attempt("heartbeat of", hb.Node), err)
 	}
-	s.catchUp(ctx, b)
+	s.readMemberEvents(ctx, b)
 	if b.listLater {
 		s.listMembers(ctx, b)
 	}
@@ -130,20 +132,35 @@ func (s *Store) listMembers(ctx context.Context, b *beat) {
 // maxMemberEvents bounds the membership events of one reply; the next heartbeat asks for the rest.
 const maxMemberEvents = 500
 
-// catchUp reads the events about members for a node that is more than maxMemberEvents events behind them. That takes one
-// second round trip. The heartbeat itself is done: if the reading fails, the reply has no events, as if there were none yet,
-// and the next heartbeat asks for them again.
-func (s *Store) catchUp(ctx context.Context, b *beat) {
-	if b.EventsAfter < 0 || b.state.rolled <= b.EventsAfter+maxMemberEvents {
+// readMemberEvents completes the events of the reply. If the newest event about members is more than maxMemberEvents ahead, it
+// reads the next ones in a second round trip. The heartbeat itself is done: if the reading fails, the reply has no further
+// events, as if there were none yet, and the next heartbeat asks for them again.
+func (s *Store) readMemberEvents(ctx context.Context, b *beat) {
+	if b.EventsAfter < 0 {
 		return
 	}
-	b.reply.Events = nil
-	err := s.call(ctx, "heartbeat events", reading, func(m *message) {
-		m.query(events(&b.reply.Events), "roll_rest", b.EventsAfter, b.state.head, maxMemberEvents)
-	})
-	if err != nil {
-		b.reply.Events, b.state.head = nil, b.EventsAfter
+	r, after, through := &b.reply, b.shared.after, b.state.head
+	if b.state.rolled > after+maxMemberEvents {
+		r.Events = nil
+		err := s.call(ctx, "heartbeat events", reading, func(m *message) {
+			m.query(events(&r.Events), "roll_rest", after, through, maxMemberEvents)
+		})
+		switch n := len(r.Events); {
+		case err != nil:
+			r.Events, b.state.head, through = nil, max(after, b.EventsAfter), after
+		case n == maxMemberEvents:
+			through = r.Events[n-1].Seq
+		}
 	}
+	slices.SortFunc(r.Events, func(a, b daemon.Event) int { return cmp.Compare(a.Seq, b.Seq) })
+	s.memberEvents.add(b.id, b.state.oldest, after, through, r.Events)
+	if after > b.EventsAfter && b.shared.store != b.id { // the events in between are those of another store
+		r.Events, b.state.head = nil, min(b.state.head, b.EventsAfter)
+		return
+	}
+	// Those that were swept are missing, as if they had been read now.
+	r.Events = laterThan(max(b.EventsAfter, b.state.oldest-1), slices.Concat(b.shared.events, r.Events))
+	r.Events = r.Events[:min(len(r.Events), maxMemberEvents)]
 }
 
 // operation names the heartbeat by what else it does. The name decides its share of the connections
@@ -164,9 +181,9 @@ func (b *beat) operation() string {
 }
 
 // simple reports whether the function heartbeat_4 can serve the heartbeat. It must not register or
-// campaign, ask for members, or report exit evidence or returned runs.
+// campaign, report exit evidence or returned runs, or ask for members in the same round trip.
 func (b *beat) simple() bool {
-	return b.Advert == nil && !b.TermRequest.Campaign && !b.WantMembers && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
+	return b.Advert == nil && !b.TermRequest.Campaign && (!b.WantMembers || b.listLater) && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
 }
 
 // noteRegistration remembers whose registration was sent and not answered in time. Such a node may be a member and not know it.
@@ -239,7 +256,7 @@ func (b *beat) writeFunctionCall(m *message) {
 	args := []any{m.serverTimeout, inc(b.Node)}
 	for _, n := range []int64{
 		number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration, b.TermRequest.Renew, b.TermRequest.LostThrough,
-		micros(b.TermRequest.Lease), number(b.TermRequest.PassSeq), b.EventsAfter, b.EventsAfter + maxMemberEvents,
+		micros(b.TermRequest.Lease), number(b.TermRequest.PassSeq), b.shared.after, b.shared.after + maxMemberEvents,
 	} {
 		args = append(args, strconv.FormatInt(n, 10)) // a quoted number needs no cast: the function has one form
 	}
@@ -320,7 +337,7 @@ func (b *beat) read(m *message) {
 	m.query(b.state.scanSingle, "single")
 	m.query(records(&b.reply.Units), "held", inc(b.Node))
 	if b.EventsAfter >= 0 {
-		m.query(events(&b.reply.Events), "roll", b.EventsAfter, b.EventsAfter+maxMemberEvents)
+		m.query(events(&b.reply.Events), "roll", b.shared.after, b.shared.after+maxMemberEvents)
 	}
 	m.query(commands(&b.waiting), "waiting")
 }
@@ -337,7 +354,6 @@ func (b *beat) answer() *storage.Reply {
 		r.Head = b.members
 	}
 	slices.SortFunc(r.Units, func(a, b daemon.Record) int { return a.Unit.Compare(b.Unit) })
-	slices.SortFunc(r.Events, func(a, b daemon.Event) int { return cmp.Compare(a.Seq, b.Seq) })
 	r.Commands = slices.DeleteFunc(sortedCommands(b.waiting), func(c storage.Command) bool { return !c.Kind.ForNodes() })
 	for len(r.Events) > 0 && r.Events[len(r.Events)-1].Seq > r.Head {
 		r.Events = r.Events[:len(r.Events)-1]

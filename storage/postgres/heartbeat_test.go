@@ -111,14 +111,14 @@ func TestCatchingUpDelaysNoHeartbeat(t *testing.T) {
 		t.Errorf("%d events up to %d, want none up to 4000", len(r.Events), r.Head)
 	}
 	s.exec(t, `insert into `+cfg.Schema+`.event (seq, at, kind, node, node_id, incarnation, daemon, term, term_ordinal, generation, reason)
-		values (4000, now(), 'node.late', '', '', '', '', 0, 0, 0, '')`)
-	s.exec(t, "update "+cfg.Schema+".counter set rolled = 4000")
-	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 1 || len(r.Events) > 0 || r.EventsMissing {
-		t.Errorf("%d events up to %d, missing %v, want none up to 1 and none missing", len(r.Events), r.Head, r.EventsMissing)
+		values (8000, now(), 'node.late', '', '', '', '', 0, 0, 0, '')`)
+	s.exec(t, "update "+cfg.Schema+".counter set head = 8000, rolled = 8000")
+	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 4000 || len(r.Events) > 0 || r.EventsMissing {
+		t.Errorf("%d events up to %d, missing %v, want none up to 4000 and none missing", len(r.Events), r.Head, r.EventsMissing)
 	}
 	mend()
-	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 4000 || len(r.Events) != 1 {
-		t.Errorf("%d events up to %d, want one up to 4000", len(r.Events), r.Head)
+	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 8000 || len(r.Events) != 1 {
+		t.Errorf("%d events up to %d, want one up to 8000", len(r.Events), r.Head)
 	}
 }
 

@@ -33,6 +33,7 @@ type Store struct {
 	grace        time.Duration // how long after the end of its call an answer is still waited for
 	stamps       stamps
 	lists        memberLists
+	memberEvents memberEvents
 	traits       traitsCache
 	briefWaiters chan struct{} // semaphore of short attempts to stamp; see stampWithRetry
 	lockWaiters  chan struct{} // semaphore of long attempts to stamp
