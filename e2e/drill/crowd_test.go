@@ -22,7 +22,8 @@ type crowd struct {
 	t      *testing.T
 	nodes  int
 	units  int
-	store  *postgres.Store
+	store  *postgres.Store // of the nodes
+	direct *postgres.Store // of the drill
 	server *pgtest.Server
 	began  time.Time
 }
@@ -35,12 +36,28 @@ func newCrowd(t *testing.T, nodes, units int) *crowd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	store, err := postgres.OpenConfig(context.Background(), postgres.Config{URL: server.URL("postgres"), AutoMigrate: true, MaxConns: 16})
+	store := openCrowd(t, server.URL("postgres"))
+	return &crowd{t: t, nodes: nodes, units: units, store: store, direct: store, server: server}
+}
+
+// openCrowd opens a store with the one pool that all nodes share.
+func openCrowd(t *testing.T, url string) *postgres.Store {
+	t.Helper()
+	store, err := postgres.OpenConfig(context.Background(), postgres.Config{URL: url, AutoMigrate: true, MaxConns: 16})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	return &crowd{t: t, nodes: nodes, units: units, store: store, server: server}
+	return store
+}
+
+// hold makes the nodes call the store through a proxy, which holds them to a rate.
+func (c *crowd) hold(callsPerSecond int) *Proxy {
+	c.t.Helper()
+	proxy, through := behindProxy(c.t, c.server.URL("postgres"))
+	proxy.HoldTo(callsPerSecond)
+	c.store = openCrowd(c.t, through)
+	return proxy
 }
 
 // start starts all nodes at the same moment.
@@ -83,7 +100,7 @@ func (c *crowd) start() {
 // until waits until the condition is true of the cluster, and returns how long that took since the start.
 func (c *crowd) until(most time.Duration, what string, is func(*daemon.Snapshot) bool) time.Duration {
 	c.t.Helper()
-	cluster := New(c.t, c.server.URL("postgres"), c.store)
+	cluster := New(c.t, c.server.URL("postgres"), c.direct)
 	snapshot := time.NewTicker(250 * time.Millisecond) // reading the store costs the server time as well
 	defer snapshot.Stop()
 	cluster.Until(most, what, func() bool {
@@ -101,7 +118,7 @@ func (c *crowd) history() map[daemon.EventKind]int {
 	defer cancel()
 	count := map[daemon.EventKind]int{}
 	for after := int64(0); ; {
-		page, err := c.store.Events(ctx, after, 5000)
+		page, err := c.direct.Events(ctx, after, 5000)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -122,23 +139,40 @@ func TestDrillManyUnits(t *testing.T) {
 	if Full() {
 		nodes, units = 50, 10_000
 	}
+	newCrowd(t, nodes, units).placed(fmt.Sprintf("postgres: %d new units on %d nodes on one pool, fast", units, nodes), 10*time.Second)
+}
+
+// TestDrillManyUnitsHeld does the same while all nodes together may make 500 calls a second.
+func TestDrillManyUnitsHeld(t *testing.T) {
+	const calls = 500
+	nodes, units := 10, 500
+	if Full() {
+		nodes, units = 50, 10_000
+	}
 	c := newCrowd(t, nodes, units)
+	proxy := c.hold(calls)
+	c.placed(fmt.Sprintf("postgres: %d new units on %d nodes held to %d calls/s, fast", units, nodes, calls), time.Minute)
+	t.Logf("%d calls in %v", proxy.Trips.Load(), time.Since(c.began).Round(time.Second))
+}
+
+// placed starts the nodes and measures until every unit is active.
+func (c *crowd) placed(what string, wanted time.Duration) {
+	c.t.Helper()
 	c.start()
 	took := c.until(5*time.Minute, "every unit is active", func(s *daemon.Snapshot) bool {
-		return countUnits(s, func(u daemon.Record) bool { return u.State == daemon.Active }) == units
+		return countUnits(s, func(u daemon.Record) bool { return u.State == daemon.Active }) == c.units
 	})
-	what := fmt.Sprintf("postgres: %d new units on %d nodes on one pool, fast", units, nodes)
 	kinds := c.history()
-	t.Logf("events: %v", kinds)
+	c.t.Logf("events: %v", kinds)
 	all := 0
 	for kind, n := range kinds {
 		if kind != daemon.NodeRegistered && kind != daemon.LeaderElected {
 			all += n
 		}
 	}
-	Measure(t, what+", all active", Bound{Other: "wanted: 10s on a quiet machine"}, []time.Duration{took})
-	Amount(t, what+", events", float64(all)/float64(units), "a unit", 0)
-	Count(t, what+", terms", kinds[daemon.LeaderElected], "wanted: 1")
+	Measure(c.t, what+", all active", Bound{Other: fmt.Sprintf("wanted: %v on a quiet machine", wanted)}, []time.Duration{took})
+	Amount(c.t, what+", events", float64(all)/float64(c.units), "a unit", 0)
+	Count(c.t, what+", terms", kinds[daemon.LeaderElected], "wanted: 1")
 }
 
 // TestDrillCrowd starts a thousand nodes at the same moment, without pacing them as TestDrillManyNodes does. In the end all

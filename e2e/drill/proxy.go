@@ -6,10 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Proxy stands between nodes and a server. It can drop the server's answers, so that requests take effect
-// without confirmation, and it can close all connections.
+// without confirmation, it can close all connections, and it can hold clients to a rate of calls.
 type Proxy struct {
 	l      net.Listener
 	target atomic.Pointer[string]
@@ -24,6 +25,8 @@ type Proxy struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
+	pause time.Duration // between the beginnings of two round trips
+	next  time.Time     // when the next one may begin
 	wg    sync.WaitGroup
 }
 
@@ -54,6 +57,29 @@ func (p *Proxy) Switch(target string) { p.target.Store(&target) }
 
 // DropAnswers starts or stops dropping answers.
 func (p *Proxy) DropAnswers(on bool) { p.swallow.Store(on) }
+
+// HoldTo makes at most so many round trips a second begin, on all connections together. Further ones wait.
+func (p *Proxy) HoldTo(perSecond int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pause = time.Second / time.Duration(perSecond)
+}
+
+// begin counts a round trip, and waits until it may begin.
+func (p *Proxy) begin() {
+	p.Trips.Add(1)
+	p.mu.Lock()
+	now := time.Now()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	wait := p.next.Sub(now)
+	p.next = p.next.Add(p.pause)
+	p.mu.Unlock()
+	if wait > 0 {
+		<-time.After(wait)
+	}
+}
 
 // Cut closes every connection.
 func (p *Proxy) Cut() {
@@ -91,7 +117,7 @@ func (p *Proxy) serve(client net.Conn) {
 		defer close(done)
 		_, _ = io.Copy(server, watchedReader{client, func() {
 			if answered.Swap(false) {
-				p.Trips.Add(1)
+				p.begin()
 			}
 		}})
 		server.Close()
