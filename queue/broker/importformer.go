@@ -46,10 +46,12 @@ func (b *Broker) importFormer(ctx context.Context, set *queue.Settings, index in
 	former := *set
 	former.Shards, former.Incarnation = set.Resharding.Shards, set.Resharding.Incarnation
 	sources := make([]*manifest, former.Shards)
-	for n := range sources {
-		if sources[n], err = readManifest(ctx, b.cfg.Bucket, reshardPrefix(b.cfg.Root, &former, n, set.Incarnation), set.Shards); err != nil {
-			return nil, err
-		}
+	err = inParallel(former.Shards, func(n int) (err error) {
+		sources[n], err = readManifest(ctx, b.cfg.Bucket, reshardPrefix(b.cfg.Root, &former, n, set.Incarnation), set.Shards)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	if !l.Imported() {
 		if !l.Fresh() {
@@ -173,15 +175,19 @@ func (i *importer) run(ctx context.Context) error {
 // merge reads objects of all former shards and passes their records on, the oldest first. Those of one
 // former shard keep their order.
 func (i *importer) merge(ctx context.Context, of func(*manifest) []object, each func(context.Context, *ledger.ImportedRecord) error) error {
-	var open []*exportReader
-	for _, m := range i.sources {
-		r := &exportReader{bucket: i.b.cfg.Bucket, left: of(m)}
-		if more, err := r.next(ctx); err != nil {
-			return err
-		} else if more {
-			open = append(open, r)
+	open := make([]*exportReader, len(i.sources))
+	err := inParallel(len(open), func(n int) error {
+		r := &exportReader{bucket: i.b.cfg.Bucket, left: of(i.sources[n])}
+		more, err := r.next(ctx)
+		if more {
+			open[n] = r
 		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
+	open = slices.DeleteFunc(open, func(r *exportReader) bool { return r == nil })
 	for len(open) > 0 {
 		oldest := 0
 		for n := range open {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue"
@@ -15,6 +17,23 @@ import (
 
 // reshardPoll is how often a node looks how far a change of the number of shards is.
 const reshardPoll = 100 * time.Millisecond
+
+// movingPolls are the pauses between two looks while callers wait for the new shards: short at first, because small
+// backlogs move in tens of milliseconds.
+var movingPolls = backoff.Policy{First: reshardPoll / 5, Limit: reshardPoll}
+
+// reshardReads is how many objects are read at the same time.
+const reshardReads = 16
+
+// inParallel calls do with 0 to n-1, several at the same time, and returns an error of one of the calls.
+func inParallel(n int, do func(n int) error) error {
+	var all errgroup.Group
+	all.SetLimit(reshardReads)
+	for i := range n {
+		all.Go(func() error { return do(i) })
+	}
+	return all.Wait()
+}
 
 // stepID identifies what a stage waits for.
 type stepID struct {
@@ -67,8 +86,9 @@ func (b *Broker) move(ctx context.Context, a *daemon.Assignment, former *shard) 
 // one that was left. It ends when the assignment drains. If the queue has no shard with this index any more, it calls
 // gone: nobody needs to wait for the unit.
 func (b *Broker) awaitLayout(ctx context.Context, a *daemon.Assignment, name string, left uint64, gone func()) (again bool, err error) {
-	for {
-		set, err := b.registry.get(ctx, name, reshardPoll/2)
+	for reads := 1; ; reads++ {
+		wait := movingPolls.After(reads)
+		set, err := b.registry.get(ctx, name, wait/2)
 		switch {
 		case queue.TagOf(err) == queue.QueueNotFound:
 			return false, noQueueError(a.Unit, err)
@@ -81,7 +101,7 @@ func (b *Broker) awaitLayout(ctx context.Context, a *daemon.Assignment, name str
 		case a.Index == 0 && set.Resharding.Stage == queue.Moving:
 			b.reshardStep(ctx, set)
 		}
-		pause := time.NewTimer(reshardPoll)
+		pause := time.NewTimer(wait)
 		select {
 		case <-a.Draining():
 			pause.Stop()
@@ -131,7 +151,7 @@ func (b *Broker) stepFailed(ctx context.Context, set *queue.Settings, err error)
 }
 
 // stageComplete reports whether all shards have done what the stage waits for. It reads one object for each
-// shard, and remembers those that it has found.
+// shard, and remembers how many it has found.
 func (b *Broker) stageComplete(ctx context.Context, set *queue.Settings) (bool, error) {
 	x := set.Resharding
 	shards, key := set.Shards, func(index int) string {
@@ -144,12 +164,9 @@ func (b *Broker) stageComplete(ctx context.Context, set *queue.Settings) (bool, 
 	b.mu.RLock()
 	n := b.steps[id]
 	b.mu.RUnlock()
-	for ; n < shards; n++ {
-		if _, err := b.cfg.Bucket.Read(ctx, key(n)); errors.Is(err, blob.ErrNotFound) {
-			break
-		} else if err != nil {
-			return false, err
-		}
+	n, err := b.countSteps(ctx, n, shards, key)
+	if err != nil {
+		return false, err
 	}
 	complete := n == shards && (x.Stage != queue.Preparing || b.allHeld(set))
 	b.mu.Lock()
@@ -158,6 +175,33 @@ func (b *Broker) stageComplete(ctx context.Context, set *queue.Settings) (bool, 
 		delete(b.steps, id)
 	}
 	return complete, nil
+}
+
+// countSteps returns how many shards have done their step, counted from the first one on, if those below n have. While
+// the next shard's object is missing, it reads no other.
+func (b *Broker) countSteps(ctx context.Context, n, shards int, key func(index int) string) (int, error) {
+	done := make([]bool, shards)
+	find := func(index int) error {
+		_, err := b.cfg.Bucket.Read(ctx, key(index))
+		if done[index] = err == nil; errors.Is(err, blob.ErrNotFound) {
+			return nil
+		}
+		return err
+	}
+	if n == shards {
+		return n, nil
+	}
+	if err := find(n); err != nil || !done[n] {
+		return n, err
+	}
+	first := n + 1
+	if err := inParallel(shards-first, func(i int) error { return find(first + i) }); err != nil {
+		return n, err
+	}
+	for n < shards && done[n] {
+		n++
+	}
+	return n, nil
 }
 
 // allHeld reports whether each unit of the new shards has a node, so that none waits for one while the queue is
