@@ -12,7 +12,7 @@ import (
 // A node joins, and its first answer is too slow to compare clocks by. After its second heartbeat the leader's host is
 // lost. The newcomer cannot compare the stamps that were made before, and would have to watch the row of that host for a
 // whole registration. So the other node leads, and the units run again within the bound.
-func TestNewcomerLeavesTheTermToWhoCanJudge(t *testing.T) {
+func TestNewcomerLeavesTheTermToOthers(t *testing.T) {
 	t.Parallel()
 	x := lease.Fast()
 	bound := max(x.NodeRegistrationTTL, x.LeaseDuration+250*time.Millisecond+x.Grace()) + 150*time.Millisecond

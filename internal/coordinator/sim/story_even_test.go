@@ -286,12 +286,12 @@ func (r rollout) roll(t *testing.T, timing lease.Timing) {
 // countRounds begins to count. The store keeps only the newest events, so they are read often.
 func (s *stage) countRounds() *rounds {
 	r := &rounds{after: s.snapshot().Head}
-	var look func()
-	look = func() {
+	var again func()
+	again = func() {
 		r.read(s)
-		s.after(10*time.Millisecond, look)
+		s.after(10*time.Millisecond, again)
 	}
-	look()
+	again()
 	return r
 }
 
