@@ -8,6 +8,8 @@
 //	ended NAME CODE            wait for it and compare the exit code; KILL is killed by signal
 //	json PATH OP VALUE …       judge the last standard output as JSON, see check
 //	until cmd… -- PATH OP VALUE …  repeat cmd until its JSON is so (at most a minute)
+//	prints REGEXP cmd…         repeat cmd until its standard output matches (at most a minute), as for names that a
+//	                           shell completes: on a busy machine there are none
 //	save NAME PATH             put a value of the last standard output into the environment
 //	says FILE REGEXP           wait until a file matches (at most a minute)
 //	get URL CODE [REGEXP]      ask an HTTP endpoint, until it answers with CODE (at most a minute)
@@ -67,7 +69,7 @@ func Run(t *testing.T, dir string, store func(env *testscript.Env) string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "start": start, "signal": signalProcess, "insist": insist, "ended": ended,
-			"json": checkJSON, "until": until, "save": save, "says": printed, "get": get, "objects": objects, "receiver": receiver,
+			"json": checkJSON, "until": until, "prints": prints, "save": save, "says": printed, "get": get, "objects": objects, "receiver": receiver,
 			"losesegment": loseSegment,
 		},
 		RequireExplicitExec: true,
@@ -220,6 +222,20 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 			return fmt.Errorf("%w: %s", err, ts.ReadFile("stderr"))
 		}
 		return check(ts.ReadFile("stdout"), args[split+1:])
+	})
+}
+
+func prints(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, len(args) > 1, "prints REGEXP cmd…")
+	re := regexp.MustCompile("(?m)" + args[0])
+	eventually(ts, func() error {
+		if err := ts.Exec(args[1], args[2:]...); err != nil {
+			return fmt.Errorf("%w: %s", err, ts.ReadFile("stderr"))
+		}
+		if out := ts.ReadFile("stdout"); !re.MatchString(out) {
+			return fmt.Errorf("the output does not match %s:\n%s", args[0], out)
+		}
+		return nil
 	})
 }
 
