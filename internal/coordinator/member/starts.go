@@ -77,7 +77,7 @@ func (s *startLimiter) hasFreeSlot(now lease.Instant) bool {
 	if s.busy {
 		return false
 	}
-	young := 0
+	young, more := 0, 0
 	for _, slot := range s.slots {
 		switch {
 		case slot.slow:
@@ -85,12 +85,13 @@ func (s *startLimiter) hasFreeSlot(now lease.Instant) bool {
 			young++
 		case s.slow || !slot.stamped:
 			slot.slow = true
-			s.limit = max(s.limit-1, fewestStarts)
+			more--
 		default:
 			slot.slow = true
-			s.limit = min(s.limit+1, mostStarts)
+			more++
 		}
 	}
+	s.limit = min(max(s.limit+more, fewestStarts), mostStarts) // all at once: the order of the slots must not matter
 	return young < s.limit && len(s.slots) < maxSlow*s.limit
 }
 

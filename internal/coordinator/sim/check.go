@@ -28,7 +28,8 @@ type checks struct {
 
 	settled     bool
 	settleArmed bool
-	steadied    bool // since the cluster was found well, a node that flapped became steady, so it gets its share again
+	steadied    bool // a node that flapped became steady, at steadiedAt: it gets its share again
+	steadiedAt  time.Duration
 	disturbedAt time.Duration
 	well        []bool // by unit: was running when the cluster was found well
 
@@ -168,7 +169,9 @@ func (c *checks) event(w *world, e *daemon.Event) {
 	case daemon.NodeDeaf:
 		c.calledDeaf(w, e)
 	case daemon.LedgerCleared:
-		c.steadied = c.steadied || strings.HasPrefix(e.Reason, "lost ")
+		if strings.HasPrefix(e.Reason, "lost ") {
+			c.steadied, c.steadiedAt = true, w.now
+		}
 	}
 	c.checkNothingMoves(w, e, u)
 }

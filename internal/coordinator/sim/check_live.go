@@ -60,7 +60,8 @@ func (c *checks) checkWell(w *world) {
 	w.stats.Settled++
 	w.note(line{what: "settled?", proc: -1, unit: -1})
 	c.checkWellBy(w, "I5")
-	c.settled, c.steadied = w.fail == nil, false
+	c.settled = w.fail == nil
+	c.steadied = c.steadied && w.now < c.steadiedAt+w.bound() // its share may still be on the way
 }
 
 // healthy reports whether a process can do its part.
