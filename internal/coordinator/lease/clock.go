@@ -128,11 +128,6 @@ func (c *Clock) Covers(stamp time.Time) bool {
 	return c.lastReplyFast && !stamp.Before(c.baselineStore)
 }
 
-// BeganBefore reports whether the baseline began before stamp. Otherwise no later reply will make stamp comparable.
-func (c *Clock) BeganBefore(stamp time.Time) bool {
-	return !c.baselineStore.IsZero() && !stamp.Before(c.baselineStore)
-}
-
 // LastReplyFast reports whether the newest reply was quick enough to decide deadlines by. Only such a read may become the
 // PreviousRead of what is observed later.
 func (c *Clock) LastReplyFast() bool { return c.lastReplyFast }

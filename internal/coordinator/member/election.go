@@ -32,7 +32,6 @@ type election struct {
 	seen          node.Term
 	renewals      int64
 	leaseEnd      lease.Instant
-	newcomer      bool // this node joined since that lease was stamped, so it can never compare the stamp
 	lastFastReply lease.Read
 	observedAt    lease.Seen
 	// campaignAt is when to campaign next; Never while there is no reason to.
@@ -136,7 +135,7 @@ func (m *Member) termRequest(now lease.Instant) storage.TermRequest {
 	if !m.knowsTimings(e.seen.Leader.Incarnation) {
 		return c
 	}
-	unchanged := now >= m.unchangedUntil()
+	unchanged := now.Sub(e.observedAt.Since) >= m.timingsFor(e.seen.Leader.Incarnation).LeaseDuration
 	// Leave a held term alone until its lease is over: a campaign makes the store write more than the node's row.
 	c.Campaign = (now >= e.leaseEnd && !m.cfg.Store.NoClock) || unchanged
 	if c.Campaign {
@@ -147,25 +146,6 @@ func (m *Member) termRequest(now lease.Instant) storage.TermRequest {
 		c.SeenTerm, c.SeenRenewals, c.Unchanged = e.seen.Number, e.renewals, unchanged
 	}
 	return c
-}
-
-// campaignSpread is the time over which the candidates of a cluster spread their campaigns.
-func (m *Member) campaignSpread() time.Duration {
-	return min(200*time.Millisecond, m.t.HeartbeatInterval/5)
-}
-
-// unchangedUntil returns when the term will have been unchanged for a whole lease by this node's own clock.
-//
-// A newcomer lets the others campaign first. It could not compare the stamps of a dead leader's row either, and would
-// have to watch the row for a whole NodeRegistrationTTL before it takes the units, when a node that was there before can
-// take them at once. After a step of the store's clock that does not help, because the others saw the step, too.
-func (m *Member) unchangedUntil() lease.Instant {
-	e := &m.election
-	until := e.observedAt.Since.Add(m.timingsFor(e.seen.Leader.Incarnation).LeaseDuration)
-	if e.newcomer {
-		until = until.Add(2 * m.campaignSpread()) // once for their spread, once for the calls
-	}
-	return until
 }
 
 // yieldsUntil returns until when this node lets others campaign first. It is bounded: if nobody else takes the term, this
@@ -250,7 +230,6 @@ func (m *Member) observeTerm(now lease.Instant, r *storage.Reply) {
 		return
 	}
 	e.seen, e.renewals, e.leaseEnd = r.Term, r.Lease.Renewals, over
-	e.newcomer = !m.cfg.Store.NoClock && m.clock.Steps() == 0 && !m.clock.BeganBefore(stamp)
 	if e.block.term != 0 && e.seen.Number > e.block.term {
 		e.block = block{}
 	}
@@ -263,8 +242,8 @@ func (m *Member) scheduleCampaign(now lease.Instant) {
 	if m.leading() || m.cfg.Advert.Traits.NeverLead || m.stop.phase != stopNone || e.resigning.number != 0 {
 		return
 	}
-	spread := m.spread(m.campaignSpread())
-	unchanged := m.unchangedUntil()
+	spread := m.spread(min(200*time.Millisecond, m.t.HeartbeatInterval/5))
+	unchanged := e.observedAt.Since.Add(m.timingsFor(e.seen.Leader.Incarnation).LeaseDuration)
 	switch {
 	case !e.seen.Held() || m.holds(e.seen):
 		e.campaignAt = now

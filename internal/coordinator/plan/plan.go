@@ -163,8 +163,8 @@ type Plan struct {
 	Disagreements []Disagreement
 	// Verdicts are the daemons that are quarantined and the nodes that are sick.
 	Verdicts []Verdict
-	// Balanced is set if MaxMoves allowed moves, the membership is settled, no unit drains, starts or waits for the end of
-	// an embargo, and no move would make loads more even.
+	// Balanced is set if MaxMoves allowed moves, the membership is settled, no unit drains or starts, and no move would
+	// make loads more even.
 	Balanced bool
 	// DueAt is when the same input may give another plan, because something waits for the membership to settle;
 	// zero if nothing does.

@@ -48,14 +48,6 @@ func (p *planner) changing() bool {
 	return p.any(daemon.Revoking)
 }
 
-// anyHeldBack reports whether an embargo keeps a unit from running anywhere. Once it ends, the unit may go to a node that
-// got others in its absence, so that a further round is due.
-func (p *planner) anyHeldBack() bool {
-	return slices.ContainsFunc(p.in.Units, func(r daemon.Record) bool {
-		return r.State.IsFree() && !r.Retired && slices.ContainsFunc(r.Embargoes, p.active)
-	})
-}
-
 // any reports whether there is a unit in that state.
 func (p *planner) any(s daemon.State) bool {
 	return slices.ContainsFunc(p.in.Units, func(r daemon.Record) bool { return r.State == s })

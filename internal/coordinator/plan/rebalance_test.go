@@ -297,21 +297,3 @@ func wantNoMoveHelps(rt *rapid.T, in Input, specs []daemon.Spec) {
 		}
 	}
 }
-
-// A unit that an embargo keeps from running may go to a node that got others meanwhile. So the loads do not count as even
-// before it runs.
-func TestRebalanceWaitsForEmbargoes(t *testing.T) {
-	t.Parallel()
-	in := uneven(t, daemon.Spec{ID: "a", Instances: 3}, 2, map[string]int{"n1": 2, "n2": 1})
-	if p := Make(in); !p.Balanced {
-		t.Fatalf("%v", reported(p))
-	}
-	r := &in.Units[0]
-	r.State, r.Holder = daemon.Deleted, node.Identity{}
-	for _, m := range in.Nodes {
-		r.Embargoes = append(r.Embargoes, daemon.Embargo{Incarnation: m.Member.Incarnation, Until: in.Now.Add(time.Minute), Length: time.Minute})
-	}
-	if p := Make(in); len(p.Unplaced) != 1 || p.Balanced {
-		t.Errorf("even %v, unplaced %v, %v", p.Balanced, p.Unplaced, reported(p))
-	}
-}

@@ -337,7 +337,7 @@ func (d *Decision) draft() bool {
 func (p *planner) finish() Plan {
 	out := Plan{
 		Unknown: p.unknown, Specs: Specs{p.union.inForce}, Disagreements: p.union.disagreements,
-		Balanced: p.balanced && !p.anyHeldBack(), DueAt: p.due, Verdicts: p.ledger.verdicts(),
+		Balanced: p.balanced, DueAt: p.due, Verdicts: p.ledger.verdicts(),
 		Answers: p.orders.answers, HandOver: p.orders.handOver, standing: p.orders.inForce(),
 	}
 	made := p.decisions[:0]
