@@ -44,7 +44,7 @@ for (const [name, options] of Object.entries({ light: {}, dark: { theme: "dark" 
 if (!only.length) {
   const { browser, page, at } = await open(base, token, { width: 1280, height: 1400 });
   await at("/");
-  await page.locator(".lines path.line").first().waitFor();
+  await page.locator(".lines path.line").first().waitFor({ state: "attached" }); // a line that is level has no height, and counts as hidden
   await page.locator(".heat .cell").first().waitFor();
   const last = await page.locator(".panel", { hasText: "Units by node" }).boundingBox();
   await page.screenshot({ path: `${directory}/console.png`, clip: { x: 0, y: 0, width: 1280, height: Math.ceil(last.y + last.height) + 12 } });
