@@ -46,7 +46,7 @@ func TestDrillRolling(t *testing.T) {
 			c := open(t)
 			c.lightTickers(units)
 			r := &rolling{Cluster: c, units: units}
-			for range rollingNodes {
+			for range 5 {
 				r.join()
 			}
 			r.even()
@@ -57,9 +57,6 @@ func TestDrillRolling(t *testing.T) {
 		})
 	}
 }
-
-// rollingNodes is how many nodes are replaced.
-const rollingNodes = 5
 
 type rolling struct {
 	*Cluster
@@ -162,9 +159,8 @@ func (r *rolling) roll(store string, surge bool) {
 			last = e.At
 		}
 	}
-	// If each new node joins first, every unit moves once. Otherwise the units of the first node move twice, because only nodes
-	// are left that are replaced, too, and one round of rebalancing fills the last new node: two nodes' worth of units more.
-	order, most, mostRounds := "remove first", 1+2.0/rollingNodes, 1
+	// If each new node joins first, every unit moves once. Otherwise one round of rebalancing fills the last new node as well.
+	order, most, mostRounds := "remove first", 1+float64(min(plan.DefaultMaxMoves, r.units))/float64(r.units), 1
 	if surge {
 		order, most, mostRounds = "surge", 1.0, 0
 	}

@@ -22,7 +22,7 @@ import (
 func BenchmarkOsqueue(b *testing.B) {
 	script := os.Getenv("EMITD_OSQUEUE")
 	if script == "" {
-		b.Skip("EMITD_OSQUEUE names no script of osqueue's broker")
+		b.Fatal("EMITD_OSQUEUE names no script that starts osqueue's broker: docs/explanation/queue.md says how to build it")
 	}
 	own, other := freeAddress(b), freeAddress(b)
 	listening(b, own, exec.Command(drill.Binary(b), "serve", "--store", "sqlite://"+filepath.Join(b.TempDir(), "emitd.db"), "--objects", "mem://", "--listen", own))

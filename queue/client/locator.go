@@ -3,11 +3,13 @@ package client
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -46,16 +48,10 @@ type ClusterLocator struct {
 	cfg   LocatorConfig
 	doubt atomic.Bool
 
-	mu    sync.Mutex
-	snap  *daemon.Snapshot
-	at    time.Time
-	found map[shardID]brokerAt // what was found in snap: a cluster may have thousands of units
-}
-
-// shardID identifies a shard: its queue's name and its index.
-type shardID struct {
-	queue string
-	index int
+	mu      sync.Mutex
+	snap    *daemon.Snapshot
+	at      time.Time
+	brokers map[daemon.Unit]brokerAt // of snap: calls do not search a cluster with thousands of units
 }
 
 // brokerAt is where a shard is served.
@@ -77,11 +73,11 @@ func (l *ClusterLocator) Invalidate() { l.doubt.Store(true) }
 // If no node serves it, the address is empty and there is no error. An error means that the store
 // does not answer, that there is no such queue ([queue.QueueNotFound]), or that Exists failed.
 func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
-	at, snap, err := l.lookup(ctx, shardID{name, shard})
+	at, snap, err := l.lookup(ctx, daemon.Unit{Daemon: unitsOf(name), Index: shard})
 	switch {
 	case err != nil:
 		return "", 0, fmt.Errorf("read the cluster: %w", err)
-	case snap == nil:
+	case at.addr != "":
 		return at.addr, at.generation, nil
 	}
 	if l.cfg.Exists == nil {
@@ -97,38 +93,35 @@ func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (ad
 	return "", 0, nil // between two brokers
 }
 
-// lookup returns where a shard is served. If it is served nowhere, it returns the snapshot that says so.
-func (l *ClusterLocator) lookup(ctx context.Context, of shardID) (brokerAt, *daemon.Snapshot, error) {
+// lookup returns where a shard is served, as the zero value if nowhere, and the snapshot that says so.
+func (l *ClusterLocator) lookup(ctx context.Context, shard daemon.Unit) (brokerAt, *daemon.Snapshot, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.refresh(ctx); err != nil {
 		return brokerAt{}, nil, err
 	}
-	at, ok := l.found[of]
-	if !ok {
-		if at, ok = brokerIn(l.snap, of); !ok {
-			return at, l.snap, nil
-		}
-		l.found[of] = at
-	}
-	return at, nil, nil
+	return l.brokers[shard], l.snap, nil
 }
 
-// brokerIn finds in a snapshot where a shard is served.
-func brokerIn(snap *daemon.Snapshot, of shardID) (brokerAt, bool) {
-	u := daemon.Unit{Daemon: unitsOf(of.queue), Index: of.index}
-	for i := range snap.Units {
-		r := &snap.Units[i]
-		if r.Unit != u || r.State != daemon.Active {
-			continue
-		}
-		for j := range snap.Nodes {
-			if n := &snap.Nodes[j]; n.Incarnation == r.Holder.Incarnation && n.Present() {
-				return brokerAt{n.Address, r.Generation}, true
-			}
+// brokersIn returns where the shards of all queues are served.
+func brokersIn(snap *daemon.Snapshot) map[daemon.Unit]brokerAt {
+	addresses := map[node.Incarnation]string{}
+	for i := range snap.Nodes {
+		if n := &snap.Nodes[i]; n.Present() {
+			addresses[n.Incarnation] = n.Address
 		}
 	}
-	return brokerAt{}, false
+	brokers, queues := map[daemon.Unit]brokerAt{}, string(unitsOf(""))
+	for i := range snap.Units {
+		r := &snap.Units[i]
+		if r.State != daemon.Active || !strings.HasPrefix(string(r.Unit.Daemon), queues) {
+			continue
+		}
+		if addr, ok := addresses[r.Holder.Incarnation]; ok {
+			brokers[r.Unit] = brokerAt{addr, r.Generation}
+		}
+	}
+	return brokers
 }
 
 // unitsOf returns the daemon whose units are a queue's shards.
@@ -167,6 +160,6 @@ func (l *ClusterLocator) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.snap, l.at, l.found = snap, time.Now(), map[shardID]brokerAt{}
+	l.snap, l.at, l.brokers = snap, time.Now(), brokersIn(snap)
 	return nil
 }
