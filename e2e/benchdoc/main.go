@@ -26,8 +26,9 @@ type suite struct {
 	name, pkg, bench, time string
 	env                    []string // more variables
 	ratios                 []ratio
-	peers                  bool   // the results compare emitd with others: sideBySide shows them
-	needs                  string // a variable without which the suite is left out
+	peers                  bool                  // the results compare emitd with others: sideBySide shows them
+	needs                  string                // a variable without which the suite is left out
+	readme                 func([]result) string // the table that README.md shows; nil: none
 }
 
 // ratio compares two benchmarks of one run by a metric, or is a metric that is already a ratio. More is
@@ -51,11 +52,12 @@ var suites = []suite{
 	{name: "broker", pkg: "./queue/broker", bench: ".", time: "2s"},
 	{name: "wire", pkg: "./queue/api", bench: ".", time: "3s"},
 	{
-		name: "osqueue", pkg: "./e2e/queue", bench: "Osqueue$", time: "3x", needs: "EMITD_OSQUEUE",
+		name: "osqueue", pkg: "./e2e/queue", bench: "Osqueue$", time: "3x", needs: "EMITD_TEST_OSQUEUE", readme: besideOsqueue,
 		ratios: []ratio{
-			{"1 client, against osqueue", "times", "BenchmarkOsqueue/clients=1", "", "≥ 1.5"},
-			{"16 clients, against osqueue", "times", "BenchmarkOsqueue/clients=16", "", "≥ 1.5"},
-			{"128 clients, against osqueue", "times", "BenchmarkOsqueue/clients=128", "", "≥ 1.1"},
+			{"1 client, against osqueue", "times", "BenchmarkOsqueue/memory/clients=1", "", "≥ 1.5"},
+			{"16 clients, against osqueue", "times", "BenchmarkOsqueue/memory/clients=16", "", "≥ 1.5"},
+			{"128 clients, against osqueue", "times", "BenchmarkOsqueue/memory/clients=128", "", "≥ 1.1"},
+			{"128 clients, emitd in a directory, against osqueue in memory", "times", "BenchmarkOsqueue/directory/clients=128", "", "≥ 1"},
 		},
 	},
 	{
@@ -72,7 +74,7 @@ var suites = []suite{
 	},
 	{name: "outbox-sqlite", pkg: "./outbox/sqlite", bench: "Relay|Latency|Publish|Idle", time: "3s"},
 	{
-		name: "sinks", pkg: "./e2e/sink", bench: "EndToEnd", time: "2x", peers: true,
+		name: "sinks", pkg: "./e2e/sink", bench: "EndToEnd", time: "2x", peers: true, readme: inShort,
 	},
 	{name: "sqs", pkg: "./outbox/sink/sqs", bench: "Drain", time: "3s"},
 }
@@ -102,8 +104,8 @@ func run(words []string) error {
 		if err := replace(document, s.name, table); err != nil {
 			return err
 		}
-		if s.peers {
-			if err := replace(filepath.Join("..", "README.md"), "peers", inShort(results)); err != nil {
+		if s.readme != nil {
+			if err := replace(filepath.Join("..", "README.md"), s.name, s.readme(results)); err != nil {
 				return err
 			}
 		}
@@ -244,6 +246,24 @@ func inShort(results []result) string {
 			fmt.Fprintf(&b, " %s / %s |", number(one.metrics[w.metric]), number(find(results, name+"/rtt=2ms/keys=500", w.metric)))
 		}
 		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// besideOsqueue is the README's table of the queue.
+func besideOsqueue(results []result) string {
+	var b strings.Builder
+	b.WriteString("| jobs/s | emitd | osqueue, in memory | |\n|---|---|---|---|\n")
+	for _, r := range results {
+		where, clients, is := strings.Cut(strings.TrimPrefix(r.name, "BenchmarkOsqueue/"), "/clients=")
+		if is {
+			clients += " clients"
+			if clients == "1 clients" {
+				clients = "1 client"
+			}
+			fmt.Fprintf(&b, "| %s, emitd in %s | %s | %s | %.2f× |\n", clients, map[string]string{"memory": "memory", "directory": "a directory"}[where],
+				number(r.metrics["jobs/s"]), number(r.metrics["osqueue-jobs/s"]), r.metrics["times"])
+		}
 	}
 	return b.String()
 }

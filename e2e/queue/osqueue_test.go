@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -16,32 +17,41 @@ import (
 	"github.com/emitd/emitd/internal/testproc"
 )
 
-// BenchmarkOsqueue measures osqueue's cycle of three calls (submit, claim, complete), in turns at emitd's program and at
-// osqueue's broker, both on a store in memory, with the clients of emitd queue bench. EMITD_OSQUEUE names the script that
+// BenchmarkOsqueue measures osqueue's cycle of three calls (submit, claim, complete), in turns at emitd's program, on a store
+// in memory and then in a directory, and at osqueue's broker, which is in memory, with the clients of emitd queue bench. EMITD_TEST_OSQUEUE names the script that
 // starts the broker on the port in PORT; docs/explanation/queue.md says how it is built.
 func BenchmarkOsqueue(b *testing.B) {
-	script := os.Getenv("EMITD_OSQUEUE")
+	script := os.Getenv("EMITD_TEST_OSQUEUE")
 	if script == "" {
-		b.Fatal("EMITD_OSQUEUE names no script that starts osqueue's broker: docs/explanation/queue.md says how to build it")
+		b.Fatal("EMITD_TEST_OSQUEUE names no script that starts osqueue's broker: docs/explanation/queue.md says how to build it")
 	}
-	own, other := freeAddress(b), freeAddress(b)
-	listening(b, own, exec.Command(drill.Binary(b), "serve", "--store", "sqlite://"+filepath.Join(b.TempDir(), "emitd.db"), "--objects", "mem://", "--listen", own))
-	_, port, _ := net.SplitHostPort(other)
+	address := freeAddress(b)
+	_, port, _ := net.SplitHostPort(address)
 	broker := exec.Command("node", script)
 	broker.Env = append(os.Environ(), "PORT="+port)
-	listening(b, other, broker)
-	for _, clients := range []int{1, 16, 128} {
-		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
-			var emitd, osqueue float64
-			for b.Loop() {
-				emitd += jobsPerSecond(b, own, clients)
-				osqueue += jobsPerSecond(b, other, clients)
-			}
-			b.ReportMetric(emitd/float64(b.N), "jobs/s")
-			b.ReportMetric(osqueue/float64(b.N), "osqueue-jobs/s")
-			b.ReportMetric(emitd/osqueue, "times")
-			b.ReportMetric(0, "ns/op")
-		})
+	listening(b, address, broker)
+	for _, kind := range []struct {
+		store, objects string
+		clients        []int
+	}{
+		{"memory", "mem://", []int{1, 16, 128}},
+		{"directory", "file://" + b.TempDir(), []int{128}},
+	} {
+		own := freeAddress(b)
+		listening(b, own, exec.Command(drill.Binary(b), "serve", "--store", "sqlite://"+filepath.Join(b.TempDir(), "emitd.db"), "--objects", kind.objects, "--listen", own))
+		for _, clients := range kind.clients {
+			b.Run(fmt.Sprintf("%s/clients=%d", kind.store, clients), func(b *testing.B) {
+				var emitd, osqueue float64
+				for b.Loop() {
+					emitd += jobsPerSecond(b, own, clients)
+					osqueue += jobsPerSecond(b, address, clients)
+				}
+				b.ReportMetric(emitd/float64(b.N), "jobs/s")
+				b.ReportMetric(osqueue/float64(b.N), "osqueue-jobs/s")
+				b.ReportMetric(emitd/osqueue, "times")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
 
@@ -57,6 +67,8 @@ func freeAddress(b *testing.B) string {
 
 // listening starts a server, and returns when it listens.
 func listening(b *testing.B, address string, cmd *exec.Cmd) {
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
 	p, err := testproc.Start(cmd)
 	if err != nil {
 		b.Fatal(err)
@@ -65,16 +77,20 @@ func listening(b *testing.B, address string, cmd *exec.Cmd) {
 		p.Signal(syscall.SIGTERM)
 		<-p.Done
 	})
-	for until := time.Now().Add(time.Minute); ; {
+	for until := time.After(time.Minute); ; {
 		c, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = c.Close()
 			return
 		}
-		if time.Now().After(until) {
-			b.Fatal(err)
+		select {
+		case <-p.Done:
+			b.Fatalf("%s has ended: %v\n%s", cmd, p.Err(), &log)
+		case <-until:
+			b.Fatalf("%s: %v", cmd, err)
+		default:
+			_ = backoff.Sleep(b.Context(), 50*time.Millisecond)
 		}
-		_ = backoff.Sleep(b.Context(), 50*time.Millisecond)
 	}
 }
 
