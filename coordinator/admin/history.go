@@ -253,7 +253,14 @@ func (a *API) termPage(ctx context.Context, in *termsIn, now time.Time) (out *bo
 	if err != nil {
 		return nil, false, err
 	}
-	terms := view.RecentTerms(view.Terms(led.events, now), now, in.Since)
+	last, begun, err := after[int64](in.paging, "terms")
+	if err != nil {
+		return nil, false, err
+	}
+	if !begun {
+		last = math.MaxInt64
+	}
+	terms := view.RecentTerms(view.TermsBefore(led.events, now, last, in.Limit+1), now, in.Since) // one more, to know whether there is one
 	out = &body.TermPage{At: view.Time{Time: now}}
 	out.Terms, out.Cursor, err = page(terms, in.paging, "terms", func(t *view.Term) int64 { return t.Term }, func(a, b int64) int { return int(b - a) })
 	old := in.Since > 0 && now.Sub(led.begun) > in.Since
@@ -291,7 +298,7 @@ func (l *leadership) read(ctx context.Context, store storage.Store) (*ledBy, err
 	if swept < 0 {
 		swept = len(l.events)
 	}
-	l.events = slices.Clone(l.events[swept:]) // earlier results stay as they are
+	l.events = l.events[swept:] // earlier results stay as they are: what is appended comes after their end
 	return &ledBy{l.events, l.begun, l.from < oldest || head == 0}, nil
 }
 

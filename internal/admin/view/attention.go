@@ -119,7 +119,7 @@ func (v *viewer) candidates(s Status) string {
 }
 
 func (v *viewer) aboutNodes(s Status, add notify) {
-	if dead, of, mass := plan.MassDeath(v.planInput().Nodes, plan.DefaultBrakePercent); mass {
+	if dead, of, mass := plan.MassDeath(v.planned, plan.DefaultBrakePercent); mass {
 		add(failing, "nodes", "emitd events --kind brake.held", "%d of %d nodes look dead at once: the leader takes nothing from them for another %s, unless their end is proven; emitd leader release ends the wait", dead, of, v.Timing.NodeRegistrationTTL)
 	}
 	names := map[string]int{}
@@ -143,9 +143,12 @@ func (v *viewer) aboutNodes(s Status, add notify) {
 // aboutQueues adds a notice if no node could open the object store. Without it no node advertises queues,
 // so no unit is late.
 func (v *viewer) aboutQueues(s Status, add notify) {
+	if !v.Queues {
+		return
+	}
 	live := slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool { return n.State == node.Removed })
 	serves := func(n Node) bool { return slices.Contains(n.Kinds, queue.Kind) }
-	if v.Queues && len(live) > 0 && !slices.ContainsFunc(live, serves) {
+	if len(live) > 0 && !slices.ContainsFunc(live, serves) {
 		add(failing, "queues", "emitd doctor", "no node serves queues: none has opened the object store yet; the log of each node says why")
 	}
 }
@@ -204,25 +207,27 @@ func (v *viewer) addUnassigned(group []Unit, add notify) {
 	if worst.nowhere {
 		sev = failing
 	}
-	add(sev, id, "emitd daemon explain "+worst.Unit.String(), "%s %s%s: %s", id, which, since, worst.Reason)
+	add(sev, id, explain(&worst), "%s %s%s: %s", id, which, since, worst.Reason)
 }
 
 // overdue adds a notice about a unit that has been in a state for too long, or whose state is unknown.
 func (v *viewer) overdue(u *Unit, add notify) {
-	explain := "emitd daemon explain " + u.Unit.String()
 	age := v.age(u.Since.Time)
 	switch {
 	case !u.record.State.Known():
 		add(warning, string(u.Daemon), "emitd version", "%s is in state %q, which this version does not know and does not change", u.Unit, u.record.State)
 	case u.State == daemon.Assigning && age > cmp.Or(u.record.AcknowledgeTimeout, v.Timing.AcknowledgeTimeout):
-		add(failing, string(u.Daemon), explain, "%s was assigned to %s %s ago and is not acknowledged", u.Unit, u.Node, Exact(age))
+		add(failing, string(u.Daemon), explain(u), "%s was assigned to %s %s ago and is not acknowledged", u.Unit, u.Node, Exact(age))
 	case u.State == daemon.Revoking:
 		drain := cmp.Or(u.record.DrainTimeout, v.Timing.DrainTimeout)
 		if age > drain {
-			add(warning, string(u.Daemon), explain, "%s drains on %s for %s, longer than its %s; %s", u.Unit, u.Node, Exact(age), drain, v.force(drain, age))
+			add(warning, string(u.Daemon), explain(u), "%s drains on %s for %s, longer than its %s; %s", u.Unit, u.Node, Exact(age), drain, v.force(drain, age))
 		}
 	}
 }
+
+// explain returns the command that explains where a unit is.
+func explain(u *Unit) string { return "emitd daemon explain " + u.Unit.String() }
 
 // crashes describes how a unit fails: "14 restarts, last: exit status 1".
 func (u Unit) crashes() string {
@@ -256,7 +261,7 @@ func (v *viewer) crashing(group []Unit, add notify) {
 			where += ", started again in " + Exact(left)
 		}
 	}
-	add(failing, string(worst.Daemon), "emitd daemon explain "+worst.Unit.String(), "%s crashing%s (%s)%s", which, since, worst.crashes(), where)
+	add(failing, string(worst.Daemon), explain(&worst), "%s crashing%s (%s)%s", which, since, worst.crashes(), where)
 }
 
 func (v *viewer) force(drain, age time.Duration) string {

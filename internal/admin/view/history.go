@@ -83,6 +83,23 @@ func Terms(events []daemon.Event, now time.Time) []Term {
 	return out
 }
 
+// TermsBefore returns the newest terms with numbers below before, at most limit of them, as [Terms] does. It looks at the
+// events of these terms only: a history of thousands of terms is read page by page.
+func TermsBefore(events []daemon.Event, now time.Time, before int64, limit int) []Term {
+	from, to, n := 0, len(events), 0
+	for i := len(events) - 1; i >= 0 && n < limit; i-- {
+		switch e := &events[i]; {
+		case e.Kind != daemon.LeaderElected:
+		case n == 0 && e.Term >= before:
+			to = i + 1 // the next election is when the gap after the newest of these terms ended
+		default:
+			from, n = i, n+1
+		}
+	}
+	terms := Terms(events[from:to], now)
+	return terms[len(terms)-n:]
+}
+
 // RecentTerms returns the terms that have ended within the period before now, or not yet. The list has the newest first;
 // 0 means all.
 func RecentTerms(all []Term, now time.Time, since time.Duration) []Term {

@@ -119,7 +119,12 @@ func Formats() []Format {
 func JSON(w io.Writer, v any) error { return encode(w, v, "  ") }
 
 // JSONLine writes v on one line.
-func JSONLine(w io.Writer, v any) error { return encode(w, v, "") }
+func JSONLine(w io.Writer, v any) error {
+	if s, ok := v.(*Status); ok {
+		return s.writeLine(w)
+	}
+	return encode(w, v, "")
+}
 
 func encode(w io.Writer, v any, indent string) error {
 	e := json.NewEncoder(w)

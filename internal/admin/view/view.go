@@ -193,7 +193,7 @@ func (r Reader) withCluster(s *daemon.Snapshot) Reader {
 func Of(s *daemon.Snapshot, r Reader) Status {
 	v := &viewer{Snapshot: s, Reader: r.withCluster(s)}
 	in := v.planInput()
-	v.plan = plan.Make(in)
+	v.plan, v.planned = plan.Make(in), in.Nodes
 	out := Status{
 		Cluster: v.Reader.Cluster, At: Time{s.Now},
 		Store:  StoreRead{Kind: r.Store, ID: s.StoreID, Head: s.Head},
@@ -217,12 +217,14 @@ type viewer struct {
 	*daemon.Snapshot
 	Reader
 	plan    plan.Plan
+	planned []plan.Node // that the plan was made for
 	inForce []Order
 }
 
 // planInput returns the planner's input, with the nodes' states as far as a reader can know them.
 func (v *viewer) planInput() plan.Input {
 	in := plan.Input{Now: v.Now, SettleWindow: v.Timing.SettleWindow, Units: v.Units, Term: v.Term, Commands: v.Commands}
+	in.Nodes = make([]plan.Node, 0, len(v.Nodes)) // a node is large, so the list does not grow in steps
 	for _, m := range v.Nodes {
 		in.Nodes = append(in.Nodes, plan.Node{Member: m, Advert: v.Advert(m), State: v.state(m)})
 	}
@@ -272,7 +274,7 @@ func (v *viewer) leader() *Leader {
 }
 
 func (v *viewer) nodes(units []Unit) []Node {
-	out := []Node{}
+	out := make([]Node, 0, len(v.Nodes))
 	held := v.held(units)
 	for _, m := range v.Nodes {
 		state := v.state(m)
@@ -311,7 +313,7 @@ type holding struct {
 
 // held returns what each process holds.
 func (v *viewer) held(units []Unit) map[node.Incarnation]holding {
-	out := map[node.Incarnation]holding{}
+	out := make(map[node.Incarnation]holding, len(v.Nodes))
 	for i := range units {
 		r := units[i].record
 		if by := r.Holder.Incarnation; r.HeldBy(by) {
