@@ -10,13 +10,13 @@ import (
 // the loss of its host: nothing proves that the process has ended, so its lease and then its registration
 // have to expire.
 func TestDrillLostHost(t *testing.T) {
-	t.Parallel()
+	ParallelUnlessMeasured(t)
 	// The units' bound covers a round of placing: the runs of a node that is only late end first.
 	elsewhere := map[string]time.Duration{"fast": 7500 * time.Millisecond, "instant": 2 * time.Second}
 	for name, open := range stores {
 		for profile, bound := range elsewhere {
 			t.Run(name+" "+profile, func(t *testing.T) {
-				t.Parallel()
+				ParallelUnlessMeasured(t)
 				c := open(t)
 				c.Profile = profile
 				lostHost(t, c, fmt.Sprintf("%s: host lost, %s", name, profile), Times(5), c.Timing().LeaseDuration+500*time.Millisecond, bound)

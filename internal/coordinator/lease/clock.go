@@ -110,6 +110,23 @@ func (c *Clock) MayFollow(stamp time.Time, seen Seen) bool {
 	return seen.PreviousRead.Store.IsZero() || seen.PreviousRead.At < c.baselineBegan || !stamp.Before(seen.PreviousRead.Store.Add(-c.Step))
 }
 
+// CountFrom returns from when an observer may count d: from stamp, or from the beginning of the baseline if stamp is from
+// before that. A fact with such a stamp was made before the baseline began, or in the first moments of a step that may go
+// undetected: all later ones have later stamps. So it is unchanged for at least as long as the baseline lasts.
+//
+// Example: a node joins, and the answer to its first heartbeat is slow. Its baseline begins with the second one, a moment
+// after the leader's last. It cannot compare the stamp of that leader's row. But the row is older than its own baseline,
+// and once that has lasted for the registration's TTL, so has the row's silence.
+//
+// A stamp from more than d before the baseline is returned as it is, so it is not believed: it may be missing, or from a
+// clock that was set back by hours and right again between two samples.
+func (c *Clock) CountFrom(stamp time.Time, d time.Duration) time.Time {
+	if stamp.Before(c.baselineStore) && !stamp.Before(c.baselineStore.Add(-d)) {
+		return c.baselineStore
+	}
+	return stamp
+}
+
 // Left returns a lower bound on the time left until stamp plus d, whatever the latency of the call was: that
 // moment is not before at.Add(left). It is ok under the conditions of Passed, and if stamp is not in the future
 // of the store's clock.

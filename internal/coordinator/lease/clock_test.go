@@ -149,7 +149,7 @@ func TestClockNeverReportsPassedTooEarly(t *testing.T) {
 			}
 			d := rapid.Float64Range(1, 90).Draw(t, "d")
 			for _, s := range stamps {
-				if !c.Passed(s.store, secs(d)) || !c.MayFollow(s.store, s.seen) {
+				if !c.Passed(c.CountFrom(s.store, secs(d)), secs(d)) || !c.MayFollow(s.store, s.seen) {
 					continue
 				}
 				// Two steps that cancel each other, with a stamp but no quick read in between, are
@@ -165,6 +165,44 @@ func TestClockNeverReportsPassedTooEarly(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A stamp from before the samples counts as made with the first of them: it was not made later.
+func TestClockCountsFromItsBaseline(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	if got := c.CountFrom(storeAt(1), secs(30)); got != storeAt(1) || c.Passed(got, secs(30)) {
+		t.Errorf("without samples, a stamp counts from %v", got)
+	}
+	for s := 20.0; s <= 50; s += 15 {
+		c.Observe(at(s), at(s+0.01), storeAt(s))
+	}
+	for _, x := range []struct {
+		stamp, d float64
+		from     float64
+		passed   bool
+	}{
+		{stamp: 25, d: 25, from: 25, passed: true},
+		{stamp: 19, d: 30, from: 20, passed: true},
+		{stamp: 19, d: 30.5, from: 20},
+		{stamp: -9, d: 29.5, from: 20, passed: true},
+		{stamp: -3600, d: 30, from: -3600}, // the clock may have been wrong for a moment
+	} {
+		from := c.CountFrom(storeAt(x.stamp), secs(x.d))
+		if from != storeAt(x.from) || c.Passed(from, secs(x.d)) != x.passed {
+			t.Errorf("%v s after a stamp of %v: counted from %v, passed %v", x.d, x.stamp, from.Sub(epoch), !x.passed)
+		}
+	}
+	if _, left, ok := c.Left(storeAt(19), secs(40)); ok { // a holder must not count from later than the stamp
+		t.Errorf("a holder that joined after the stamp has %v left", left)
+	}
+	if from := c.CountFrom(time.Time{}, secs(30)); !from.IsZero() || c.Passed(from, secs(30)) {
+		t.Errorf("a missing stamp counts from %v", from)
+	}
+	c.Observe(at(65), at(65.01), storeAt(95)) // set forward by 30 s: what was seen before is no evidence
+	if from := c.CountFrom(storeAt(64), secs(31)); c.Passed(from, secs(31)) || c.Passed(from, secs(1)) {
+		t.Errorf("after a step, a stamp from before it counts from %v", from.Sub(epoch))
+	}
 }
 
 func TestSightings(t *testing.T) {

@@ -35,7 +35,8 @@
 // An observer has two ways to find that D has passed since a stamp of the store:
 //
 //   - The store's clock says so and did not step since the stamp, as far back as the observer's own
-//     samples reach ([Clock.Passed]).
+//     samples reach ([Clock.Passed]). A stamp from before the samples counts as made with the first
+//     of them, because it was not made later ([Clock.CountFrom]).
 //   - The observer saw the fact unchanged for D by its own clock ([Observations]).
 //
 // The first is fast after a change of leader. The second is right whatever the store's clock does.

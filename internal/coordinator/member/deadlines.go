@@ -71,15 +71,16 @@ func (l *leader) holds(inc node.Incarnation) bool {
 func (m *Member) requestPassAt(at lease.Instant) { m.leader.due = min(m.leader.due, at) }
 
 // provablyElapsed reports whether d has provably passed since stamp. Either the store's clock says so and
-// is trustworthy since the stamp, or this node has seen the value unchanged for d (seen). Otherwise
+// is trustworthy since the stamp or for d, or this node has seen the value unchanged for d (seen). Otherwise
 // it asks for a pass at the moment when d may have passed.
 func (m *Member) provablyElapsed(now lease.Instant, stamp time.Time, seen lease.Seen, d time.Duration) bool {
 	if now.Sub(seen.Since) >= d {
 		return true
 	}
 	at := seen.Since.Add(d)
-	if _, left, ok := m.clock.Left(stamp, d); ok && m.clock.MayFollow(stamp, seen) && !m.cfg.Store.NoClock {
-		if m.clock.Passed(stamp, d) {
+	from := m.clock.CountFrom(stamp, d)
+	if _, left, ok := m.clock.Left(from, d); ok && m.clock.MayFollow(stamp, seen) && !m.cfg.Store.NoClock {
+		if m.clock.Passed(from, d) {
 			return true
 		}
 		at = min(at, now.Add(left))
