@@ -3,7 +3,7 @@
 // A rule is believed only once its test was seen to fail without it. The files in bugs list planted bugs: small
 // changes of the product's source, each of which breaks one rule, and the test that must fail then. The product
 // itself contains no switch. For each bug, TestPlanted gives the changed files to the go command as an overlay and
-// demands that the test fails:
+// demands that the test fails. A program that the test builds has the bug, too:
 //
 //	go test -tags planted -run TestPlanted -v ./internal/planted
 //	go test -tags planted -run 'TestPlanted/term_kept_after_lost' -v ./internal/planted

@@ -72,10 +72,11 @@ func run(t *testing.T, b *bug, by catch) (string, error) {
 	if in, is := strings.CutPrefix(by.pkg, "e2e/"); is { // a module of its own
 		dir, pkg = filepath.Join(root, "e2e"), in
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast",
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-count=1", "-failfast",
 		"-timeout=10m", "-run=^("+by.test+")$", "./"+pkg)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "EMITD_TEST_SEEDS=1..400", "EMITD_TEST_JOURNAL_SEEDS=400")
+	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -overlay=" + overlay) // also for what the test builds
+	cmd.Env = append(os.Environ(), "GOFLAGS="+flags, "EMITD_TEST_SEEDS=1..400", "EMITD_TEST_JOURNAL_SEEDS=400")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
