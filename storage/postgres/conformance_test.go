@@ -110,7 +110,7 @@ func (s *stage) backend(t testing.TB, edits ...func(*postgres.Config)) storagete
 	first.URL = proxy.URL()
 	stores := []*postgres.Store{open(t, first), open(t, second)}
 	now, id := "(select c.now from "+clock+" c)", "(select c.id::text from "+clock+" c)"
-	s.exec(t, "drop function "+cfg.Schema+".heartbeat_4;"+postgres.FakeFunction(cfg, now, id))
+	s.exec(t, postgres.FakeFunctions(cfg, now, id))
 	for _, store := range stores {
 		store.FakeServer(now, id)
 	}

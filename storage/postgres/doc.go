@@ -23,8 +23,8 @@
 //     Values stand only in statements whose constants every version of the server removes, never in
 //     a CALL or a SET.
 //   - The role needs USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on its tables, and
-//     EXECUTE on the function heartbeat_4, which every role has unless it is revoked. If the role's
-//     transactions do not begin as READ COMMITTED, the server's default, each heartbeat sets its
+//     EXECUTE on the functions heartbeat_4 and register_7, which every role has unless it is revoked. If the
+//     role's transactions do not begin as READ COMMITTED, the server's default, each heartbeat sets its
 //     isolation first, which costs the server a few statements more.
 //   - No error and no log contains a password.
 //
@@ -34,9 +34,10 @@
 // nodes that register at once must not delay renewals. A heartbeat that neither registers nor
 // campaigns, reads no members in the same round trip, and reports no exit evidence and no returned run is simple. The
 // store sends a simple heartbeat as one call of the database function heartbeat_4
-// (migrations/heartbeat_4.sql). Any other becomes a list of statements, which [Store.Heartbeat]
-// joins into one message (heartbeat.go, message.go, sql/*.sql). Both forms do the same in the same
-// order:
+// (migrations/heartbeat_4.sql). A registration that does nothing else is one call of the function
+// register_7 (register.go, migrations/register_7.sql). Any other heartbeat becomes a list of statements,
+// which [Store.Heartbeat] joins into one message (heartbeat.go, message.go, sql/*.sql). All forms do the
+// same in the same order:
 //
 //  1. They take the locks that the call needs, in the order below.
 //  2. They write the node's own row, if the sequence number is newer. Otherwise the heartbeat is
@@ -45,7 +46,7 @@
 //  3. They apply returned runs and exit evidence, and then renew the lease or decide the election.
 //  4. They read the reply: members, the newest event, units, membership events, waiting commands.
 //
-// The function leaves the term and the units out if they are still those of the newest reply that the
+// The function heartbeat_4 leaves the term and the units out if they are still those of the newest reply that the
 // node has. The row counter has a revision, a random value that triggers replace with every change of
 // either table. A simple heartbeat names the revision that the store remembers for its node. A random
 // value never stands for two states, so rows that were lost or restored need no further check.
@@ -78,9 +79,9 @@
 //   - Statements after a node's own write take effect only if that write happened in this
 //     transaction. A setting of the transaction records the write. A late or repeated heartbeat
 //     that is refused therefore renews nothing.
-//   - The function heartbeat_4 runs the same statements as the message. Each has a snapshot of its
-//     own and is planned once in a session. The function skips what the row counter says does not
-//     exist: events about members (rolled) and open commands (waiting).
+//   - The functions run the same statements as the message. Each has a snapshot of its own and is
+//     planned once in a session, and only if its case occurs. The functions skip what the row counter says
+//     does not exist: events about members (rolled) and open commands (waiting).
 //   - Events are numbered from one row, counter, that is updated last. Its lock makes the order of
 //     numbers the order of commits. Each statement writes the events of exactly the rows that it
 //     changed, so no change lacks its event (invariant I8).

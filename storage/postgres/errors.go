@@ -87,8 +87,12 @@ func explain(err error, cfg Config) error {
 	switch c := pgerror.Code(err); {
 	case c == codeNoTable || c == codeNoSchema:
 		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
-	case c == codeNoFunction: // version 4 brings the only one
-		return &storage.SchemaError{Have: 3, Want: Version, Hint: hintMigrate(cfg)}
+	case c == codeNoFunction:
+		have := 3 // version 4 brings the function of heartbeats, and version 7 that of registrations
+		if strings.Contains(sentence(err), "register_7") {
+			have = 6
+		}
+		return &storage.SchemaError{Have: have, Want: Version, Hint: hintMigrate(cfg)}
 	case c == codeNoPrivilege:
 		return denied(err, cfg)
 	case c == codeNoRow:

@@ -18,16 +18,17 @@ func fake(clock, id string) *strings.Replacer {
 }
 
 // FakeServer makes a store use SQL expressions instead of the server's clock and identity. The
-// function heartbeat_4 belongs to the schema: see [FakeFunction].
+// functions belong to the schema: see [FakeFunctions].
 func (s *Store) FakeServer(clock, id string) {
 	for name, text := range s.sql {
 		s.sql[name] = fake(clock, id).Replace(text)
 	}
 }
 
-// FakeFunction is the definition of a function heartbeat_4 that uses the expressions.
-func FakeFunction(cfg Config, clock, id string) string {
-	return fake(clock, id).Replace(cfg.names().include("heartbeat_4"))
+// FakeFunctions are the definitions of the functions heartbeat_4 and register_7 that use the expressions.
+func FakeFunctions(cfg Config, clock, id string) string {
+	n := cfg.names()
+	return fake(clock, id).Replace(n.include("heartbeat_4") + ";" + n.include("register_7"))
 }
 
 // ParseTime reads a timestamptz.

@@ -70,7 +70,10 @@ func (n names) ofNode() []pgschema.Right {
 			rights = append(rights, n.right(r.privileges, table))
 		}
 	}
-	return append(rights, pgschema.Right{Privileges: "execute", Object: "function " + n.table("heartbeat_4")})
+	for _, function := range []string{"heartbeat_4", "register_7"} {
+		rights = append(rights, pgschema.Right{Privileges: "execute", Object: "function " + n.table(function)})
+	}
+	return rights
 }
 
 // ofApp allows locking a fence's row. Postgres requires the right to update for that; it is given

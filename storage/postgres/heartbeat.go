@@ -3,8 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
@@ -83,9 +81,12 @@ func (s *Store) heartbeat(ctx context.Context, b *beat) (*storage.Reply, error) 
 		b.listLater = s.lists.enter()
 		defer s.lists.leave()
 	}
-	if b.simple() {
-		err = s.callFunction(ctx, b)
-	} else {
+	switch {
+	case b.simple():
+		err = s.callFunction(ctx, b.operation(), inFunction, b.writeFunctionCall)
+	case b.onlyRegisters():
+		err = s.callFunction(ctx, b.operation(), b.isolation(), func(m *message) { b.writeRegistration(m, advert) })
+	default:
 		err = s.call(ctx, b.operation(), writing, func(m *message) { b.writeStatements(m, advert) })
 	}
 	if err == nil && !b.admitted {
@@ -186,18 +187,6 @@ func (b *beat) simple() bool {
 	return b.Advert == nil && !b.TermRequest.Campaign && (!b.WantMembers || b.listLater) && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
 }
 
-// noteRegistration remembers whose registration was sent and not answered in time. Such a node may be a member and not know it.
-// It sends no heartbeats then but registers again, and must not wait for all that register for the first time: it
-// would be taken for dead.
-func (s *Store) noteRegistration(ctx context.Context, b *beat, err error) {
-	switch {
-	case err == nil && ctx.Err() == nil:
-		s.unanswered.Delete(b.Node.Incarnation)
-	case b.Advert != nil && b.sent:
-		s.unanswered.Store(b.Node.Incarnation, true)
-	}
-}
-
 // writeStatements writes a heartbeat as statements into a message.
 func (b *beat) writeStatements(m *message, advert []byte) {
 	b.sent = true
@@ -270,43 +259,29 @@ func (b *beat) writeFunctionCall(m *message) {
 		if c.bool() {
 			b.reply.Verdict = storage.Renew
 		}
-		return cmp.Or(b.state.scanSingle(c),
-			each(c.array(), &b.reply.Units, (*composite).record),
-			each(c.array(), &b.reply.Events, (*composite).event),
-			each(c.array(), &b.waiting, (*composite).command), c.err)
+		return b.scanReply(c)
 	}, "heartbeat", args...)
 }
 
-// callFunction sends a simple heartbeat. The function refuses any isolation but READ COMMITTED, and does nothing then.
+// scanReply reads what both functions answer about the cluster.
+func (b *beat) scanReply(c *composite) error {
+	return cmp.Or(b.state.scanSingle(c),
+		each(c.array(), &b.reply.Units, (*composite).record),
+		each(c.array(), &b.reply.Events, (*composite).event),
+		each(c.array(), &b.waiting, (*composite).command), c.err)
+}
+
+// callFunction calls one of the functions. They refuse any isolation but READ COMMITTED, and do nothing then.
 // If transactions begin in another one, this heartbeat and all later ones set their isolation first.
-func (s *Store) callFunction(ctx context.Context, b *beat) error {
+func (s *Store) callFunction(ctx context.Context, op, isolation string, fill func(*message)) error {
 	if !s.isolates.Load() {
-		err := s.call(ctx, b.operation(), inFunction, b.writeFunctionCall)
+		err := s.call(ctx, op, isolation, fill)
 		if pgerror.Code(err) != codeIsolation {
 			return err
 		}
 		s.isolates.Store(true)
 	}
-	return s.call(ctx, b.operation(), writing, b.writeFunctionCall)
-}
-
-// register writes the own row and what the node advertises.
-func (b *beat) register(m *message, advert []byte) {
-	hash := hashOf(advert)
-	m.do("advertise", hash, cleanText(string(advert)))
-	m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
-	b.otherCluster.Node = cleanText(b.Advert.Traits.Cluster)
-	m.do("name_cluster", b.otherCluster.Node)
-	m.query(func(c *composite) error {
-		b.admitted = c.bool()
-		b.taken.ID, b.taken.Holder.Name = node.ID(c.text()), c.text()
-		b.taken.Holder.Incarnation, b.taken.SeenAt = node.Incarnation(c.text()), c.time()
-		c.json(&b.taken.Host)
-		c.skip(2) // the columns of the wake-ups sent and of the mark
-		b.otherCluster.Store = c.text()
-		return nil
-	}, "register", inc(b.Node), cleanText(string(b.Node.ID)), cleanText(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.ConfirmedSeq),
-		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.otherCluster.Node, array(b.ExitEvidence))
+	return s.call(ctx, op, writing, fill)
 }
 
 // claim decides the claim: an election or a renewal.
@@ -416,26 +391,6 @@ func (s *Store) refused(ctx context.Context, who node.Identity, taken storage.ID
 		return storage.ErrNotRegistered
 	}
 	return storage.ErrStaleSeq
-}
-
-// hashOf returns the hash that names what a node advertises.
-func hashOf(advert []byte) string {
-	sum := sha256.Sum256(advert)
-	return hex.EncodeToString(sum[:16])
-}
-
-// cleaned makes traits that Postgres can store: see plain.
-func cleaned(t node.Traits) node.Traits {
-	labels := make(map[string]string, len(t.Labels))
-	for k, v := range t.Labels {
-		labels[cleanText(k)] = cleanText(v)
-	}
-	if t.Labels != nil {
-		t.Labels = labels
-	}
-	t.Version, t.Address, t.Cluster = cleanText(t.Version), cleanText(t.Address), cleanText(t.Cluster)
-	t.Host.BootID, t.Host.Start, t.Host.Lock = cleanText(t.Host.BootID), cleanText(t.Host.Start), cleanText(t.Host.Lock)
-	return t
 }
 
 func inc(who node.Identity) string { return cleanText(string(who.Incarnation)) }

@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the schema version that this program needs.
-const Version = 6
+const Version = 7
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
@@ -40,7 +40,8 @@ type Migration struct {
 // Version 5 adds the states of units, which programs of earlier versions do not have.
 // Version 6 adds keys. Their rows are units of daemons that earlier programs do not know; a trigger keeps such programs
 // from retiring them.
-var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+// Version 7 adds an index and the function of registrations, which programs of earlier versions do not call.
+var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
 
 // versions is what this program knows about the versions of its tables.
 func (n names) versions() pgschema.Schema {

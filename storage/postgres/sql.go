@@ -59,6 +59,7 @@ func (n names) functions() template.FuncMap {
 		"written": func(who string) string {
 			return "current_setting('emitd.written', true) in (" + who + ", " + who + " || '!')"
 		},
+		"channel": func() string { return pgschema.Literal(n.channel()) },
 		"same":    func() string { return sameStore },
 		"history": func() string { return serverHistory },
 		"oldest":  func() string { return oldestRunning },
