@@ -163,7 +163,7 @@ func TestPostgresConflictsWithOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s = d.watched(t, postgres.Config{Statement: "select contended(1000000) where @id::uuid is not null", Timeout: 500 * time.Millisecond}, &n)
+	s = d.watched(t, postgres.Config{Statement: "select contended(1000000) where @id::uuid is not null", Timeout: 2 * time.Second}, &n)
 	for _, err := range deliver(t, s, "0-63", 5, sinktest.Rows("orders", 2, 2)) {
 		if err == nil || errors.Is(err, outbox.ErrPermanent) || errors.Is(err, outbox.ErrSinkDown) || !strings.Contains(err.Error(), "40001") {
 			t.Errorf("%v, want another attempt", err)

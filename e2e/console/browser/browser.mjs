@@ -30,6 +30,8 @@ export async function open(base, token, { width = 1280, height = 900, theme = "l
 export async function places(read) {
   const enc = encodeURIComponent;
   const out = { overview: "/", nodes: "/nodes", daemons: "/daemons", units: "/daemons?as=units", leader: "/leader", locks: "/locks", queues: "/queues", outbox: "/outbox", events: "/events", event: "/events/1", commands: "/commands", settings: "/settings" };
+  const { events } = await read("/events?kind=assignment.assigned&limit=1"); // a decision, with what it was made from
+  if (events[0]) out.event = `/events/${events[0].seq}`;
   const { nodes } = await read("/nodes?limit=1");
   const { units } = await read("/units?limit=1000");
   const unit = units.find((u) => u.failures) ?? units[0];
@@ -69,6 +71,10 @@ export async function overflow(page) {
       if (e.closest(".scroll, nav, .output, .sr")) continue;
       const box = e.getBoundingClientRect();
       if (box.width && (box.right > innerWidth + 1 || box.left < -1)) out.push(`${e.tagName} ${e.className} reaches from ${box.left | 0} to ${box.right | 0}: ${e.textContent.slice(0, 60)}`);
+    }
+    // A table fits into a wide window; a narrow one scrolls it.
+    for (const e of innerWidth > 1000 ? document.querySelectorAll(".scroll:not(.lines .scroll)") : []) {
+      if (e.scrollWidth > e.clientWidth + 1) out.push(`the ${e.getAttribute("aria-label")} are ${e.scrollWidth} px wide in ${e.clientWidth} px`);
     }
     // What can be clicked lies nowhere below something else of the kind.
     const all = [...document.querySelectorAll("main button, main input, main select")].filter((e) => !e.closest(".scroll"));

@@ -41,11 +41,17 @@ func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context
 	if err := s.prepare(ctx); err != nil {
 		return classify(ctx, "create the tables", err)
 	}
+	var last error // the conflict before this attempt
 	for conflicts := 0; ; conflicts++ {
 		err := s.once(ctx, what, f)
 		if !conflict(err) {
-			return classify(ctx, what, err)
+			err = classify(ctx, what, err)
+			if err != nil && last != nil && ctx.Err() != nil { // time ran out because of the conflicts
+				err = fmt.Errorf("%w, and before: %v", err, classify(ctx, what, last))
+			}
+			return err
 		}
+		last = err
 		s.conflictNow()
 		if conflicts > 0 && backoff.Sleep(ctx, repetitions.Jittered(conflicts)) != nil || ctx.Err() != nil {
 			return classify(ctx, what, err)

@@ -13,5 +13,8 @@ export function bytes(n: number): string {
   return `${i ? n.toFixed(1) : n} ${units[i]}`;
 }
 
+/** A version: of one that Go derives from a commit (v0.0.0-time-commit), the commit. */
+export const version = (v: string) => /^v\d[^-]*-(?:.*\.)?\d{14}-([0-9a-f]{12})$/.exec(v)?.[1] ?? v;
+
 /** 1 node, 3 nodes. */
 export const several = (n: number, one: string, many = one + "s") => `${count(n)} ${n === 1 ? one : many}`;

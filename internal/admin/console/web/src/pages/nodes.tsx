@@ -1,6 +1,6 @@
 import { all, get, type Node, type Unit } from "../api";
 import { nodeActions } from "../actions";
-import { decimal } from "../format";
+import { decimal, version } from "../format";
 import { overview } from "../live";
 import { useQuery } from "../query";
 import { to, useParam } from "../route";
@@ -22,7 +22,7 @@ const columns: Column<Node>[] = [
   { name: "orders", value: (n) => (n.orders ?? []).map((o) => o.kind).join(" "), show: (n) => (n.orders?.length ? n.orders.map((o) => o.kind.replace("node.", "")).join(", ") : "–") },
   { name: "group", value: (n) => n.group },
   { name: "zone", value: (n) => n.labels.zone },
-  { name: "version", value: (n) => n.version },
+  { name: "version", value: (n) => n.version, show: (n) => <span class="clip" title={n.version}>{version(n.version) || "–"}</span> },
   { name: "address", value: (n) => n.address },
   { name: "joined", value: (n) => n.registered_at, show: (n) => <><Ago at={n.registered_at} /> ago</> },
 ];

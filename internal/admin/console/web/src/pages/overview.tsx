@@ -44,7 +44,7 @@ const shown = ["p50", "p95", "p99"];
 
 export const leaderPlots: Plot[] = [
   { title: "Heartbeats: how long the store takes", name: "heartbeat.duration", series: shown },
-  { title: "Gaps without a leader", name: "leaderless.duration", series: shown },
+  { title: "No leader: from the end of a lease to the next term", name: "leaderless.duration", series: shown },
 ];
 
 const plots: Plot[] = [
