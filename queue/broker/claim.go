@@ -219,7 +219,7 @@ func (c *claimCall) step(s *shard) progress {
 		return handled
 	}
 	if s.commits.full() && !c.onlyRepeated {
-		c.refuse(queueFull("too much is being written at the moment"))
+		c.refuse(s.commits.refusal())
 		return handled
 	}
 	c.answer()

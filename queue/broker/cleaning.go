@@ -115,7 +115,7 @@ func (c *moveCall) step(s *shard) progress {
 		case !ok || j.Slot != m.slot || id != m.id || j.Size != len(m.payload):
 			continue
 		case s.commits.full():
-			c.refuse(queueFull("too much is being written at the moment"))
+			c.refuse(s.commits.refusal())
 			return handled
 		case s.commits.size() > roundBytes:
 			return later

@@ -101,12 +101,15 @@ func (c *commandCall) step(s *shard) progress {
 	cmd := c.command
 	if s.commits.full() {
 		switch {
+		case c.wrote && s.commits.budget.refusal() != nil: // that may last for hours
+			c.refuse(queue.Refuse(queue.UnknownOutcome, "%d jobs are changed: %w", c.affected, s.commits.budget.refusal()))
+			return handled
 		case c.wrote && !s.commits.idle():
 			return s.commits.waitForNewest(&c.call) // continues when a batch is durable and there may be room again
 		case c.wrote:
 			return later
 		}
-		c.refuse(queueFull("too much is being written at the moment"))
+		c.refuse(s.commits.refusal())
 		return handled
 	}
 	if cmd.Act == queue.Pause || cmd.Act == queue.Resume {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
@@ -19,6 +20,7 @@ type commits struct {
 	ledger *ledger.Ledger
 	clock  *queueClock
 	host   commitHost
+	budget *storeBudget
 
 	// Records that were decided and are not appended yet.
 	buf          []byte
@@ -368,7 +370,15 @@ func (g *commits) applyRecord(p *pending, b *batch) {
 }
 
 // full reports whether a record that is decided now could not be written.
-func (g *commits) full() bool { return g.blocked || g.log.Full() }
+func (g *commits) full() bool { return g.blocked || g.log.Full() || g.budget.refusal() != nil }
+
+// refusal returns the refusal of a call that would write while full.
+func (g *commits) refusal() *queue.Error {
+	if err := g.budget.refusal(); err != nil {
+		return err
+	}
+	return queueFull("too much is being written at the moment")
+}
 
 // size returns the bytes of the records that were decided and are not appended yet.
 func (g *commits) size() int { return len(g.buf) }

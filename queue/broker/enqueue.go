@@ -169,7 +169,7 @@ func (j *validJob) fill(r *ledger.Record) {
 // checkLimits refuses a call that would exceed the shard's memory limits.
 func (s *shard) checkLimits(c *enqueueCall) *queue.Error {
 	if s.commits.full() {
-		return queueFull("too much is being written at the moment")
+		return s.commits.refusal()
 	}
 	var bytes int64
 	for i := range c.jobs {

@@ -188,7 +188,7 @@ type settleCall struct {
 // step decides settlements until it meets one whose job is held.
 func (c *settleCall) step(s *shard) progress {
 	if c.next == 0 && s.commits.full() && slices.ContainsFunc(c.settlements, func(x queue.Settlement) bool { return x.Verb != queue.Extend }) {
-		c.refuse(queueFull("too much is being written at the moment"))
+		c.refuse(s.commits.refusal())
 		return handled
 	}
 	for ; c.next < len(c.settlements); c.next++ {

@@ -120,6 +120,8 @@ func (s *shard) run(draining <-chan struct{}) error {
 		case <-draining:
 			draining = nil
 			s.prepareDrain()
+		case <-s.commits.budget.usedUp:
+			s.commits.refuseWaiting()
 		case <-s.checkpointInForce():
 		case <-s.log.Done():
 			return s.finishRun()

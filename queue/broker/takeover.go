@@ -72,12 +72,13 @@ func ledgerConfig(set *queue.Settings) ledger.Config {
 	return ledger.Config{DedupWindow: millis(set.DedupWindow), DedupIDs: set.DedupIDs}
 }
 
-func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64) journal.Config {
+func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64, budget *storeBudget) journal.Config {
 	return journal.Config{
 		Bucket: b.cfg.Bucket, Prefix: shardPrefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
 		MinGap: b.cfg.MinGap, WritesPerSecond: b.cfg.WritesPerSecond, Window: b.cfg.Window, Name: shardPath(set, index), MarkAfter: b.markPause, MarkEvery: b.markPause, Codec: b.codec,
 		Hooks: journal.Hooks{
 			OnRetry: func(op string, attempt int, err error) {
+				budget.failed(err)
 				b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)
 			},
 			OnCollected: func(_ int, err error) {
@@ -98,7 +99,8 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	}
 	begun := time.Now()
 	f := &ledgerBuilder{}
-	log, err := journal.Open(ctx, b.journalConfig(set, a.Index, a.Generation), f)
+	budget := newStoreBudget()
+	log, err := journal.Open(ctx, b.journalConfig(set, a.Index, a.Generation, budget), f)
 	if err != nil {
 		return nil, b.takeoverError(a, set, err)
 	}
@@ -122,7 +124,7 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 		counts: counts{begun: time.Now(), rejected: f.rejected},
 		clock:  queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, local: time.Now()},
 	}
-	s.commits = commits{log: log, ledger: l, clock: &s.clock, host: s, changes: 1}
+	s.commits = commits{log: log, ledger: l, clock: &s.clock, host: s, budget: budget, changes: 1}
 	s.checkpoints = checkpoints{ledger: l, host: s}
 	s.cleaning.rule = b.cleaningRule
 	s.payloads.bucket, s.payloads.prefix, s.payloads.epoch = b.cfg.Bucket, blobPrefix(s.prefix), s.epoch
@@ -206,7 +208,7 @@ func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) 
 		return 0, err
 	}
 	for index := range set.Shards {
-		cfg := b.journalConfig(set, index, 1) // the lowest generation, so that it never replaces a run of this cluster
+		cfg := b.journalConfig(set, index, 1, newStoreBudget()) // the lowest generation, so that it never replaces a run of this cluster
 		cfg.Adopt = true
 		log, err := journal.Open(ctx, cfg, &ledgerBuilder{})
 		if errors.Is(err, journal.ErrGeneration) {

@@ -78,6 +78,12 @@ func (c *Client) call(ctx context.Context, r request) error {
 		if c.cfg.NoRetry || unsure && !r.repeatable {
 			return e
 		}
+		if least > c.cfg.MaxBackoff && endsBefore(ctx, least) {
+			if !unsure {
+				return e
+			}
+			return giveUp(last, unsure, errNotInTime)
+		}
 		if tried = append(tried, p); c.hasUntriedPlace(ctx, r.queue, e, tried) {
 			continue
 		}
@@ -113,13 +119,17 @@ func (c *Client) hasUntriedPlace(ctx context.Context, name string, e *queue.Erro
 // errNoAnswer is the cause when a node is gone or does not respond.
 var errNoAnswer = errors.New("no answer")
 
+// errNotInTime ends a call to a broker that can do nothing for longer than the call may last, such as for the rest of
+// a day whose budget of writes is used up.
+var errNotInTime = errors.New("the broker can do nothing in the time that is left")
+
 // giveUp returns the error of a call when time is up.
 func giveUp(last *queue.Error, unsure bool, err error) error {
 	if unsure {
 		return queue.Refuse(queue.UnknownOutcome, "%w; the last attempt: %s", err, last.Message).
 			WithHint("it may have been carried out; repeat it with the same ids, keys or request_id")
 	}
-	return queue.Refuse(last.Tag, "%w; the last attempt: %s", err, last.Message)
+	return queue.Refuse(last.Tag, "%w; the last attempt: %s", err, last.Message).WithHint("%s", last.Hint)
 }
 
 func asRefusal(err error) *queue.Error {
@@ -280,8 +290,14 @@ func (e *connectError) refusal() *queue.Error {
 
 // sleep waits for d, unless ctx would end during the pause: there would be no attempt after it.
 func sleep(ctx context.Context, d time.Duration) error {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
+	if endsBefore(ctx, d) {
 		return context.DeadlineExceeded
 	}
 	return backoff.Sleep(ctx, d)
+}
+
+// endsBefore reports whether ctx ends before d has passed.
+func endsBefore(ctx context.Context, d time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < d
 }

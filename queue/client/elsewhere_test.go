@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -104,4 +105,32 @@ func TestOwnPauses(t *testing.T) {
 			t.Errorf("the locator was asked %d times in 400 ms", where.requested)
 		}
 	})
+}
+
+// spent is a broker whose store accepts no writes for the rest of the day.
+type spent struct {
+	moved
+	calls atomic.Int32
+}
+
+func (s *spent) Enqueue(context.Context, string, []queue.Job) ([]queue.Receipt, error) {
+	s.calls.Add(1)
+	e := queue.Refuse(queue.Unavailable, "the budget is used up")
+	e.RetryAfter = 7 * time.Hour
+	return nil, e
+}
+
+// TestPauseBeyondTheCall: a call is not repeated to a broker that asks for a longer pause than the call may last.
+func TestPauseBeyondTheCall(t *testing.T) {
+	t.Parallel()
+	q := &spent{}
+	c, err := client.New(client.Config{Addresses: []string{serve(t, q, nil).URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Enqueue(t.Context(), "q", []queue.Job{{ID: "x"}})
+	if queue.TagOf(err) != queue.Unavailable || !strings.Contains(err.Error(), "the budget is used up") || q.calls.Load() != 1 {
+		t.Errorf("%v after %d calls", err, q.calls.Load())
+	}
 }
