@@ -124,7 +124,7 @@ func (s *spent) Enqueue(context.Context, string, []queue.Job) ([]queue.Receipt, 
 func TestPauseBeyondTheCall(t *testing.T) {
 	t.Parallel()
 	q := &spent{}
-	c, err := client.New(client.Config{Addresses: []string{serve(t, q, nil).URL}})
+	c, err := client.New(client.Config{Addresses: []string{serve(t, q, nil).URL}, RetryFor: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
