@@ -7,6 +7,9 @@ import { Facts, Panel, Waiting } from "../parts/basic";
 import { Table } from "../parts/table";
 import { Choice } from "./overview";
 
+/** A key that breaks between its words, where it does not fit into a line. */
+const words = (key: string) => key.split(/(?<=[._])/).flatMap((w, i) => (i ? [<wbr />, w] : [w]));
+
 export function SettingsPage() {
   const { data, problem } = useQuery("settings", (signal) => get("/settings", {}, signal), 60_000);
   const o = useStore(overview);
@@ -35,7 +38,7 @@ export function SettingsPage() {
       <Panel title="Settings of the node that answers">
         {data ? (
           <Table what="settings" rows={data.settings} id={(s) => s.key} columns={[
-            { name: "key", value: (s) => s.key, show: (s) => <code>{s.key}</code> },
+            { name: "key", value: (s) => s.key, show: (s) => <code>{words(s.key)}</code> },
             { name: "value", value: (s) => s.value, show: (s) => <code>{s.value || "–"}</code> },
             { name: "from", value: (s) => s.origin },
             { name: "instead of", value: (s) => (s.overrides ?? []).map((o) => `${[o.layer, o.name].filter(Boolean).join(" ")}: ${o.value}`).join("; ") },
