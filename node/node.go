@@ -200,40 +200,47 @@ type Change struct {
 // Diff returns what changed from old to new: members that left, then members that joined, each sorted by
 // incarnation. Tombstones count as absent. An observer that fell behind uses it to catch up.
 func Diff(old, new []Member) []Change {
-	index := func(ms []Member) map[Incarnation]Member {
-		out := make(map[Incarnation]Member, len(ms))
-		for _, m := range ms {
-			if m.Present() {
-				out[m.Incarnation] = m
-			}
-		}
-		return out
-	}
-	before, after := index(old), index(new)
-	ended := map[Incarnation]Member{}
-	for _, m := range new {
-		if !m.Present() {
-			ended[m.Incarnation] = m
+	before, after := positions(old), positions(new)
+	// A list may have thousands of members, and every newcomer compares one. So their rows, which are large, are copied once.
+	var left, joined []*Member
+	reasons := map[Incarnation]string{}
+	for inc, i := range before {
+		at, listed := after[inc]
+		switch {
+		case !old[i].Present() || listed && new[at].Present():
+		case listed:
+			left, reasons[inc] = append(left, &new[at]), new[at].EndReason
+		default:
+			left, reasons[inc] = append(left, &old[i]), "row gone"
 		}
 	}
-	var out []Change
-	for inc, m := range before {
-		if _, ok := after[inc]; ok {
-			continue
-		}
-		reason := "row gone"
-		if t, ok := ended[inc]; ok {
-			m, reason = t, t.EndReason
-		}
-		out = append(out, Change{Kind: Left, Member: m, Reason: reason})
-	}
-	for inc, m := range after {
-		if _, ok := before[inc]; !ok {
-			out = append(out, Change{Kind: Joined, Member: m})
+	for inc, i := range after {
+		at, listed := before[inc]
+		if new[i].Present() && !(listed && old[at].Present()) {
+			joined = append(joined, &new[i])
 		}
 	}
-	slices.SortFunc(out, func(a, b Change) int {
-		return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Member.Incarnation, b.Member.Incarnation))
-	})
+	if len(left)+len(joined) == 0 {
+		return nil
+	}
+	byIncarnation := func(a, b *Member) int { return cmp.Compare(a.Incarnation, b.Incarnation) }
+	slices.SortFunc(left, byIncarnation)
+	slices.SortFunc(joined, byIncarnation)
+	out := make([]Change, 0, len(left)+len(joined))
+	for _, m := range left {
+		out = append(out, Change{Kind: Left, Member: *m, Reason: reasons[m.Incarnation]})
+	}
+	for _, m := range joined {
+		out = append(out, Change{Kind: Joined, Member: *m})
+	}
+	return out
+}
+
+// positions says where each process is in a list.
+func positions(list []Member) map[Incarnation]int {
+	out := make(map[Incarnation]int, len(list))
+	for i := range list {
+		out[list[i].Incarnation] = i
+	}
 	return out
 }

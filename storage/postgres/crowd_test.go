@@ -46,18 +46,40 @@ func TestHeartbeatsLeaveRoomForPasses(t *testing.T) {
 	}
 }
 
+// However many nodes register at the same time, members find connections for their heartbeats.
+func TestRegistrationsLeaveRoomForHeartbeats(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, manyConnections)
+	middle := c.begin(t, c.in("select from %s.counter for update")) // registrations wait here for each other
+	var joins []<-chan result[*storage.Reply]
+	for i := range 20 {
+		joins = append(joins, later(func() (*storage.Reply, error) { return newcomer(c.store, fmt.Sprintf("n%d", i)) }))
+	}
+	c.blocked(t, 4) // of 16
+	for range 20 {
+		c.worker.beat()
+	}
+	if n := c.waiting(t); n != 4 {
+		t.Errorf("%d calls are blocked, want 4", n)
+	}
+	commit(t, middle)
+	for _, j := range joins {
+		await(t, "a registration", j).get(t)
+	}
+}
+
 // Nodes that register at the same time read the member list together. Each list has the node itself, because the reading
 // begins after its registration.
 func TestNewcomersShareTheMemberList(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, manyConnections)
-	const crowd = 8
+	const crowd, atOnce = 8, 4                                      // a quarter of the connections is for registrations
 	middle := c.begin(t, c.in("select from %s.counter for update")) // registrations wait here for each other
 	var joins []<-chan result[*storage.Reply]
 	for i := range crowd {
 		joins = append(joins, later(func() (*storage.Reply, error) { return newcomer(c.store, fmt.Sprintf("n%d", i)) }))
 	}
-	c.blocked(t, crowd)
+	c.blocked(t, atOnce)
 	commit(t, middle)
 	for i, joined := range joins {
 		r := await(t, "a registration", joined).get(t)

@@ -104,7 +104,8 @@
 //   - Ordinary heartbeats have an eighth of the connections to themselves, at least one. With eight
 //     or more connections, the leader's renewals have another eighth. A leader's passes, batches
 //     of stamps and shared member lists have a third eighth, and take no others. Registrations,
-//     reports and all other calls share the rest with heartbeats.
+//     reports and all other calls share the rest with heartbeats. Registrations have a quarter of the
+//     connections at most: they wait for each other in the server, so more of them are not faster.
 //   - A call that got its connection when less than a fifth of its time was left is not begun.
 //     Otherwise, in a long line of calls, each would end late and the server's work would be
 //     wasted.

@@ -19,6 +19,7 @@ type rank int
 
 const (
 	other    rank = iota
+	joining       // registrations: they wait for each other in the server, where a few at a time are as fast as many
 	progress      // calls without which a cluster stands still under load: a leader's passes, stamps, member lists. One of each at a time
 	routine       // heartbeats and elections: a node without them is taken for dead
 	leading       // calls without which the cluster loses its leader
@@ -26,26 +27,28 @@ const (
 
 // ranks maps the names of calls to their ranks. All names that are missing here are other.
 var ranks = map[string]rank{
-	"renew": leading, "leave": leading, "identify": leading,
+	"register": joining,
+	"renew":    leading, "leave": leading, "identify": leading,
 	"heartbeat": routine, "stand": routine, "heartbeat events": routine, "standing": routine, "register again": routine,
 	"snapshot": progress, "adverts": progress, "commit": progress, "stamps": progress, "members": progress,
 }
 
 // rankLimits bound how many calls may have a connection at a time. Each rank has the places that its calls take, one of
 // each, in this order. An eighth of the connections, at least one, is reserved for heartbeats against all other
-// calls. With eight or more connections, another eighth is reserved for the leader's renewals, and a third one for
-// progress: a thousand heartbeats that wait must not delay a leader's pass, or the leader gives up.
+// calls. At most a quarter is for registrations. With eight or more connections, another eighth is reserved for the
+// leader's renewals, and a third one for progress: a thousand heartbeats that wait must not delay a leader's pass, or
+// the leader gives up.
 type rankLimits [leading][]*places
 
 func newRankLimits(conns int) rankLimits {
 	eighth, all := conns/8, conns-conns/8
-	others := &places{free: all - max(conns/4, 1), newest: true}
+	others, joins := &places{free: all - max(conns/4, 1), newest: true}, &places{free: max(conns/4, 1), newest: true}
 	if eighth == 0 { // so few that everybody shares
 		heartbeats, passes := &places{free: all}, &places{free: all - 1}
-		return rankLimits{other: {others, passes, heartbeats}, progress: {passes, heartbeats}, routine: {heartbeats}}
+		return rankLimits{other: {others, passes, heartbeats}, joining: {joins, others, passes, heartbeats}, progress: {passes, heartbeats}, routine: {heartbeats}}
 	}
 	heartbeats := &places{free: all - eighth}
-	return rankLimits{other: {others, heartbeats}, progress: {&places{free: eighth}}, routine: {heartbeats}}
+	return rankLimits{other: {others, heartbeats}, joining: {joins, others, heartbeats}, progress: {&places{free: eighth}}, routine: {heartbeats}}
 }
 
 // take waits until a call of rank r may have a connection, or until ctx ends.
