@@ -68,15 +68,20 @@ func run(t *testing.T, b *bug, by catch) (string, error) {
 	if err := os.WriteFile(overlay, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	flags := "GOFLAGS=" + strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay) // also for what the test builds
 	dir, pkg := root, by.pkg
 	if in, is := strings.CutPrefix(by.pkg, "e2e/"); is { // a module of its own
 		dir, pkg = filepath.Join(root, "e2e"), in
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(overlays, "emitd"), "./cmd/emitd")
+		build.Dir, build.Env = root, append(os.Environ(), flags)
+		if out, err := build.CombinedOutput(); err != nil { // the test would fail for no other reason
+			t.Fatalf("with the bug, emitd does not build: %v\n%s", err, out)
+		}
 	}
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-count=1", "-failfast",
 		"-timeout=10m", "-run=^("+by.test+")$", "./"+pkg)
 	cmd.Dir = dir
-	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -overlay=" + overlay) // also for what the test builds
-	cmd.Env = append(os.Environ(), "GOFLAGS="+flags, "EMITD_TEST_SEEDS=1..400", "EMITD_TEST_JOURNAL_SEEDS=400")
+	cmd.Env = append(os.Environ(), flags, "EMITD_TEST_SEEDS=1..400", "EMITD_TEST_JOURNAL_SEEDS=400")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -1,11 +1,14 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,15 +108,25 @@ func (s *Sink) describe(resp *http.Response, body []byte) string {
 }
 
 // redact hides the configured credentials, because a receiver's answer may contain them.
-func (s *Sink) redact(text string) string {
-	text = sink.Redact(text, s.cfg.Secrets...)
-	for _, value := range s.cfg.Headers {
-		text = sink.Redact(text, value)
+func (s *Sink) redact(text string) string { return sink.Redact(text, s.hidden...) }
+
+// credentials returns the credentials of a configuration: its secrets, the values of its headers, and the login in its URL
+// as it stands there and as it is sent.
+func credentials(c *Config, login *url.Userinfo) []sink.Secret {
+	out := slices.Clone(c.Secrets)
+	for _, value := range c.Headers {
+		out = append(out, value)
 		if _, credential, two := strings.Cut(string(value), " "); two { // Bearer …
-			text = sink.Redact(text, sink.Secret(credential))
+			out = append(out, sink.Secret(credential))
 		}
 	}
-	return text
+	if login == nil {
+		return out
+	}
+	password, _ := login.Password()
+	sent := base64.StdEncoding.EncodeToString([]byte(login.Username() + ":" + password))
+	// Without a password, the name is a token.
+	return append(out, sink.Secret(sent), sink.Secret(cmp.Or(password, login.Username())))
 }
 
 // retryAfter parses seconds or a date; 0 means none.

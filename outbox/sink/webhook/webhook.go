@@ -86,7 +86,8 @@ const (
 
 // Config configures the sink. Only URL is required.
 type Config struct {
-	// URL is where events are posted; {topic} in its path or query is replaced by the message's topic.
+	// URL is where events are posted; {topic} in its path or query is replaced by the message's topic. Errors never contain
+	// the password in it.
 	URL string `yaml:"url"`
 	// Mode is the encoding of the events; default Binary.
 	Mode Mode `yaml:"mode"`
@@ -117,7 +118,8 @@ type Config struct {
 // Sink posts messages. It is safe for concurrent use.
 type Sink struct {
 	cfg    Config
-	keys   [][]byte // of the secrets
+	keys   [][]byte      // of the secrets
+	hidden []sink.Secret // what no error may contain
 	client *http.Client
 	slots  *limiter
 	now    func() time.Time
@@ -156,6 +158,7 @@ func (s *Sink) configure() error {
 	if !slices.Contains([]Mode{Binary, Structured, Batch}, c.Mode) {
 		return fmt.Errorf("mode is %q, want binary, structured or batch", c.Mode)
 	}
+	s.hidden = credentials(c, u.User)
 	for i, secret := range c.Secrets {
 		key, err := decodeSecret(secret)
 		if err != nil {

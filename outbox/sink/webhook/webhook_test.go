@@ -442,6 +442,29 @@ func TestTimeoutNamesTheReceiver(t *testing.T) {
 	}
 }
 
+// TestReceiverThatRepeatsCredentials: what a receiver says about a request is the cause that people see, without the
+// credentials that it was sent.
+func TestReceiverThatRepeatsCredentials(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, password, _ := r.BasicAuth()
+		http.Error(w, fmt.Sprintf("not for %s %s %s %s %s", name, password, r.Header.Get("Authorization"), r.Header.Get("X-Key"), r.Header.Get("X-Login")), http.StatusNotFound)
+	}))
+	defer server.Close()
+	for login, want := range map[string]string{
+		"someone:hunt%20er2": "not for someone *** Basic *** ",
+		"hunter2":            "not for *** Basic *** ", // the name is a token
+	} {
+		err := deliver(t, open(t, Config{
+			URL:     strings.Replace(server.URL, "http://", "http://"+login+"@", 1),
+			Headers: map[string]sink.Secret{"X-Key": "key of hunter2", "X-Login": "Bearer hunter2"},
+		}), sinktest.Rows("t", 1, 1)[0])
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunt") {
+			t.Errorf("%v, want … %s", err, want)
+		}
+	}
+}
+
 func TestNewReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]Config{
