@@ -310,14 +310,17 @@ func TestBenchmark(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(h)
+	s, under := httptest.NewServer(h), httptest.NewServer(http.StripPrefix("/some ops", h))
 	defer s.Close()
+	defer under.Close()
 	own := ownCalls{service, queue.DefaultQueue}
 	osqueue := newOsqueueCalls(client.Config{Addresses: []string{strings.TrimPrefix(s.URL, "http://")}}, service, 2)
+	below := newOsqueueCalls(client.Config{Addresses: []string{under.URL + "/some%20ops/"}}, service, 2)
+	plain := newOsqueueCalls(client.Config{Addresses: []string{under.URL + "/some ops"}}, service, 2)
 	for _, c := range []struct {
 		calls benchCalls
 		batch int
-	}{{own, 3}, {osqueue, 1}} {
+	}{{own, 3}, {osqueue, 1}, {below, 1}, {plain, 1}} {
 		b := benchmark{batch: c.batch, rate: 1000, length: 20 * time.Millisecond, payload: []byte("x")}
 		out, err := b.run(t.Context(), c.calls, 2)
 		if err != nil || out.Jobs != int64(20*c.batch) || out.Failed != 0 || out.Total.Max == 0 || out.Writes != nil {

@@ -70,6 +70,7 @@ type osqueueCalls struct {
 	ownCalls // for writes
 	address  string
 	tls      *tls.Config // nil: plain HTTP
+	prefix   string      // of each path, for emitd below a path
 	head     string      // of each call, behind the path
 	free     chan *benchConnection
 }
@@ -87,7 +88,11 @@ func newOsqueueCalls(cfg client.Config, stats queue.Service, clients int) osqueu
 	if !ok {
 		address = scheme
 	}
+	address, prefix, below := strings.Cut(address, "/")
 	c := osqueueCalls{ownCalls: ownCalls{stats, queue.DefaultQueue}, address: address, free: make(chan *benchConnection, clients)}
+	if u, err := url.Parse("/" + prefix); below && err == nil { // package client has refused what does not parse
+		c.prefix = u.EscapedPath()
+	}
 	port := "80"
 	if scheme == "https" || !ok && cfg.TLS != nil {
 		port = "443"
@@ -137,7 +142,7 @@ func (c osqueueCalls) post(ctx context.Context, path string, body, out any) erro
 	if err != nil {
 		return err
 	}
-	conn.out = append(append(append(conn.out[:0], "POST "...), path...), c.head...)
+	conn.out = append(append(append(append(conn.out[:0], "POST "...), c.prefix...), path...), c.head...)
 	conn.out = fmt.Appendf(conn.out, "Content-Length: %d\r\n\r\n%s", len(text), text)
 	status, answer, again, err := conn.call()
 	if again {

@@ -89,7 +89,7 @@ function Placement({ plan, unit }: { plan: Explanation; unit: Unit }) {
 
 function ruleOf(why: Explanation["why"]): string {
   let text = why.rule;
-  if (why.note) text += " " + why.note;
+  if (why.note) text += (why.rule === "quarantined" ? ": " : " ") + why.note;
   if (why.value !== undefined && why.runner_up_value !== undefined) text += ` (${decimal(why.value)} against ${decimal(why.runner_up_value)})`;
   if (why.runner_up) text += `; the runner-up is ${why.runner_up}`;
   return text;
