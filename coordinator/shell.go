@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/channel"
 	"github.com/emitd/emitd/internal/coordinator/crash"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
@@ -102,7 +103,7 @@ func (s *shell) run(ctx context.Context) error {
 func (s *shell) loop(overtime <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for s.stopped == nil && !isClosed(overtime) {
+	for s.stopped == nil && !channel.IsClosed(overtime) {
 		now := s.c.clock()
 		s.c.lastRound.Store(int64(now))
 		if now >= s.due {
@@ -131,16 +132,6 @@ func (s *shell) loop(overtime <-chan struct{}) {
 		case <-overtime:
 			return
 		}
-	}
-}
-
-// isClosed reports whether c is closed.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

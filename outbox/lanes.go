@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/emitd/emitd/internal/channel"
 )
 
 // How lanes are retried.
@@ -37,7 +39,7 @@ func (s *session) retry(ctx context.Context, stop <-chan struct{}) {
 			return
 		}
 		p := lanePacer{window: &s.window, stop: stop, atOnce: failingLanes, began: time.Now()}
-		for again := true; again && !closed(stop); {
+		for again := true; again && !channel.IsClosed(stop); {
 			s.cursorMu.take()
 			lanes, err := s.cur.Due(ctx, dueLanes)
 			s.cursorMu.leave()
@@ -88,7 +90,7 @@ func (s *session) tryLanes(ctx context.Context, lanes [][]Row, p *lanePacer) (st
 	var tried []Outcome
 	stuck = len(lanes) > 0
 	first := time.Now()
-	for len(lanes) > 0 && !closed(p.stop) {
+	for len(lanes) > 0 && !channel.IsClosed(p.stop) {
 		n := min(p.atOnce, len(lanes))
 		outcomes, vain := s.deliverLanes(ctx, lanes[:n])
 		tried, lanes = append(tried, outcomes...), lanes[n:]

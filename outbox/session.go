@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/channel"
 )
 
 // session is the work of a relay under one claim. It ends when the unit drains, its context ends, or the
@@ -494,15 +495,6 @@ func (s *session) storeProblem(ctx context.Context) {
 // promoteBatch is how many delayed messages one call moves into the log.
 const promoteBatch = 1000
 
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // promote moves delayed messages that are due into the log, until stop is closed.
 func (s *session) promote(ctx context.Context, stop <-chan struct{}) {
 	for {
@@ -511,7 +503,7 @@ func (s *session) promote(ctx context.Context, stop <-chan struct{}) {
 		case <-stop:
 			return
 		}
-		for n := promoteBatch; n == promoteBatch && !closed(stop); {
+		for n := promoteBatch; n == promoteBatch && !channel.IsClosed(stop); {
 			var err error
 			s.cursorMu.take()
 			n, err = s.cur.Promote(ctx, promoteBatch)

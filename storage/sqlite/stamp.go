@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/channel"
 )
 
 // reportWaitAfter is how long a stamp waits for the write lock before the wait is written as an event.
@@ -60,7 +61,7 @@ func (s *Store) stampTogether(ctx context.Context, r *stampRequest) (err error) 
 		return r.err
 	case c := <-s.writer:
 		defer func() { s.writer <- c }() // only when the batch is not waiting any more
-		if isClosed(r.done) {
+		if channel.IsClosed(r.done) {
 			return r.err
 		}
 		c, err = s.writeOn(ctx, c, func(st *step) error {
@@ -129,14 +130,5 @@ func (q *stamps) written(batch []*stampRequest) {
 	q.waiting = slices.DeleteFunc(q.waiting, func(r *stampRequest) bool { return slices.Contains(batch, r) })
 	for _, r := range batch {
 		close(r.done)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }

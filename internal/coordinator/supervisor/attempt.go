@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/channel"
 )
 
 // ErrStalled is the failure of an attempt that made no progress for Spec.StallTimeout.
@@ -55,7 +56,7 @@ func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
 				return lived, r.stalled(result)
 			}
 		case err := <-result:
-			if isClosed(ready) { // both may have happened at the same time
+			if channel.IsClosed(ready) { // both may have happened at the same time
 				r.ready()
 			}
 			return time.Since(began), err
@@ -233,14 +234,4 @@ func (s *stall) expired(progressed int64) bool {
 	}
 	s.quiet++
 	return s.quiet >= stallTicks
-}
-
-// isClosed reports whether c is closed; a nil channel is not.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

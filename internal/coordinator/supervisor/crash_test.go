@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/channel"
 )
 
 // plays returns an agent that does one thing per attempt, and after that returns when asked to.
@@ -215,7 +216,7 @@ func TestARestartHasAFreshHandleAndTheSameFence(t *testing.T) {
 		th.Start(fence, 1, daemon.Spec{WaitReady: true})
 		pass(time.Second)
 		th.expect("stamp", "enter", "started", "failed #1: boom", "enter")
-		if handles[0] == handles[1] || isClosed(handles[1].ReadyDone()) {
+		if handles[0] == handles[1] || channel.IsClosed(handles[1].ReadyDone()) {
 			t.Error("the second attempt has the first one's handle")
 		}
 		if handles[0].Fence() != fence || handles[1].Fence() != fence {
@@ -226,7 +227,7 @@ func TestARestartHasAFreshHandleAndTheSameFence(t *testing.T) {
 		}
 		th.Drain(fence)
 		th.expect("ended returned")
-		if isClosed(handles[0].Draining()) {
+		if channel.IsClosed(handles[0].Draining()) {
 			t.Error("a handle of the past was drained")
 		}
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/backoff"
+	"github.com/emitd/emitd/internal/channel"
 	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
@@ -231,4 +232,4 @@ func (f flag) set() (first bool) {
 
 func (f flag) done() <-chan struct{} { return f.c }
 
-func (f flag) isSet() bool { return isClosed(f.c) }
+func (f flag) isSet() bool { return channel.IsClosed(f.c) }
