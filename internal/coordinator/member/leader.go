@@ -66,7 +66,9 @@ type leader struct {
 	unplaced []plan.Unplaced
 	// maybeUneven is set from an election or a change of the membership until a plan found the loads even. Only then
 	// does a plan move units, so that a unit that changes its node after a failure makes no other unit move.
-	maybeUneven      bool
+	maybeUneven bool
+	// heldBack are the units that a plan of this term found no node for. Loads were made even without them.
+	heldBack         map[daemon.Unit]bool
 	membership       uint64 // fingerprint of the nodes in the newest pass
 	waiting          bool   // the newest plan waits for the membership to settle
 	unplacedReported map[daemon.Unit]string
@@ -159,7 +161,7 @@ func (l *leader) begin(now lease.Instant) {
 func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
 	l.failed, l.withoutPass, l.idleFingerprint, l.snap, l.passAgain = 0, 0, fingerprint{}, nil, false
-	l.unplaced, l.unplacedReported = nil, map[daemon.Unit]string{}
+	l.unplaced, l.unplacedReported, l.heldBack = nil, map[daemon.Unit]string{}, map[daemon.Unit]bool{}
 	l.brake, l.events, l.verdicts = brake{}, nil, nil
 	l.answers, l.handOver, l.index = nil, nil, unitIndex{}
 }
@@ -260,6 +262,9 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 		return
 	}
 	f := m.fingerprint()
+	if l.heldBackRuns() {
+		l.maybeUneven, l.idleFingerprint = true, fingerprint{}
+	}
 	if f.members != l.membership {
 		l.membership, l.maybeUneven = f.members, true
 	}
@@ -291,6 +296,28 @@ func (m *Member) movesAllowed(now lease.Instant) int {
 		return 0
 	}
 	return m.cfg.MaxMoves
+}
+
+// heldBackRuns reports whether a unit that could run nowhere has come to stay: it has run for FailuresResetAfter. Loads were made
+// even without it, so another round is due.
+//
+// Example: the four units of a daemon need a label that one of two nodes has, and do not start there in time. While an
+// embargo keeps them from that node, it gets as many others as the second one. Then it has these four as well.
+//
+// A unit that fails or leaves sooner makes no unit move: they would move back when it is held back again.
+func (l *leader) heldBackRuns() (again bool) {
+	for u := range l.heldBack {
+		i, ok := slices.BinarySearchFunc(l.snap.Units, u, func(r daemon.Record, u daemon.Unit) int { return r.Unit.Compare(u) })
+		if !ok {
+			delete(l.heldBack, u)
+			continue
+		}
+		if r := &l.snap.Units[i]; r.State == daemon.Active && r.Failures == 0 && l.snap.Now.Sub(r.Since) >= daemon.FailuresResetAfter {
+			delete(l.heldBack, u)
+			again = true
+		}
+	}
+	return again
 }
 
 // fingerprint identifies everything that a plan depends on. The zero value equals no other.
@@ -433,6 +460,7 @@ func (m *Member) noticeUnplaced(p *plan.Plan) {
 			why += fmt.Sprintf("; it leaves the list %v after it became free", m.timings.longest.RetireAfter())
 		}
 		reported[u.Unit] = why
+		m.leader.heldBack[u.Unit] = true
 		if m.leader.unplacedReported[u.Unit] != why {
 			m.emit(Notice{Kind: Unplaced, Fence: daemon.Fence{Unit: u.Unit}, Reason: why})
 		}

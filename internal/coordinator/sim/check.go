@@ -31,7 +31,11 @@ type checks struct {
 	steadied    bool // a node that flapped became steady, at steadiedAt: it gets its share again
 	steadiedAt  time.Duration
 	disturbedAt time.Duration
-	well        []bool // by unit: was running when the cluster was found well
+	well        []bool          // by unit: was running when the cluster was found well
+	heldBack    []bool          // by unit: embargoes kept it from running when the cluster was found well
+	movedAt     []time.Duration // by unit: when a round revoked it last
+	roundUntil  time.Duration   // until then, a round may follow because such a unit runs again
+	recheckedAt time.Duration   // when the end of an embargo or such a round was checked last
 
 	revoked []revocation               // by unit
 	deafBy  map[node.Incarnation]*call // by node: the call that declared it deaf
@@ -92,6 +96,7 @@ func (c *checks) grow(n int) {
 	for len(c.issued) < n {
 		c.revoked = append(c.revoked, revocation{})
 		c.issued, c.owners, c.well = append(c.issued, 0), append(c.owners, owner{process: -1}), append(c.well, false)
+		c.heldBack, c.movedAt = append(c.heldBack, false), append(c.movedAt, 0)
 	}
 }
 

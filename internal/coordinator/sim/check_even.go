@@ -10,7 +10,7 @@ import (
 // checkEvenLoads checks I7 in a cluster that is well: no unit could go to a member whose load would then still be lower than
 // the load of its own. It says nothing where units change their nodes by themselves.
 func (c *checks) checkEvenLoads(w *world, snap *daemon.Snapshot, members []*process) {
-	if w.cfg.MaxMoves < 0 || w.cfg.Faults&Operate != 0 || w.deploying > 0 || w.restless() {
+	if w.cfg.MaxMoves < 0 || w.cfg.Faults&Operate != 0 || w.deploying > 0 || w.restless() || w.now < c.roundUntil || c.tried(w, snap) {
 		return
 	}
 	held := w.held(snap)

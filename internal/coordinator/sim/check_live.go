@@ -24,9 +24,17 @@ func (w *world) restartBound(string) {
 
 // bound returns the time within which the cluster must be well again, whatever happened before. It covers a lease
 // that a step of the store's clock has lengthened, a TTL after a new store, a death, a forced end of a drain, and
-// the brake, and a failed first attempt to run something. Then it covers a round of rebalancing: the settle window, a forced end of
-// the drains, and the starts.
+// the brake, and a failed first attempt to run something. Then it covers a round of rebalancing.
 func (w *world) bound() time.Duration {
+	t := w.t
+	return w.round() + t.LeaseDuration + 3*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + w.placing() + t.SettleWindow
+}
+
+// placing returns the time within which a free unit that a member may run is running, after a failed first attempt.
+func (w *world) placing() time.Duration { return 2*w.t.AcknowledgeTimeout + 4*w.t.HeartbeatInterval }
+
+// round returns how long a round of rebalancing takes: the settle window, a forced end of the drains, and the starts.
+func (w *world) round() time.Duration {
 	t := w.t
 	round := t.SettleWindow + t.ForceAfter(w.longestDrain()) + t.AcknowledgeTimeout + 2*t.HeartbeatInterval
 	for _, k := range w.works {
@@ -34,7 +42,7 @@ func (w *world) bound() time.Duration {
 			round += k.Ready.Max
 		}
 	}
-	return round + t.LeaseDuration + 3*t.NodeRegistrationTTL + t.ForceAfter(w.longestDrain()) + 2*t.AcknowledgeTimeout + 4*t.HeartbeatInterval + t.SettleWindow
+	return round
 }
 
 // longestDrain returns the longest drain timeout of any unit.
@@ -59,6 +67,7 @@ func (c *checks) checkWell(w *world) {
 	}
 	w.stats.Settled++
 	w.note(line{what: "settled?", proc: -1, unit: -1})
+	c.roundUntil = 0
 	c.checkWellBy(w, "I5")
 	c.settled = w.fail == nil
 	c.steadied = c.steadied && w.now < c.steadiedAt+w.bound() // its share may still be on the way
@@ -156,6 +165,7 @@ func (c *checks) checkUnitsRun(w *world, snap *daemon.Snapshot, members []*proce
 			w.violate(rule, "p%02d holds %d, at most %d", p.index, held[p], p.host.advert.Traits.MaxWeight)
 		}
 	}
+	c.excuseByEmbargo(w, snap, rows, members, held)
 	for i, u := range w.units {
 		c.well[i] = false
 		if u.Key != "" && (rows[i] == nil || rows[i].Retired) {
@@ -165,7 +175,10 @@ func (c *checks) checkUnitsRun(w *world, snap *daemon.Snapshot, members []*proce
 			continue
 		}
 		// A standing command may keep a unit from running.
-		if u.work.flaky() || w.deploying > 0 || len(snap.Commands) > 0 || !w.anyEligible(u, rows[i], members, held, snap.Now) {
+		if u.work.flaky() || w.deploying > 0 || len(snap.Commands) > 0 || len(w.able(u, rows[i], members, held)) == 0 {
+			continue
+		}
+		if c.heldBack[i] || c.onItsWay(w, i) {
 			continue
 		}
 		if why := w.notRunning(u, rows[i]); why != "" {
@@ -175,16 +188,13 @@ func (c *checks) checkUnitsRun(w *world, snap *daemon.Snapshot, members []*proce
 	}
 }
 
-// anyEligible reports whether a member may run the unit.
-func (w *world) anyEligible(u *unit, row *daemon.Record, members []*process, held map[*process]int, now time.Time) bool {
-	for _, p := range members {
+// able returns the members that could run the unit if no embargo kept it from them.
+func (w *world) able(u *unit, row *daemon.Record, members []*process, held map[*process]int) []*process {
+	return slices.DeleteFunc(slices.Clone(members), func(p *process) bool {
 		// A unit that the process holds has room already.
 		room := p.hasRoom(held, u.work.Spec.WithDefaults().Weight) || row != nil && row.HeldBy(p.who.Incarnation)
-		if room && w.mayRun(p, u.work) && (row == nil || !p.embargoed(u, row, now)) {
-			return true
-		}
-	}
-	return false
+		return !room || !w.mayRun(p, u.work)
+	})
 }
 
 func (w *world) mayRun(p *process, k *Work) bool {
@@ -199,26 +209,6 @@ func (w *world) mayRun(p *process, k *Work) bool {
 		}
 	}
 	return true
-}
-
-// The longest times for which an embargo may keep a unit from a process: after a failure, and after an abandoned
-// run.
-const (
-	longestEmbargo   = 10 * time.Minute
-	longestAbandoned = time.Minute
-)
-
-// embargoed reports whether the process need not run the unit. An embargo after a failure excuses it for the
-// embargo's length, at most longestEmbargo, whatever the store's clock shows. An embargo after an abandoned run
-// excuses nothing by itself, but the run does until it has returned.
-func (p *process) embargoed(u *unit, r *daemon.Record, now time.Time) bool {
-	for _, e := range r.Embargoes {
-		left := e.Until.Sub(now)
-		if e.Incarnation == p.who.Incarnation && e.AbandonedGeneration == 0 && left > 0 && left <= min(e.Length, longestEmbargo) {
-			return true
-		}
-	}
-	return p.abandons(u)
 }
 
 // abandons reports whether the process has an abandoned run of the unit that has not returned.
@@ -285,6 +275,10 @@ func (w *world) notRunning(u *unit, row *daemon.Record) string {
 
 // checkNothingMoves checks that nothing changes in a cluster that was found well.
 func (c *checks) checkNothingMoves(w *world, e *daemon.Event, unit int) {
+	round := e.Kind == daemon.AssignmentRevoking && strings.HasPrefix(e.Reason, string(plan.Rebalancing))
+	if round {
+		c.movedAt[unit] = w.now
+	}
 	if !c.settled {
 		return
 	}
@@ -297,8 +291,12 @@ func (c *checks) checkNothingMoves(w *world, e *daemon.Event, unit int) {
 			w.violate("I5", "%s of the healthy p%02d", e.Kind, p.index)
 		}
 	}
-	if e.Kind == daemon.AssignmentRevoking && strings.HasPrefix(e.Reason, string(plan.Rebalancing)) && (w.restless() || c.steadied) {
+	if round && (w.restless() || c.steadied || w.now < c.roundUntil) {
 		c.well[unit] = false // other units have moved since the cluster was even
+	}
+	if e.Kind == daemon.AssignmentActive && c.heldBack[unit] {
+		c.heldBack[unit] = false
+		c.roundBegins(w, w.roundAfterEmbargo())
 	}
 	if unit >= 0 && c.well[unit] {
 		w.violate("I5", "%s of %s in a cluster that was well", e.Kind, e.Unit)
@@ -367,5 +365,9 @@ func (w *world) canRun(u *unit) bool {
 		return false
 	}
 	i := slices.IndexFunc(snap.Units, func(r daemon.Record) bool { return r.Unit == u.Unit })
-	return i >= 0 && w.anyEligible(u, &snap.Units[i], w.members(snap), w.held(snap), snap.Now)
+	if i < 0 {
+		return false
+	}
+	able := w.able(u, &snap.Units[i], w.members(snap), w.held(snap))
+	return len(able) > 0 && keptFor(u, &snap.Units[i], able, snap.Now) <= 0
 }

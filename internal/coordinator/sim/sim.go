@@ -136,6 +136,7 @@ type Stats struct {
 	Proven               uint64 // terms freed by exit evidence of their holder
 	Postponed            uint64 // assignments whose deadline was moved because they waited so long to start
 	Returned             uint64 // abandoned runs that returned, for which the store was checked to know it
+	Embargoes            uint64 // how often the cluster was checked again after the end of an embargo
 	Forks                uint64 // how often two primaries accepted writes
 	Retimed              uint64 // processes that began with other timings than the one before on their machine
 	Commands             uint64 // of operators

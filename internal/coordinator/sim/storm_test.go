@@ -274,6 +274,7 @@ func TestStormHasTeeth(t *testing.T) {
 		"faults": s.Faults / 500, "elections": s.Elections / 100, "assignments": s.Assignments / 100, "runs": s.Runs / 100,
 		"effects": s.Effects / 1000, "refused effects": s.Refused, "settled": s.Settled / 100, "sharp kills": s.Kills, "terms freed by proof": s.Proven,
 		"postponed starts": s.Postponed / 100, "returns of abandoned runs": s.Returned,
+		"checks after embargoes": s.Embargoes,
 	} {
 		if n == 0 {
 			t.Errorf("too few %s: %+v", name, s)
@@ -329,7 +330,7 @@ func (t *tally) add(r *Result) {
 	s.Events, s.Steps, s.Calls, s.Faults = s.Events+x.Events, s.Steps+x.Steps, s.Calls+x.Calls, s.Faults+x.Faults
 	s.Elections, s.Assignments, s.Runs = s.Elections+x.Elections, s.Assignments+x.Assignments, s.Runs+x.Runs
 	s.Effects, s.Refused, s.Settled, s.Kills = s.Effects+x.Effects, s.Refused+x.Refused, s.Settled+x.Settled, s.Kills+x.Kills
-	s.Proven, s.Retimed, s.Commands = s.Proven+x.Proven, s.Retimed+x.Retimed, s.Commands+x.Commands
+	s.Proven, s.Retimed, s.Commands, s.Embargoes = s.Proven+x.Proven, s.Retimed+x.Retimed, s.Commands+x.Commands, s.Embargoes+x.Embargoes
 	s.Postponed, s.Returned, s.Forks, s.Split = s.Postponed+x.Postponed, s.Returned+x.Returned, s.Forks+x.Forks, s.Split+x.Split
 }
 

@@ -373,3 +373,27 @@ func TestStoryRebalanceIsOrdered(t *testing.T) {
 		s.pass(s.bound())
 	})
 }
+
+// Four units can run on one node only and do not start there in time. While an embargo keeps them from it, the others are made
+// even. Once the four run, the loads are made even again, though no node has joined or left, and then nothing moves.
+func TestStoryEvenAfterAnEmbargo(t *testing.T) {
+	t.Parallel()
+	manySeeds(t, 3, func(t *testing.T, seed uint64, timing lease.Timing) {
+		special := plain("acme:special", 4)
+		special.Spec.Requires = map[string]string{"disk": "fast"}
+		special.Spec.WaitReady, special.Ready = true, Span{time.Hour, time.Hour}
+		s := onStage(t, Config{Seed: seed, Nodes: 2, Timing: timing, Work: []Work{plain("acme:a", 6), special}})
+		s.hosts[0].advert.Traits.Labels = map[string]string{"disk": "fast"}
+		s.hosts[0].full = s.hosts[0].advert
+		s.begin()
+		s.works[1].Ready = Span{}
+		s.within(11*time.Minute, "the four run", s.allRun)
+		s.pass(s.placing() + s.roundAfterEmbargo())
+		s.wantEven()
+		j := s.watch()
+		s.pass(5 * time.Minute)
+		if n := j.total(); n > 0 || s.stats.Embargoes == 0 {
+			t.Errorf("%d moves afterwards; the cluster was checked %d times after an embargo", n, s.stats.Embargoes)
+		}
+	})
+}
