@@ -282,18 +282,20 @@ func TestStormHasTeeth(t *testing.T) {
 	}
 }
 
-// Storms with two primaries really have them, and the former primary goes on electing and assigning.
+// Storms with two primaries really have them, and the former primary goes on electing and assigning. A few seeds have most of
+// that, so it takes some tens to tell.
 func TestStormForkHasTeeth(t *testing.T) {
 	t.Parallel()
+	const n = 30
 	var total tally
-	for seed := range uint64(10) {
+	for seed := range uint64(n) {
 		r, err := Run(forked(seed + 1))
 		if err != nil {
 			t.Fatal(err)
 		}
 		total.add(r)
 	}
-	if s := total.Stats; s.Forks < 10 || s.Split < 100 || s.Settled < 50 {
+	if s := total.Stats; s.Forks < n || s.Split < 10*n || s.Settled < 5*n {
 		t.Errorf("too few: %+v", s)
 	}
 }
