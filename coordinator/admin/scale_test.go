@@ -88,7 +88,7 @@ func BenchmarkLarge(b *testing.B) {
 				w := &sent{header: http.Header{}}
 				a.ServeHTTP(w, httptest.NewRequestWithContext(b.Context(), http.MethodGet, root+path, nil))
 				took = append(took, time.Since(begun))
-				if w.status != http.StatusOK || w.bytes < 200 {
+				if w.status != http.StatusOK || w.bytes == 0 {
 					b.Fatal(w.status, w.bytes)
 				}
 			}
