@@ -24,7 +24,7 @@ type registration struct {
 // newProcess is a process that the store has never seen.
 func newProcess(c *cluster) *actor {
 	return &actor{t: c.worker.t, store: c.store, id: node.Identity{
-		Name: "new", ID: "0198c5a2-0001-7000-8000-0000000000aa", Incarnation: "0198c5a2-0002-7000-8000-0000000000aa",
+		Name: "new", ID: "0198c5a2-0003-7000-8000-0000000000aa", Incarnation: "0198c5a2-0004-7000-8000-0000000000aa", // no others have these
 	}}
 }
 
