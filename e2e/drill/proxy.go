@@ -23,11 +23,12 @@ type Proxy struct {
 	// Trips counts round trips: how often a client sent after the server had sent.
 	Trips atomic.Int64
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-	pause time.Duration // between the beginnings of two round trips
-	next  time.Time     // when the next one may begin
-	wg    sync.WaitGroup
+	mu     sync.Mutex
+	conns  map[net.Conn]bool
+	closed bool          // connections that come now are closed at once
+	pause  time.Duration // between the beginnings of two round trips
+	next   time.Time     // when the next one may begin
+	wg     sync.WaitGroup
 }
 
 // NewProxy listens on a loopback port until the test ends.
@@ -43,7 +44,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	go p.accept()
 	t.Cleanup(func() {
 		l.Close()
-		p.Cut()
+		p.close()
 		p.wg.Wait()
 	})
 	return p
@@ -88,6 +89,14 @@ func (p *Proxy) Cut() {
 	for c := range p.conns {
 		c.Close()
 	}
+}
+
+// close closes every connection, also those that are still being made.
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.Cut()
 }
 
 func (p *Proxy) accept() {
@@ -152,6 +161,9 @@ func (p *Proxy) track(conns ...net.Conn) {
 	defer p.mu.Unlock()
 	for _, c := range conns {
 		p.conns[c] = true
+		if p.closed {
+			c.Close()
+		}
 	}
 }
 

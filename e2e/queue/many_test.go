@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/emitd/emitd/e2e/drill"
 	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/blob/dir"
 )
 
@@ -26,6 +28,7 @@ func TestDrillManyQueues(t *testing.T) {
 	m := &manyQueues{T: t, path: filepath.Join(t.TempDir(), "objects"), queues: queues}
 	m.c = cluster(t, place{url: "file://" + m.path + "?sync=false"})
 	before := m.resident(m.start("empty"))
+	m.c.Until(time.Minute, "the list of queues is written", func() bool { return m.list() != nil })
 	m.kill()
 	m.declare()
 	for _, what := range []string{"first start", "start after kill -9 of all nodes"} {
@@ -74,16 +77,27 @@ func (m *manyQueues) kill() {
 	}
 }
 
-// declare writes a list with all queues. To declare them one after the other would write the list once for each.
-func (m *manyQueues) declare() {
+// open opens the bucket.
+func (m *manyQueues) open() *dir.Bucket {
 	bucket, err := dir.Open(dir.Config{Path: m.path, NoSync: true})
 	if err != nil {
 		m.Fatal(err)
 	}
-	list, err := bucket.Read(m.Context(), "v1/queues")
-	if err != nil {
+	return bucket
+}
+
+// list reads the list of queues; nil: there is none yet.
+func (m *manyQueues) list() *blob.Object {
+	list, err := m.open().Read(m.Context(), "v1/queues")
+	if err != nil && !errors.Is(err, blob.ErrNotFound) {
 		m.Fatal(err)
 	}
+	return list
+}
+
+// declare writes a list with all queues. To declare them one after the other would write the list once for each.
+func (m *manyQueues) declare() {
+	list := m.list()
 	var file map[string]any
 	if err := json.Unmarshal(list.Data, &file); err != nil {
 		m.Fatal(err)
@@ -101,7 +115,7 @@ func (m *manyQueues) declare() {
 	file["queues"], file["next_incarnation"], file["serial"], file["nonce"] = all, m.queues, file["serial"].(float64)+1, "many"
 	data, err := json.Marshal(file)
 	if err == nil {
-		_, err = bucket.Replace(m.Context(), "v1/queues", data, list.Version)
+		_, err = m.open().Replace(m.Context(), "v1/queues", data, list.Version)
 	}
 	if err != nil {
 		m.Fatal(err)
