@@ -35,7 +35,8 @@ type resharding struct {
 	longest      atomic.Int64 // time that a submit took
 	mu           sync.Mutex
 	acknowledged map[string]bool
-	completed    map[string]int
+	completed    map[string]int    // how often an answer said so
+	seen         map[string]bool   // the queue says that it is completed, after the answer was lost
 	last         map[string]string // the newest job of each group that was handed out
 	inverted     int
 	unheard      map[string]bool // the answer to a completion was lost
@@ -52,7 +53,7 @@ func reshard(t *testing.T, killed bool) {
 		c.Start(name)
 	}
 	r := &resharding{
-		T: t, c: c, q: reach(t, c), killed: killed, acknowledged: map[string]bool{}, completed: map[string]int{}, last: map[string]string{}, unheard: map[string]bool{},
+		T: t, c: c, q: reach(t, c), killed: killed, acknowledged: map[string]bool{}, completed: map[string]int{}, seen: map[string]bool{}, last: map[string]string{}, unheard: map[string]bool{},
 	}
 	ctx := t.Context()
 	if err := admin(t, c).Declare(ctx, queue.Settings{Name: reshardQueue, Shards: 2, Visibility: 3 * time.Second}); err != nil {
@@ -208,7 +209,7 @@ func (r *resharding) open() (n int) {
 	r.mu.Lock()
 	var query []string
 	for id := range r.acknowledged {
-		if r.completed[id] == 0 {
+		if r.completed[id] == 0 && !r.seen[id] {
 			if n++; r.unheard[id] {
 				query = append(query, id)
 			}
@@ -218,7 +219,7 @@ func (r *resharding) open() (n int) {
 	for _, id := range query {
 		if info, _, err := r.q.Get(r.Context(), reshardQueue, id); err == nil && info.State == queue.Completed {
 			r.mu.Lock()
-			r.completed[id]++
+			r.seen[id] = true
 			r.mu.Unlock()
 		}
 	}
