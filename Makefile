@@ -40,7 +40,7 @@ test: deps ## everything: unit, stories, conformance, 300 seeds, planted bugs, e
 	EMITD_TEST_SEEDS=1..1 EMITD_TEST_JOURNAL_SEEDS=170 $(GO) test -vet=off -timeout 20m ./... # the storms follow
 	EMITD_TEST_SEEDS=1..300 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStorm$$' ./internal/coordinator/sim
 	EMITD_TEST_SEEDS=1..100 GOGC=400 $(GO) test -count=1 -timeout 30m -run 'TestStormFast$$' ./internal/coordinator/sim
-	GOGC=400 $(GO) test -count=1 -timeout 20m -tags planted -run TestPlanted ./internal/planted
+	GOGC=400 $(GO) test -count=1 -timeout 40m -tags planted -run TestPlanted ./internal/planted
 	cd e2e && $(GO) vet ./... && $(GO) test -vet=off -count=1 -timeout 30m -skip '^TestDrill' ./...
 	cd e2e && $(GO) test -vet=off -p 2 -parallel 3 -count=2 -timeout 30m -run '^TestDrill' -skip $(APART) ./drill ./queue ./outbox ./sink # they wait a lot
 	cd e2e && $(GO) test -vet=off -count=2 -timeout 10m -run $(CROWD) ./drill
