@@ -101,8 +101,8 @@ func (c *commandCall) step(s *shard) progress {
 	cmd := c.command
 	if s.commits.full() {
 		switch {
-		case c.wrote && s.commits.budget.refusal() != nil: // that may last for hours
-			c.refuse(queue.Refuse(queue.UnknownOutcome, "%d jobs are changed: %w", c.affected, s.commits.budget.refusal()))
+		case c.wrote && s.commits.budget.left() > 0: // that may last for hours
+			c.refuse(queue.Refuse(queue.UnknownOutcome, "%d jobs are changed: %w", c.affected, s.commits.refusal()))
 			return handled
 		case c.wrote && !s.commits.idle():
 			return s.commits.waitForNewest(&c.call) // continues when a batch is durable and there may be room again

@@ -370,7 +370,7 @@ func (g *commits) applyRecord(p *pending, b *batch) {
 }
 
 // full reports whether a record that is decided now could not be written.
-func (g *commits) full() bool { return g.blocked || g.log.Full() || g.budget.refusal() != nil }
+func (g *commits) full() bool { return g.blocked || g.log.Full() || g.budget.left() > 0 }
 
 // refusal returns the refusal of a call that would write while full.
 func (g *commits) refusal() *queue.Error {

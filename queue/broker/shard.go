@@ -189,7 +189,10 @@ func (s *shard) readClock() {
 // decide runs the call's step and handles its result. A shard that has drained, or whose assignment
 // no longer holds, fails the call instead.
 func (s *shard) decide(c *call) {
-	if s.handOver.isDraining() || !s.holdsAssignment() {
+	switch {
+	case c.answered: // while it was parked: see refuseWaiting
+		return
+	case s.handOver.isDraining() || !s.holdsAssignment():
 		s.refuseCall(c)
 		return
 	}

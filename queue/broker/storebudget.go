@@ -44,13 +44,17 @@ func (b *storeBudget) failed(err error) {
 	}
 }
 
+// left returns for how long nothing can be written; not positive if the budget is not used up.
+func (b *storeBudget) left() time.Duration {
+	if end := b.end.Load(); end != nil {
+		return time.Until(end.until)
+	}
+	return 0
+}
+
 // refusal returns the refusal of a call that would write, or nil while the budget is not used up.
 func (b *storeBudget) refusal() *queue.Error {
-	end := b.end.Load()
-	if end == nil {
-		return nil
-	}
-	left := time.Until(end.until)
+	left, end := b.left(), b.end.Load()
 	if left <= 0 {
 		return nil
 	}
@@ -61,7 +65,7 @@ func (b *storeBudget) refusal() *queue.Error {
 }
 
 // refuseWaiting answers the calls whose records cannot be written while the budget is used up. The records stay in the
-// journal, which writes them later, so the outcome of these calls is unknown.
+// journal, which writes them later, so the outcome of these calls is unknown. Nothing more is decided for them.
 func (g *commits) refuseWaiting() {
 	why := g.budget.refusal()
 	if why == nil {

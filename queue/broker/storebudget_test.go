@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,10 +18,12 @@ import (
 type limitedBucket struct {
 	blob.Bucket
 	until atomic.Pointer[time.Time]
+	gate  chan struct{} // writes that will be refused wait until it is closed
 }
 
 func (b *limitedBucket) admit(op, key string) error {
 	if until := b.until.Load(); until != nil && time.Now().Before(*until) {
+		<-b.gate
 		return &blob.Error{Op: op, Key: key, Kind: blob.ErrBudget, RetryAfter: time.Until(*until)}
 	}
 	return nil
@@ -37,7 +40,7 @@ func (b *limitedBucket) Create(ctx context.Context, key string, data []byte) (bl
 // with when to try again, also those that wait already; that reads go on; and that what waited is written afterwards.
 func TestUsedUpBudget(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		bucket := &limitedBucket{Bucket: mem.New(mem.Config{})}
+		bucket := &limitedBucket{Bucket: mem.New(mem.Config{}), gate: make(chan struct{})}
 		w := newWorld(t, bucket)
 		w.declare(queue.Settings{})
 		n := w.node("n1")
@@ -56,9 +59,20 @@ func TestUsedUpBudget(t *testing.T) {
 				}
 			}
 		}
-		_, err := n.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{ID: "late"}})
-		refused(err, queue.UnknownOutcome) // it was in line for the write that was refused
-		_, err = n.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{ID: "never"}})
+		var waiting sync.WaitGroup
+		for _, jobs := range [][]queue.Job{
+			{{ID: "late"}},                 // is in line for the write that is refused
+			{{ID: "late"}, {ID: "parked"}}, // waits for the outcome of the first
+		} {
+			waiting.Go(func() {
+				_, err := n.Enqueue(w.ctx, queue.DefaultQueue, jobs)
+				refused(err, queue.UnknownOutcome)
+			})
+			synctest.Wait()
+		}
+		close(bucket.gate)
+		waiting.Wait()
+		_, err := n.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{ID: "never"}})
 		refused(err, queue.Unavailable)
 		_, err = n.Settle(w.ctx, queue.DefaultQueue, []queue.Settlement{{ID: c.Job.ID, Token: c.Token, Verb: queue.Complete}})
 		refused(err, queue.Unavailable)
@@ -78,5 +92,8 @@ func TestUsedUpBudget(t *testing.T) {
 			t.Error("the job that waited was not written")
 		}
 		n.enqueue(queue.Job{ID: "after"})
+		if _, _, err := n.Get(w.ctx, queue.DefaultQueue, "parked"); queue.TagOf(err) != queue.JobNotFound {
+			t.Errorf("the job of a call that was refused while it was parked: %v", err)
+		}
 	})
 }

@@ -67,8 +67,10 @@ type leader struct {
 	// maybeUneven is set from an election or a change of the membership until a plan found the loads even. Only then
 	// does a plan move units, so that a unit that changes its node after a failure makes no other unit move.
 	maybeUneven bool
-	// heldBack are the units that a plan of this term found no node for. Loads were made even without them.
+	// heldBack are the units that a plan of this term found no node for. Loads were made even without them. None of them
+	// comes to stay before heldBackDue.
 	heldBack         map[daemon.Unit]bool
+	heldBackDue      lease.Instant
 	membership       uint64 // fingerprint of the nodes in the newest pass
 	waiting          bool   // the newest plan waits for the membership to settle
 	unplacedReported map[daemon.Unit]string
@@ -162,6 +164,7 @@ func (l *leader) end() {
 	l.phase, l.wanted, l.due, l.retry = passIdle, false, lease.Never, 0
 	l.failed, l.withoutPass, l.idleFingerprint, l.snap, l.passAgain = 0, 0, fingerprint{}, nil, false
 	l.unplaced, l.unplacedReported, l.heldBack = nil, map[daemon.Unit]string{}, map[daemon.Unit]bool{}
+	l.heldBackDue = 0
 	l.brake, l.events, l.verdicts = brake{}, nil, nil
 	l.answers, l.handOver, l.index = nil, nil, unitIndex{}
 }
@@ -262,7 +265,7 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 		return
 	}
 	f := m.fingerprint()
-	if l.heldBackRuns() {
+	if l.heldBackRuns(now) {
 		l.maybeUneven, l.idleFingerprint = true, fingerprint{}
 	}
 	if f.members != l.membership {
@@ -305,18 +308,33 @@ func (m *Member) movesAllowed(now lease.Instant) int {
 // embargo keeps them from that node, it gets as many others as the second one. Then it has these four as well.
 //
 // A unit that fails or leaves sooner makes no unit move: they would move back when it is held back again.
-func (l *leader) heldBackRuns() (again bool) {
+//
+// There may be thousands of them, for example where no node has room. So they are not looked at before one may be due: a
+// unit that does not run yet has FailuresResetAfter to go.
+func (l *leader) heldBackRuns(now lease.Instant) (again bool) {
+	if now < l.heldBackDue {
+		return false
+	}
+	next := daemon.FailuresResetAfter
 	for u := range l.heldBack {
 		i, ok := slices.BinarySearchFunc(l.snap.Units, u, func(r daemon.Record, u daemon.Unit) int { return r.Unit.Compare(u) })
 		if !ok {
 			delete(l.heldBack, u)
 			continue
 		}
-		if r := &l.snap.Units[i]; r.State == daemon.Active && r.Failures == 0 && l.snap.Now.Sub(r.Since) >= daemon.FailuresResetAfter {
+		r := &l.snap.Units[i]
+		if r.State != daemon.Active {
+			continue
+		}
+		left := daemon.FailuresResetAfter - l.snap.Now.Sub(r.Since)
+		if left <= 0 && r.Failures == 0 {
 			delete(l.heldBack, u)
 			again = true
+			continue
 		}
+		next = min(next, max(left, 0))
 	}
+	l.heldBackDue = now.Add(next)
 	return again
 }
 
