@@ -16,11 +16,10 @@ import (
 )
 
 // The most memory that an empty shard may need, in bytes: what it allocates, and that plus the
-// stacks of its goroutines. It is 19 KB: 11 KB, and 4 KB for each of the two stacks, which are as large
-// as powers of two.
+// stack of its goroutine. It is 15 KB: 11 KB, and 4 KB for the stack, whose size is a power of two.
 const (
 	emptyShardHeap = 13_000
-	emptyShard     = 24 << 10
+	emptyShard     = 18 << 10
 )
 
 // TestEmptyShardMemory measures the memory of shards without jobs and callers: a cluster may have
@@ -44,7 +43,7 @@ func TestEmptyShardMemory(t *testing.T) {
 		heapBefore, stacksBefore := memoryInUse()
 		before := runtime.NumGoroutine()
 		n.serveEmpty(fmt.Sprint("measured-", i), shards)
-		n.untilGoroutines(before + 2*shards)
+		n.untilGoroutines(before + shards)
 		heap, stack := memoryInUse()
 		heaps, stacks = append(heaps, (heap-heapBefore)/shards), append(stacks, (stack-stacksBefore)/shards)
 	}

@@ -26,19 +26,23 @@ type Log struct {
 	executor Executor
 	begun    time.Time // the machine's time 0
 
-	ctx          context.Context // context of all requests
-	cancel       context.CancelFunc
-	calls        sync.WaitGroup // requests in flight
-	answers      chan *answer
-	timerChanged chan struct{} // signalled when wakeAt has changed
+	ctx     context.Context // context of all requests
+	cancel  context.CancelFunc
+	calls   sync.WaitGroup // requests in flight, and other events that the machine is handling
+	answers chan *answer   // of requests during the takeover
+	running chan struct{}  // closed after the takeover
 
 	acks    chan uint64
 	done    chan struct{} // closed when the log has ended
 	stopped chan struct{} // closed when its goroutines have ended, too
 
+	hooks sync.Mutex // held while a hook runs
+
 	mu           sync.Mutex // guards the fields below; the machine is called only with mu held
 	machine      *owner.Machine
-	wakeAt       time.Duration
+	wakeAt       time.Duration // when the machine wants a Tick; 0: never
+	timer        *time.Timer   // nil until it is needed
+	unwatch      func() bool   // stops watching the context; nil until the takeover has ended
 	ckpt         *Checkpoint
 	owned        bool
 	lost         []Lost

@@ -107,8 +107,7 @@ func Open(ctx context.Context, cfg Config, state StateBuilder) (*Log, error) {
 	}
 	l := &Log{
 		cfg: cfg, executor: Executor{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.ownerConfig()),
-		answers: make(chan *answer), timerChanged: make(chan struct{}, 1), acks: make(chan uint64, 1),
-		done: make(chan struct{}), stopped: make(chan struct{}), wakeAt: never,
+		answers: make(chan *answer), running: make(chan struct{}), acks: make(chan uint64, 1), done: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	if err := l.takeOver(state); err != nil {
@@ -116,7 +115,7 @@ func Open(ctx context.Context, cfg Config, state StateBuilder) (*Log, error) {
 		l.calls.Wait()
 		return nil, fmt.Errorf("open %w", l.wrap(err))
 	}
-	go l.run()
+	l.start(ctx)
 	return l, nil
 }
 

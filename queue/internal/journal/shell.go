@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -13,11 +12,7 @@ import (
 	"github.com/emitd/emitd/storage/blob"
 )
 
-// never means that no wake-up is requested.
-const never = time.Duration(math.MaxInt64)
-
-// answer is a request with its result. It is large and passed by reference; otherwise it would be
-// on the stack of each journal's goroutine all the time.
+// answer is a request with its result.
 type answer struct {
 	call   *owner.Call
 	result owner.Result
@@ -29,32 +24,43 @@ func (a *answer) failed() bool {
 	return a.result.Answer == owner.Failed || a.result.Answer == owner.Unknown || a.result.Answer == owner.Undecodable
 }
 
-// run drives the machine until it ends. It is the one goroutine on which answers and the passing of
-// time reach the machine.
-func (l *Log) run() {
-	defer close(l.stopped)
-	defer l.calls.Wait()
-	defer l.cancel()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		select {
-		case a := <-l.answers:
-			l.answered(a)
-		case <-timer.C:
-			l.step(func(now time.Duration) []owner.Effect {
-				l.wakeAt = never
-				return l.machine.Tick(now)
-			})
-		case <-l.timerChanged:
-		case <-l.ctx.Done():
-			l.step(func(time.Duration) []owner.Effect {
-				return l.machine.Stop(fmt.Errorf("%w: %w", ErrClosed, context.Cause(l.ctx)))
-			})
-		case <-l.done:
-			return
-		}
-		l.setTimer(timer)
+// start lets requests, the timer and the end of the context reach the machine, after the takeover. Each does so on
+// a goroutine of its own that lasts as long as the event: an idle journal has no goroutine.
+func (l *Log) start(ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.running)
+	l.setTimer()
+	l.unwatch = context.AfterFunc(ctx, func() {
+		l.event(func(time.Duration) []owner.Effect {
+			return l.machine.Stop(fmt.Errorf("%w: %w", ErrClosed, context.Cause(ctx)))
+		})
+	})
+}
+
+// event is step for what happens without a request. Close waits for it, unless the log has ended before.
+func (l *Log) event(f func(now time.Duration) []owner.Effect) {
+	l.mu.Lock()
+	if l.err != nil {
+		l.mu.Unlock()
+		return
+	}
+	l.calls.Add(1)
+	l.mu.Unlock()
+	defer l.calls.Done()
+	l.step(f)
+}
+
+// setTimer sets the timer to the machine's next wake-up, if it wants one. The machine does not mind a timer that
+// fires once too often. The caller holds mu.
+func (l *Log) setTimer() {
+	wait := max(l.wakeAt-l.now(), 0)
+	switch {
+	case l.wakeAt == 0:
+	case l.timer == nil:
+		l.timer = time.AfterFunc(wait, func() { l.event(l.machine.Tick) })
+	default:
+		l.timer.Reset(wait)
 	}
 }
 
@@ -73,6 +79,8 @@ func (l *Log) answered(a *answer) {
 
 func (l *Log) reportRetry(a *answer) {
 	if l.cfg.Hooks.OnRetry != nil {
+		l.hooks.Lock()
+		defer l.hooks.Unlock()
 		l.cfg.Hooks.OnRetry(a.call.Op.String(), a.call.Attempt+1, a.result.Err)
 	}
 }
@@ -84,21 +92,14 @@ func (l *Log) step(f func(now time.Duration) []owner.Effect) {
 	notices := l.pendingHooks
 	l.pendingHooks = nil
 	l.mu.Unlock()
+	if len(notices) == 0 {
+		return
+	}
+	l.hooks.Lock()
+	defer l.hooks.Unlock()
 	for _, n := range notices {
 		n()
 	}
-}
-
-// setTimer sets the timer to the machine's next wake-up.
-func (l *Log) setTimer(timer *time.Timer) {
-	l.mu.Lock()
-	at := l.wakeAt
-	l.mu.Unlock()
-	if at == never {
-		timer.Stop()
-		return
-	}
-	timer.Reset(max(at-l.now(), 0))
 }
 
 // carryOut carries out effects. The caller holds mu, except during the takeover, when no other
@@ -118,9 +119,8 @@ func (l *Log) carryOut(effects []owner.Effect) {
 			l.acks <- e.Slot
 		case owner.SetTimer:
 			l.wakeAt = e.At
-			select {
-			case l.timerChanged <- struct{}{}:
-			default:
+			if l.unwatch != nil { // it was started
+				l.setTimer()
 			}
 		case owner.Progress:
 			l.progress(e)
@@ -154,10 +154,19 @@ func (l *Log) ended(err error) {
 	if l.ckpt != nil {
 		l.ckpt.end(l.err)
 	}
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.unwatch()
 	close(l.done)
+	go func() {
+		l.cancel()
+		l.calls.Wait()
+		close(l.stopped)
+	}()
 }
 
-// request carries out one call and passes the answer to run, unless the log ends first.
+// request carries out one call and passes the answer to the takeover or, after it, to the machine.
 func (l *Log) request(c *owner.Call) {
 	if c.After > 0 {
 		timer := time.NewTimer(c.After)
@@ -171,8 +180,9 @@ func (l *Log) request(c *owner.Call) {
 	a := &answer{call: c, result: l.do(c)}
 	select {
 	case l.answers <- a:
+	case <-l.running:
+		l.answered(a)
 	case <-l.ctx.Done():
-	case <-l.done:
 	}
 }
 
