@@ -9,6 +9,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/internal/coordinator/supervisor"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -114,7 +115,7 @@ func (st *stats) report(sent *storage.Report, r member.Result) {
 		step := steps[o.Unit]
 		st.step(st.own[o.Unit], o.Record.State, string(step))
 		st.own[o.Unit] = o.Record.State
-		id := attribute.String("emitd.daemon.id", string(o.Unit.Daemon))
+		id := supervisor.MetricID(o.Unit.Daemon)
 		switch step {
 		case daemon.Acknowledge:
 			st.m.recordDuration(st.m.acknowledge, o.Record.Since.Sub(o.Record.AssignedAt), nil, id)
@@ -217,7 +218,7 @@ func (st *stats) countUnits(units []daemon.Record) map[daemon.State]int64 {
 			}
 			continue
 		case u.State == daemon.Active && free:
-			st.m.recordDuration(st.m.unowned, u.Since.Sub(since), nil, attribute.String("emitd.daemon.id", string(u.Unit.Daemon)))
+			st.m.recordDuration(st.m.unowned, u.Since.Sub(since), nil, supervisor.MetricID(u.Unit.Daemon))
 			delete(st.freed, u.Unit)
 		}
 		n[shown(u, u.State)]++

@@ -17,50 +17,105 @@ import (
 // ErrStalled is the failure of an attempt that made no progress for Spec.StallTimeout.
 var ErrStalled = errors.New("no progress within the stall timeout")
 
-// attempt calls Agent.Run once, on a goroutine of its own. It returns how long the attempt lasted,
-// and its result. A stalled attempt counts as having lasted until its progress ceased. Otherwise an
-// agent that never works could reach ResetAfter while its stall was not noticed yet, and its
-// failures would be reset.
-func (r *run) attempt(agent daemon.Agent) (lived time.Duration, err error) {
-	began := time.Now()
-	ctx, cancel := context.WithCancelCause(r.ctx)
-	defer cancel(context.Canceled)
-	a := daemon.NewAssignment(r.fence, r.term, r.s.cfg.Node, r.s.cfg.OnFenceHeld)
-	entered, result := make(chan struct{}), make(chan error, 1)
-	r.agentRunning.Store(true)
-	go r.enter(agent, handle{ctx: ctx, a: a, entered: entered, result: result})
+// attempt is one call of Agent.Run.
+//
+// It also waits for the run's readiness and detects that the agent is stalled. It has a goroutine for that only while
+// one of the two can happen: most attempts last for days, and a node may have thousands.
+type attempt struct {
+	run    *run
+	began  time.Time
+	a      *daemon.Assignment
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 
-	var ready <-chan struct{} = entered
-	if r.spec.WaitReady {
-		ready = a.ReadyDone()
+	returned bool
+	err      error // of the agent, or that it did not return
+
+	done, ended chan struct{} // of the goroutine: the agent has returned, and the goroutine has ended
+	stalled     bool
+	lived       time.Duration // until the progress ceased
+}
+
+// attempt calls Agent.Run once, on a goroutine of its own. What follows is the last thing that this goroutine does,
+// in a deferred call, because the agent may panic or call runtime.Goexit. The goroutine stays here while the agent
+// runs, so this function uses little stack.
+func (r *run) attempt() {
+	t := r.newAttempt()
+	defer t.finish()
+	t.err = r.agent.Run(t.ctx, t.a)
+	t.returned = true
+}
+
+// newAttempt prepares the call of the agent by this goroutine.
+func (r *run) newAttempt() *attempt {
+	t := &attempt{run: r, began: time.Now(), a: daemon.NewAssignment(r.fence, r.term, r.s.cfg.Node, r.s.cfg.OnFenceHeld), err: errGoexit}
+	t.ctx, t.cancel = context.WithCancelCause(r.ctx)
+	r.agentRunning.Store(true)
+	r.s.tel.active(r, 1)
+	r.drainable(t.a)
+	if !r.spec.WaitReady {
+		r.ready()
 	}
-	draining := r.draining.done()
-	stall := newStall(r.spec.StallTimeout)
-	defer stall.stop()
-	for {
-		select {
-		case <-ready:
-			ready = nil
-			r.ready()
-		case <-draining:
-			draining = nil
-			a.BeginDrain()
-			r.s.tel.drained(r)
-			stall.stop() // the drain deadline is enforced elsewhere
-		case <-stall.tick():
-			if r.over() {
-				stall.stop()
-			} else if stall.expired(a.Progressed()) {
-				cancel(ErrStalled)
-				lived = time.Since(began) - r.spec.StallTimeout - r.spec.StallTimeout/stallTicks
-				return lived, r.stalled(result)
-			}
-		case err := <-result:
-			if channel.IsClosed(ready) { // both may have happened at the same time
-				r.ready()
-			}
-			return time.Since(began), err
+	if !r.started || r.spec.StallTimeout > 0 {
+		t.done, t.ended = make(chan struct{}), make(chan struct{})
+		go t.wait()
+	}
+	t.ctx = pprof.WithLabels(t.ctx, pprof.Labels(
+		labelUnit, r.fence.Unit.String(), labelGeneration, strconv.FormatInt(r.fence.Generation, 10)))
+	pprof.SetGoroutineLabels(t.ctx) // after the goroutine above was started: it is none of the agent's
+	return t
+}
+
+// finish is the end of the attempt's goroutine, however the agent has ended.
+func (t *attempt) finish() {
+	r := t.run
+	if !t.returned {
+		if p := recover(); p != nil {
+			t.err = newPanic(p)
 		}
+		r.log.Error("agent did not return", "error", t.err, "stack", truncate(string(debug.Stack()), maxStack))
+	}
+	lived := time.Since(t.began)
+	r.s.tel.active(r, -1)
+	r.agentRunning.Store(false)
+	if t.ended != nil {
+		close(t.done)
+		<-t.ended
+	}
+	t.cancel(context.Canceled)
+	if t.stalled {
+		lived, t.err = t.lived, t.stallError()
+	}
+	r.attempted(lived, t.err)
+}
+
+// stallError returns the failure of a stalled attempt that has returned.
+func (t *attempt) stallError() error {
+	if t.err == nil || errors.Is(t.err, context.Canceled) || errors.Is(t.err, context.DeadlineExceeded) {
+		return t.failure()
+	}
+	return fmt.Errorf("%w: %w", t.failure(), t.err)
+}
+
+func (t *attempt) failure() error { return fmt.Errorf("%w of %v", ErrStalled, t.run.spec.StallTimeout) }
+
+// drainable makes a the assignment that begins to drain when the run does.
+func (r *run) drainable(a *daemon.Assignment) {
+	r.assignment.Store(a)
+	if r.draining.isSet() {
+		r.s.tel.drained(r)
+		a.BeginDrain()
+	}
+}
+
+// drain asks the run to finish the work in flight.
+func (r *run) drain() {
+	if !r.draining.set() {
+		return
+	}
+	if a := r.assignment.Load(); a != nil {
+		r.s.tel.drained(r)
+		a.BeginDrain()
 	}
 }
 
@@ -73,26 +128,61 @@ func (r *run) ready() {
 	}
 }
 
-// stalled waits for a cancelled attempt to return. If the attempt ignores its cancelled context for
-// StopTimeout, that is reported and logged. Only its return ends it.
-func (r *run) stalled(result <-chan error) error {
-	fail := fmt.Errorf("%w of %v", ErrStalled, r.spec.StallTimeout)
+// wait waits for readiness and detects a stall. Meanwhile the attempt's own goroutine only calls the agent, so it is
+// this one that reports Started.
+//
+// A stalled attempt counts as having lasted until its progress ceased. Otherwise an agent that never works could reach
+// ResetAfter while its stall was not noticed yet, and its failures would be reset.
+func (t *attempt) wait() {
+	defer close(t.ended)
+	var ready <-chan struct{}
+	if !t.run.started {
+		ready = t.a.ReadyDone()
+	}
+	stall := newStall(t.run.spec.StallTimeout)
+	defer stall.stop()
+	for ready != nil || stall.ticker != nil {
+		select {
+		case <-ready:
+			ready = nil
+			t.run.ready()
+		case <-stall.tick():
+			switch {
+			case t.run.over():
+				stall.stop() // the deadline of the drain is enforced elsewhere
+			case stall.expired(t.a.Progressed()):
+				t.stalled = true
+				t.lived = time.Since(t.began) - t.run.spec.StallTimeout - t.run.spec.StallTimeout/stallTicks
+				t.cancel(ErrStalled)
+				t.awaitReturn()
+				return
+			}
+		case <-t.done:
+			if channel.IsClosed(ready) { // both may have happened at the same time
+				t.run.ready()
+			}
+			return
+		}
+	}
+}
+
+// awaitReturn waits for a stalled attempt to return. If the attempt ignores its cancelled context for StopTimeout,
+// that is reported and logged. Only its return ends it.
+func (t *attempt) awaitReturn() {
+	r := t.run
 	timer := time.NewTimer(r.s.cfg.StopTimeout)
 	defer timer.Stop()
 	for {
 		select {
-		case err := <-result:
-			if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-				return fail
-			}
-			return fmt.Errorf("%w: %w", fail, err)
+		case <-t.done:
+			return
 		case <-timer.C:
 			if r.over() {
 				continue // the caller of Drain or Cancel waits for the run, and abandons it
 			}
 			r.s.cfg.OnReport(Report{
 				Kind: Failed, Fence: r.fence, Failures: r.failures + 1,
-				Err: fmt.Errorf("%w, and its cancelled context is ignored", fail),
+				Err: fmt.Errorf("%w, and its cancelled context is ignored", t.failure()),
 			})
 			r.logIgnoredCancel("stalled attempt ignores its cancelled context")
 		}
@@ -105,37 +195,6 @@ const (
 	labelUnit       = "emitd.unit"
 	labelGeneration = "emitd.generation"
 )
-
-// handle is the input of an attempt's goroutine.
-type handle struct {
-	ctx     context.Context
-	a       *daemon.Assignment
-	entered chan<- struct{}
-	result  chan<- error // has room for one
-}
-
-// enter calls Run, turns a panic or Goexit into an error, and always sends the result.
-func (r *run) enter(agent daemon.Agent, h handle) {
-	ctx := pprof.WithLabels(h.ctx, pprof.Labels(
-		labelUnit, r.fence.Unit.String(), labelGeneration, strconv.FormatInt(r.fence.Generation, 10)))
-	pprof.SetGoroutineLabels(ctx)
-	r.s.tel.active(r, 1)
-	err, returned := errGoexit, false
-	defer func() {
-		if !returned {
-			if p := recover(); p != nil {
-				err = newPanic(p)
-			}
-			r.log.Error("agent did not return", "error", err, "stack", truncate(string(debug.Stack()), maxStack))
-		}
-		r.s.tel.active(r, -1)
-		r.agentRunning.Store(false)
-		h.result <- err
-	}()
-	close(h.entered)
-	err = agent.Run(ctx, h.a)
-	returned = true
-}
 
 // errGoexit is the failure of an agent that ended its goroutine.
 var errGoexit = errors.New("agent called runtime.Goexit")

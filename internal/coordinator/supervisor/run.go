@@ -15,8 +15,9 @@ import (
 	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
-// run is one generation of one unit. Its goroutine executes loop. Commands reach it through ctx and the
-// two flags.
+// run is one generation of one unit. It has one goroutine at a time: begin's, and then one for each attempt, which
+// begins the next attempt or ends the run as the last thing it does. Commands reach it through ctx and the two
+// flags.
 type run struct {
 	s     *Supervisor
 	fence daemon.Fence
@@ -30,11 +31,13 @@ type run struct {
 	abandoned    flag
 	agentRunning atomic.Bool // the agent's code may execute
 	stopAwaiting func()
+	assignment   atomic.Pointer[daemon.Assignment] // of the newest attempt
+	spans        spans
 
-	// Only the goroutine of loop uses the fields below.
+	// Only the run's goroutine uses the fields below.
+	agent    daemon.Agent
 	started  bool
 	failures int
-	spans    spans
 }
 
 func newRun(s *Supervisor, f daemon.Fence, term int64, spec daemon.Spec) *run {
@@ -63,18 +66,29 @@ func (r *run) trust() time.Duration {
 	return r.s.cfg.Validity(r.fence.Unit)
 }
 
-// loop is the goroutine of the run, from the stamp to the end.
-func (r *run) loop() {
-	stop := r.s.tel.started(r)
-	end := r.runAttempts()
-	stop(end)
-	r.end(end)
+// begin finds the agent, stamps the fence, and makes the first attempt.
+func (r *run) begin() {
+	r.s.tel.started(r)
+	agent, ok := r.s.cfg.Agent(r.fence.Unit.Daemon)
+	if !ok {
+		r.end(Report{Ending: member.NoAgent, Err: ErrNoAgent})
+		return
+	}
+	if end, ok := r.stamp(); !ok {
+		r.end(end)
+		return
+	}
+	r.s.cfg.OnReport(Report{Kind: Stamped, Fence: r.fence})
+	r.agent = agent
+	r.next()
 }
 
 // refuse ends a run that never began.
 func (r *run) refuse(err error) { r.end(Report{Ending: member.FenceRefused, Err: err}) }
 
+// end is the end of the run.
 func (r *run) end(rep Report) {
+	r.s.tel.ended(r, rep)
 	rep.Kind, rep.Fence, rep.Failures = Ended, r.fence, r.failures
 	r.cancel(context.Canceled)
 	r.s.free(r)
@@ -82,46 +96,43 @@ func (r *run) end(rep Report) {
 	r.stopAwaiting()
 }
 
-// runAttempts finds the agent, stamps the fence, and makes attempts until the run is over.
-func (r *run) runAttempts() Report {
-	agent, ok := r.s.cfg.Agent(r.fence.Unit.Daemon)
-	if !ok {
-		return Report{Ending: member.NoAgent, Err: ErrNoAgent}
+// next begins the next attempt, unless the run is over.
+func (r *run) next() {
+	if r.over() {
+		r.end(Report{Ending: member.Returned})
+		return
 	}
-	if end, ok := r.stamp(); !ok {
-		return end
+	go r.attempt()
+}
+
+// attempted is what follows an attempt: the end of the run or, after a pause, the next attempt.
+func (r *run) attempted(lived time.Duration, err error) {
+	v := r.interpret(err)
+	if v.over {
+		r.end(v.end)
+		return
 	}
-	r.s.cfg.OnReport(Report{Kind: Stamped, Fence: r.fence})
-	for {
-		if r.over() {
-			return Report{Ending: member.Returned}
-		}
-		lived, err := r.attempt(agent)
-		v := r.interpret(err)
-		if v.over {
-			return v.end
-		}
-		pause := r.s.cfg.RestartMin
-		if v.failed {
-			if lived >= r.s.cfg.ResetAfter {
-				r.failures = 0
-			}
-			r.failures++
-			if r.spec.MaxFailures >= 0 && r.failures >= r.spec.MaxFailures {
-				r.log.Error("run gave up", "failures", r.failures, "error", v.end.Err)
-				return Report{Ending: member.GaveUp, Err: v.end.Err}
-			}
-			pause = r.backoff(r.failures)
-			r.log.Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
-			r.s.cfg.OnReport(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause})
-		} else {
+	pause := r.s.cfg.RestartMin
+	if v.failed {
+		if lived >= r.s.cfg.ResetAfter {
 			r.failures = 0
 		}
-		if !r.sleep(pause) {
-			return Report{Ending: member.Returned}
+		r.failures++
+		if r.spec.MaxFailures >= 0 && r.failures >= r.spec.MaxFailures {
+			r.log.Error("run gave up", "failures", r.failures, "error", v.end.Err)
+			r.end(Report{Ending: member.GaveUp, Err: v.end.Err})
+			return
 		}
+		pause = r.backoff(r.failures)
+		r.log.Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
+		r.s.cfg.OnReport(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause})
+	} else {
+		r.failures = 0
+	}
+	if r.sleep(pause) {
 		r.s.tel.restarted(r, v.end.Err)
 	}
+	r.next()
 }
 
 // over reports whether the agent should not be called (again).

@@ -19,7 +19,7 @@
 //     called Ready. Attempts after a crash do not report it again.
 //  3. Ended is reported exactly once per run, and only when its attempt has returned: no code of
 //     the run executes any more. (The package cannot see goroutines that an agent left behind.)
-//  4. Reports of one run come in order, from one goroutine. Only Abandoned comes from the caller of
+//  4. Reports of one run come in order, one at a time. Only Abandoned comes from the caller of
 //     Abandon, and it means nothing after Ended. The unit is free for another Start before its
 //     Ended is reported.
 //  5. Commands return at once. A command for a run that does not exist, or for another generation,
@@ -201,14 +201,14 @@ func (s *Supervisor) Start(f daemon.Fence, term int64, spec daemon.Spec) {
 		return
 	}
 	s.units[f.Unit] = r
-	go r.loop()
+	go r.begin()
 }
 
 // Drain asks the run to finish the work in flight. A run whose agent was not called yet, or that
 // waits for its next attempt, ends at once.
 func (s *Supervisor) Drain(f daemon.Fence) {
 	if r := s.find(f); r != nil {
-		r.draining.set()
+		r.drain()
 	}
 }
 

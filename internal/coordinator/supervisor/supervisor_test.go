@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/channel"
 	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
@@ -354,4 +355,18 @@ func TestNewNeedsAgentAndStamp(t *testing.T) {
 		}
 	}()
 	New(Config{})
+}
+
+// A drain that comes after the last look whether the run is over, and before the attempt has an assignment, reaches
+// the agent.
+func TestDrainJustBeforeAnAttempt(t *testing.T) {
+	t.Parallel()
+	s := New(Config{Agent: func(daemon.ID) (daemon.Agent, bool) { return nil, false }, Stamp: func(context.Context, daemon.Fence) error { return nil }})
+	r := newRun(s, daemon.Fence{Unit: daemon.Unit{Daemon: "a"}, Generation: 1}, 1, daemon.Spec{ID: "a"}.WithDefaults())
+	r.drain()
+	a := daemon.NewAssignment(r.fence, 1, "n1", nil)
+	r.drainable(a)
+	if !channel.IsClosed(a.Draining()) {
+		t.Error("the agent is not asked to end")
+	}
 }

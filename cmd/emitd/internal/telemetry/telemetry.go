@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	sdklog "go.opentelemetry.io/otel/sdk/log"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/exemplar"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -159,6 +160,10 @@ func (t *Telemetry) meter(ctx context.Context, reg prometheus.Registerer, res *r
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	opts := []sdkmetric.Option{sdkmetric.WithReader(prom), sdkmetric.WithResource(res)}
+	if !exportRequested("TRACES") {
+		// Exemplars refer to traces, and take up to 4 KB for each series of a histogram.
+		opts = append(opts, sdkmetric.WithExemplarFilter(exemplar.AlwaysOffFilter))
+	}
 	if exportRequested("METRICS") && os.Getenv("OTEL_METRICS_EXPORTER") != "prometheus" {
 		reader, err := autoexport.NewMetricReader(ctx)
 		if err != nil {
