@@ -22,6 +22,11 @@
 // writer that was stopped for a day in the middle of a replacement cannot bring them back. A
 // version consists of R and the number; it never repeats.
 //
+// A file without any name (O_TMPFILE) would not do as .tmp/x: ext4 without a journal would sync it as one that nobody
+// names, and a power failure right after the last fsync could lose it. On ext4, .tmp is made away from the bucket's
+// other files: a file's place is looked for near its first directory, and where other programs delete many files, as in
+// /tmp, that takes longer than writing it.
+//
 // # Collection of old versions
 //
 // The last [keptVersions] versions stay. A writer may be stopped between reading version n and linking n+1.
@@ -97,13 +102,27 @@ func Open(config Config) (*Bucket, error) {
 		return nil, fmt.Errorf("open object directory %q: %w", config.Path, errors.Join(blob.ErrNoBucket, err))
 	}
 	b := &Bucket{root: root, noSync: config.NoSync}
-	if err := os.MkdirAll(b.tmp(), 0o700); err != nil {
+	if err := b.makeTmp(); err != nil {
 		return nil, fmt.Errorf("open object directory: %w", withKind(err))
 	}
 	if err := b.checkLinks(); err != nil {
 		return nil, err
 	}
 	return b, b.removeStale(time.Now())
+}
+
+// makeTmp creates the bucket's directory and .tmp in it, if they are missing.
+func (b *Bucket) makeTmp() error {
+	if info, err := os.Stat(b.tmp()); err == nil && info.IsDir() {
+		return nil
+	}
+	if err := os.MkdirAll(b.root, 0o700); err != nil {
+		return err
+	}
+	if err := mkdirApart(b.tmp()); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 func (b *Bucket) tmp() string { return filepath.Join(b.root, ".tmp") }
