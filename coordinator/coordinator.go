@@ -33,7 +33,7 @@ type Coordinator struct {
 	lead      *leadership
 	observers *observers
 	inbox     *queue[member.Input]
-	wakeUps   *broadcast // woken whenever the store reports a change
+	wakeUps   broadcast // woken whenever the store reports a change
 	// logQueue queues what goes to the log. The log may block (a full pipe that nobody reads), and that must not end
 	// a leadership.
 	logQueue *queue[func()]
@@ -78,7 +78,7 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 	c := &Coordinator{
 		cfg: cfg, timing: cfg.timing(), clock: func() lease.Instant { return lease.Instant(cfg.Clock()) }, store: store,
 		log:   cfg.Logger.With("cluster", cfg.Cluster, "node", cfg.Node.Name),
-		inbox: newQueue[member.Input](), wakeUps: newBroadcast(), logQueue: newQueue[func()](),
+		inbox: newQueue[member.Input](), logQueue: newQueue[func()](),
 		specs: map[daemon.ID]daemon.Spec{}, agents: map[daemon.ID]daemon.Agent{},
 	}
 	c.asyncLog = slog.New(asyncHandler{c.log.Handler(), c.logQueue})
@@ -294,18 +294,19 @@ func (c *Coordinator) stopBound() time.Duration {
 	return t.LeaderStopTimeout + drain + t.StopTimeout + 2*t.QueryTimeout
 }
 
-// broadcast wakes all its waiters. Create it with newBroadcast.
+// broadcast wakes all its waiters. The zero value has none.
 type broadcast struct {
 	mu sync.Mutex
-	c  chan struct{}
+	c  chan struct{} // nil while nobody waits: the nodes of a process are notified a million times while a thousand of them join
 }
-
-func newBroadcast() *broadcast { return &broadcast{c: make(chan struct{})} }
 
 // next returns a channel that the next notify closes.
 func (b *broadcast) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.c == nil {
+		b.c = make(chan struct{})
+	}
 	return b.c
 }
 
@@ -313,6 +314,8 @@ func (b *broadcast) next() <-chan struct{} {
 func (b *broadcast) notify() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	close(b.c)
-	b.c = make(chan struct{})
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
+	}
 }

@@ -124,11 +124,14 @@ func (j *noticeLog) notice(now lease.Instant, n member.Notice) {
 	}
 }
 
-// membership logs that a node joined or left. A thousand nodes that start at once in one process make a million such notices.
+// wants reports whether a notice of this kind may be logged. A thousand nodes that start at once in one process make a million notices
+// about who joins, and need not queue them for a log that drops them. Any goroutine may call it.
+func (j *noticeLog) wants(kind member.NoticeKind) bool {
+	return kind != member.NodeJoined && kind != member.NodeLeft || j.log.Enabled(context.Background(), slog.LevelInfo)
+}
+
+// membership logs that a node joined or left.
 func (j *noticeLog) membership(n member.Notice) {
-	if !j.log.Enabled(context.Background(), slog.LevelInfo) {
-		return
-	}
 	log := j.log.With("peer", n.Member.Name, "peer_id", n.Member.ID, "peer_incarnation", n.Member.Incarnation)
 	if n.Kind == member.NodeJoined {
 		log.Info("node joined")

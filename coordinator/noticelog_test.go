@@ -12,6 +12,22 @@ import (
 	"github.com/emitd/emitd/internal/coordinator/member"
 )
 
+// Who joins or leaves is not queued for a log that drops it.
+func TestMembershipIsQueuedOnlyForALog(t *testing.T) {
+	t.Parallel()
+	for level, logs := range map[slog.Level]bool{slog.LevelInfo: true, slog.LevelWarn: false} {
+		j := newNoticeLog(&Coordinator{log: slog.New(slog.NewTextHandler(&bytes.Buffer{}, &slog.HandlerOptions{Level: level}))})
+		for _, kind := range []member.NoticeKind{member.NodeJoined, member.NodeLeft} {
+			if got := j.wants(kind); got != logs {
+				t.Errorf("%v with a log at %v: queued %v", kind, level, got)
+			}
+		}
+		if !j.wants(member.UnitFailed) {
+			t.Errorf("a failure is not queued for a log at %v", level)
+		}
+	}
+}
+
 // TestAfterIsTheOutage: the log line for an answered heartbeat says how long none was answered. If no failure was
 // logged it gives no time, in particular not the machine's uptime.
 func TestAfterIsTheOutage(t *testing.T) {

@@ -146,9 +146,9 @@ func (o *observers) notice(n member.Notice) {
 func (h *observer) hook(n member.Notice) (string, func()) {
 	switch {
 	case n.Kind == member.NodeJoined && h.OnNodeRegistered != nil:
-		return "OnNodeRegistered", func() { h.OnNodeRegistered(n.Member) }
+		return "OnNodeRegistered", func() { h.OnNodeRegistered(n.Member.Row()) }
 	case n.Kind == member.NodeLeft && h.OnNodeRemoved != nil:
-		return "OnNodeRemoved", func() { h.OnNodeRemoved(n.Member, n.Reason) }
+		return "OnNodeRemoved", func() { h.OnNodeRemoved(n.Member.Row(), n.Reason) }
 	case n.Kind == member.UnitAssigned && h.OnDaemonAssigned != nil:
 		return "OnDaemonAssigned", func() { h.OnDaemonAssigned(n.Fence) }
 	case n.Kind == member.UnitStarted && h.OnDaemonStarted != nil:

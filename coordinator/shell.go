@@ -44,6 +44,7 @@ type shell struct {
 	highest   atomic.Int64  // the highest generation that a fence is known to hold
 	due       lease.Instant // when the next Tick is due
 	published lease.Instant // when the view was last published
+	current   bool          // the published view shows the newest step
 	stopped   *member.Stopped
 }
 
@@ -123,7 +124,9 @@ func (s *shell) loop(overtime <-chan struct{}) {
 			s.step(s.c.clock(), member.WakeUp{Wake: w})
 			continue
 		}
-		s.publish(now)
+		if !s.current {
+			s.publish(now)
+		}
 		timer.Reset(s.due.Sub(now))
 		select {
 		case <-s.c.inbox.ready:
@@ -142,6 +145,7 @@ func (s *shell) step(now lease.Instant, in member.Input) {
 		s.answered(r)
 	}
 	effects := s.m.Step(now, in)
+	s.current = false
 	begun := len(effects) // a Lost behind an Elected ends that new term, so it stays in its place
 	for i, e := range effects {
 		if _, ok := e.(member.Elected); ok {
@@ -193,7 +197,9 @@ func (s *shell) carryOut(now lease.Instant, e member.Effect) {
 	case member.Abandon:
 		s.sup.Abandon(e.Fence)
 	case member.Notice:
-		s.c.logQueue.push(func() { s.noticeLog.notice(now, e) })
+		if s.noticeLog.wants(e.Kind) {
+			s.c.logQueue.push(func() { s.noticeLog.notice(now, e) })
+		}
 		s.c.observers.notice(e)
 	case member.Stopped:
 		s.stopped = &e
@@ -233,7 +239,7 @@ func (s *shell) lost(e member.LeadershipLost) {
 // publish makes the member's view visible to other goroutines.
 func (s *shell) publish(now lease.Instant) *member.View {
 	view := s.m.View()
-	s.published = now
+	s.published, s.current = now, true
 	s.c.published.Store(&view)
 	if view.Leading {
 		s.c.lead.extend(view.LeaderValidUntil)

@@ -290,7 +290,8 @@ type Reply struct {
 	Events        []daemon.Event
 	Head          int64
 	EventsMissing bool
-	// Members is the whole list, tombstones included, if it was requested.
+	// Members is the whole list, tombstones included, if it was requested. Nodes of one process may share it: it is never
+	// written to.
 	Members []node.Member
 	// Commands are the open commands on which nodes act (daemon.CommandKind.ForNodes), oldest first.
 	Commands []Command

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -184,6 +185,7 @@ func TestDrillCrowd(t *testing.T) {
 		nodes = 1000
 	}
 	c := newCrowd(t, nodes, units)
+	own, server := ownCPU(t), serverCPU(t, c.server)
 	c.start()
 	there := c.until(5*time.Minute, "every node is there", func(s *daemon.Snapshot) bool {
 		n := 0
@@ -194,6 +196,7 @@ func TestDrillCrowd(t *testing.T) {
 		}
 		return n == nodes
 	})
+	own, server = ownCPU(t)-own, serverCPU(t, c.server)-server
 	took := c.until(5*time.Minute, "every unit is active", func(s *daemon.Snapshot) bool {
 		return countUnits(s, func(u daemon.Record) bool { return u.State == daemon.Active }) == units
 	})
@@ -203,7 +206,19 @@ func TestDrillCrowd(t *testing.T) {
 	t.Logf("events: %v", kinds)
 	what := fmt.Sprintf("postgres: %d nodes start at once on one pool, fast", nodes)
 	Measure(t, what+", all registered", Bound{Other: "wanted: 10s on a quiet machine"}, []time.Duration{there})
+	Amount(t, what+", CPU of the nodes until then", own.Seconds(), "s", 0)
+	Amount(t, what+", CPU of the server until then", server.Seconds(), "s", 0)
 	Measure(t, what+", all units active", Bound{Other: "reported"}, []time.Duration{took})
 	Count(t, what+", declared dead", kinds[daemon.NodeRemoved], "wanted: 0")
 	Count(t, what+", terms", kinds[daemon.LeaderElected], "wanted: 1")
+}
+
+// ownCPU returns the CPU time of this process.
+func ownCPU(t *testing.T) time.Duration {
+	t.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -81,8 +81,10 @@ func TestNewcomersShareTheMemberList(t *testing.T) {
 	}
 	c.blocked(t, atOnce)
 	commit(t, middle)
+	lists := map[*node.Member]bool{}
 	for i, joined := range joins {
 		r := await(t, "a registration", joined).get(t)
+		lists[&r.Members[0]] = true
 		own := slices.ContainsFunc(r.Members, func(m node.Member) bool { return m.Name == fmt.Sprintf("n%d", i) })
 		if !own || r.Head == 0 {
 			t.Errorf("n%d is in its list of %d members: %v; newest event %d", i, len(r.Members), own, r.Head)
@@ -90,6 +92,9 @@ func TestNewcomersShareTheMemberList(t *testing.T) {
 	}
 	if n := c.store.ListReads(); n == 0 || n >= crowd {
 		t.Errorf("%d nodes registered at the same time and read the list together %d times", crowd, n)
+	}
+	if n := len(lists); n >= crowd {
+		t.Errorf("%d nodes have %d lists in memory", crowd, n)
 	}
 	before := c.store.ListReads()
 	r, err := newcomer(c.store, "alone")

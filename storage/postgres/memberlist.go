@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/emitd/emitd/node"
 )
@@ -52,7 +52,7 @@ func (s *Store) sharedMembers(ctx context.Context) ([]node.Member, int64, error)
 	}
 	select {
 	case <-r.done:
-		return slices.Clone(r.rows), r.head, r.err
+		return r.rows, r.head, r.err
 	case <-ctx.Done():
 		return nil, 0, ctx.Err()
 	}
@@ -102,11 +102,27 @@ func (l *memberLists) end() {
 
 // readLists reads one list after the other until nobody waits.
 func (s *Store) readLists() {
-	for r := s.lists.begin(); r != nil; r = s.lists.begin() {
+	s.lists.read(s.calls.Done(), func(r *listRead) {
 		r.err = s.call(s.calls, "members", reading, func(m *message) { m.query(s.members(&r.rows, &r.head), "members") })
+	})
+}
+
+// read reads lists until nobody waits. Between two it pauses, for twice as long as the reading took: those who come meanwhile
+// share the next one. Otherwise a crowd, of which a few at a time have registered, would keep reading ever longer lists.
+func (l *memberLists) read(over <-chan struct{}, read func(*listRead)) {
+	for r := l.begin(); r != nil; r = l.begin() {
+		began := time.Now()
+		read(r)
 		close(r.done)
+		select {
+		case <-over:
+		case <-time.After(min(2*time.Since(began), maxListPause)):
+		}
 	}
 }
+
+// maxListPause bounds the pause between two readings: a heartbeat must be answered within its query timeout.
+const maxListPause = 50 * time.Millisecond
 
 // traitsCache has the traits of each process as they were parsed last. A process seldom changes them, and parsing them is
 // most of the work with a member list. The zero value is empty.

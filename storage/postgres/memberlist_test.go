@@ -1,7 +1,10 @@
 package postgres
 
 import (
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/emitd/emitd/node"
 )
@@ -27,6 +30,52 @@ func TestListsAreSharedUntilTheyBegin(t *testing.T) {
 	if r := l.begin(); r != nil || l.reading {
 		t.Error("a reading begins for which nobody waits")
 	}
+}
+
+// Between two readings there is a pause, so those of a crowd who come one after the other share them. The first reading, and
+// one that begins when the last one is long over, do not wait.
+func TestReadingsPauseBetween(t *testing.T) {
+	t.Parallel()
+	const took = 10 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		var l memberLists
+		var reading sync.WaitGroup
+		over := make(chan struct{})
+		want := func() (waited time.Duration) {
+			began := time.Now()
+			r := l.join()
+			if !l.reading {
+				l.reading = true
+				reading.Go(func() { l.read(over, func(*listRead) { time.Sleep(took) }) })
+			}
+			<-r.done
+			return time.Since(began)
+		}
+		if waited := want(); waited != took {
+			t.Errorf("the first waited %v", waited)
+		}
+		time.Sleep(time.Second)
+		before := l.reads
+		var crowd sync.WaitGroup
+		for range 300 { // within 300 ms
+			crowd.Go(func() {
+				if waited := want(); waited > 4*took {
+					t.Errorf("one of a crowd waited %v", waited)
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		crowd.Wait()
+		if n := l.reads - before; n < 10 || n > 12 {
+			t.Errorf("%d readings within 300 ms, each with its pause is 30 ms", n)
+		}
+		close(over)
+		want()
+		began := time.Now()
+		if reading.Wait(); time.Since(began) > 0 {
+			t.Error("the pause goes on after the store was closed")
+		}
+	})
 }
 
 // A heartbeat that wants a list is one of several while another one is under way.

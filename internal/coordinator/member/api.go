@@ -244,7 +244,7 @@ type LeadershipLost struct {
 // Notice is something that happened, for hooks, log and metrics. The Kind determines which other fields are set.
 type Notice struct {
 	Kind   NoticeKind
-	Member node.Member  // for NodeJoined and NodeLeft
+	Member KnownMember  // for NodeJoined and NodeLeft
 	Fence  daemon.Fence // for the kinds Unit…
 	Reason string
 	Err    error

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -26,11 +27,7 @@ func TestHintsSpreadACrowd(t *testing.T) {
 		c := newCluster(t, 1)
 		p := c.nodes[0]
 		for i := range tt.nodes - 1 {
-			who := node.Identity{Name: "x", ID: node.ID(fmt.Sprint("x", i)), Incarnation: node.Incarnation(fmt.Sprint("x", i))}
-			a := advert("acme:work", 6)
-			if _, err := c.store.Heartbeat(context.Background(), storage.Heartbeat{Node: who, Seq: 1, Advert: &a, TTL: time.Hour, EventsAfter: -1}); err != nil {
-				t.Fatal(err)
-			}
+			register(t, c, fmt.Sprint("x", i))
 		}
 		c.run(500 * time.Millisecond)
 		longest := func(w storage.WakeUp) (d time.Duration) {
@@ -52,18 +49,22 @@ func TestHintsSpreadACrowd(t *testing.T) {
 	}
 }
 
-// A leader whose passes take long pauses between them, and longer while many units start and there is nothing to decide.
+// A leader whose passes take long pauses between them, and longer while many units start or many nodes join and there is
+// nothing to decide.
 func TestLongPassesArePausedBetween(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		latency time.Duration
 		units   int
-		most    int // passes within 2 s of wake-ups
+		joins   time.Duration // a node joins each time that this has passed; 0 = none does
+		most    int           // passes within 2 s of wake-ups
 	}{
-		{time.Millisecond, 6, 2000 / 11}, // read within 1 ms, a pause of 10 ms
-		{20 * time.Millisecond, 6, 2000 / 40},
-		{100 * time.Millisecond, 6, 2000 / 200},
-		{20 * time.Millisecond, 300, 2000 / 80},
+		{time.Millisecond, 6, 0, 2000 / 11}, // read within 1 ms, a pause of 10 ms
+		{20 * time.Millisecond, 6, 0, 2000 / 40},
+		{100 * time.Millisecond, 6, 0, 2000 / 200},
+		{20 * time.Millisecond, 300, 0, 2000 / 80},
+		{20 * time.Millisecond, 6, 200 * time.Millisecond, 2000 / 40}, // at most one joins between passes
+		{20 * time.Millisecond, 6, 4 * time.Millisecond, 2000 / 120},
 	} {
 		c := newCluster(t, 2, advert("acme:work", tt.units))
 		c.latency = tt.latency
@@ -81,12 +82,25 @@ func TestLongPassesArePausedBetween(t *testing.T) {
 			return n
 		}
 		before := passes()
-		for range 1000 {
+		for i := range 1000 {
+			if tt.joins > 0 && i%int(tt.joins/(2*time.Millisecond)) == 0 {
+				register(t, c, fmt.Sprint("x", i))
+			}
 			l.step(member.WakeUp{Wake: storage.WakeUp{Leader: true, Nodes: []node.Incarnation{l.id.Incarnation}}})
 			c.run(2 * time.Millisecond)
 		}
 		if n := passes() - before; n > tt.most || n < tt.most/2 {
-			t.Errorf("latency %v, %d units: %d passes in 2s, want %d at most and half of that at least", tt.latency, tt.units, n, tt.most)
+			t.Errorf("latency %v, %d units, one joins every %v: %d passes in 2s, want %d at most and half of that at least", tt.latency, tt.units, tt.joins, n, tt.most)
 		}
+	}
+}
+
+// register makes a node a member that runs nothing and sends nothing more.
+func register(t *testing.T, c *cluster, name string) {
+	t.Helper()
+	who := node.Identity{Name: name, ID: node.ID(name), Incarnation: node.Incarnation(name)}
+	a := daemon.Advert{Traits: node.Traits{Capacity: 1, Version: "test", NoDaemons: true}}
+	if _, err := c.store.Heartbeat(context.Background(), storage.Heartbeat{Node: who, Seq: 1, Advert: &a, TTL: time.Hour, EventsAfter: -1}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -38,6 +38,8 @@ type leader struct {
 
 	phase      passPhase
 	began      lease.Instant // beginning of the newest pass
+	rows       int           // in the snapshot of the term's newest pass
+	joined     int           // how many more these are than in the pass before it
 	committed  bool          // it has committed something
 	wanted     bool
 	due        lease.Instant // when a deadline needs a pass
@@ -112,11 +114,16 @@ func (l *leader) init() {
 
 // forget drops all sightings after the store was replaced by another one.
 func (l *leader) forget() {
-	l.seqSeen = lease.Observations[node.Incarnation, uint64]{}
-	l.heartbeatStampSeen = lease.Observations[node.Incarnation, int64]{}
-	l.echoSeen = lease.Observations[node.Incarnation, echo]{}
+	l.expectRows(0)
 	l.units = lease.Observations[daemon.Unit, unitState]{}
 	l.lastFastRead, l.index = lease.Read{}, unitIndex{}
+}
+
+// expectRows drops the sightings of rows and makes room for new ones.
+func (l *leader) expectRows(n int) {
+	l.seqSeen = make(lease.Observations[node.Incarnation, uint64], n)
+	l.heartbeatStampSeen = make(lease.Observations[node.Incarnation, int64], n)
+	l.echoSeen = make(lease.Observations[node.Incarnation, echo], n)
 }
 
 // observeRow records a node's row, as observed at now.
@@ -154,7 +161,7 @@ func (l *leader) begin(now lease.Instant) {
 	l.end()
 	l.graceFrom = now
 	l.noPlacementBefore, l.formationChecked = now, false
-	l.passSeq = 0
+	l.passSeq, l.rows, l.joined = 0, 0, 0
 	l.maybeUneven = true
 	l.requestPass()
 }
@@ -258,6 +265,10 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 	}
 	m.observeClock(now, c.sent, s.Now)
 	l.snap = s
+	if l.rows > 0 {
+		l.joined = len(s.Nodes) - l.rows
+	}
+	l.rows = len(s.Nodes)
 	m.noteTimings(now, s.Nodes)
 	m.applyDeadlines(now)
 	if now < l.noPlacementBefore || m.lostUnitsMayRun(now) {
@@ -564,7 +575,7 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 func (m *Member) passDone(now lease.Instant) {
 	l := &m.leader
 	pause := min(max(passPause, now.Sub(l.began)), maxPassPause)
-	if !l.committed && len(l.index.timed) >= startsPerTimeout {
+	if !l.committed && (len(l.index.timed) >= startsPerTimeout || l.joined >= crowdOfJoins) {
 		pause *= crowdPause
 	}
 	l.phase, l.failed, l.withoutPass, l.retry = passIdle, 0, 0, now.Add(pause)
@@ -578,10 +589,12 @@ func (m *Member) passDone(now lease.Instant) {
 
 // passPause lies between two passes, so that a burst of wake-ups or rows that change all the time do not keep the
 // leader busy. After a long pass (a large cluster, a slow connection) the pause is as long as the pass was, up to
-// maxPassPause. It is crowdPause times as long if the pass found nothing to do while many units start: each report about
-// them wakes the leader, and the time that it spends on looking is missing where they are started.
+// maxPassPause. It is crowdPause times as long if the pass found nothing to do while many units start, or while many nodes
+// join: each report about them, and each registration, wakes the leader, and the time that it spends on looking is missing where
+// they are started.
 const (
 	passPause    = 10 * time.Millisecond
 	maxPassPause = 100 * time.Millisecond
 	crowdPause   = 3
+	crowdOfJoins = 4 // nodes that have joined since the pass before
 )

@@ -79,7 +79,7 @@ func New(cfg Config, now lease.Instant) *Member {
 	m.runs.init()
 	m.starts.init()
 	m.leader.init()
-	m.peers.known = map[node.Incarnation]node.Member{}
+	m.peers.known = map[node.Incarnation]KnownMember{}
 	m.load.tooSlowSince = lease.Never
 	m.advertise(cfg.Advert)
 	m.timings = timings{of: map[node.Incarnation]knownTiming{}, longest: t}
@@ -286,37 +286,15 @@ func (m *Member) lostUnitsMayRun(now lease.Instant) bool {
 	return m.storeChangedWithin(now, m.timings.longest.NodeRegistrationTTL)
 }
 
-// peers is the membership as this node's hooks know it.
-type peers struct {
-	known map[node.Incarnation]node.Member
-}
-
-// memberJoined notes a new member and informs the hooks, once.
-func (m *Member) memberJoined(p node.Member) {
-	if _, ok := m.peers.known[p.Incarnation]; !ok {
-		m.peers.known[p.Incarnation] = p
-		m.emit(Notice{Kind: NodeJoined, Member: p})
-	}
-}
-
-// memberLeft notes that a member is gone and informs the hooks, once.
-func (m *Member) memberLeft(p node.Member, reason string) {
-	if old, ok := m.peers.known[p.Incarnation]; ok {
-		delete(m.peers.known, p.Incarnation)
-		m.emit(Notice{Kind: NodeLeft, Member: old, Reason: reason})
-	}
-}
-
 // onMembership handles the membership in a reply: the changes, or the whole list.
 func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 	for _, e := range r.Events {
-		p := node.Member{Identity: node.Identity{Name: e.Node, ID: e.NodeID, Incarnation: e.Incarnation}, State: node.Live}
 		switch e.Kind {
 		case daemon.NodeRegistered:
-			m.memberJoined(p)
-			m.heartbeats.unlistedJoins = m.heartbeats.unlistedJoins || p.Incarnation != m.cfg.Node.Incarnation
+			m.memberJoined(KnownMember{Identity: node.Identity{Name: e.Node, ID: e.NodeID, Incarnation: e.Incarnation}})
+			m.heartbeats.unlistedJoins = m.heartbeats.unlistedJoins || e.Incarnation != m.cfg.Node.Incarnation
 		case daemon.NodeRemoved:
-			m.memberLeft(p, e.Reason)
+			m.memberLeft(e.Incarnation, e.Reason)
 		}
 	}
 	if n := len(r.Events); n > 0 {
@@ -335,27 +313,4 @@ func (m *Member) onMembership(now lease.Instant, r *storage.Reply) {
 		m.heartbeats.wantMembers = m.heartbeats.wantMembers || r.Members == nil
 		m.heartbeats.cursor = r.Head
 	}
-}
-
-// observeMembers handles the whole member list: it informs the hooks of differences and records
-// sightings.
-func (m *Member) observeMembers(now lease.Instant, store time.Time, members []node.Member) {
-	old := make([]node.Member, 0, len(m.peers.known))
-	for _, p := range m.peers.known {
-		old = append(old, p)
-	}
-	for _, c := range node.Diff(old, members) {
-		if c.Kind == node.Joined {
-			m.memberJoined(c.Member)
-		} else {
-			m.memberLeft(c.Member, c.Reason)
-		}
-	}
-	present := make(map[node.Incarnation]bool, len(members))
-	for i := range members {
-		m.leader.observeRow(&members[i], now)
-		present[members[i].Incarnation] = true
-	}
-	m.noteRowsRead(now, store)
-	m.leader.retainRows(func(inc node.Incarnation) bool { return present[inc] || m.leading() })
 }

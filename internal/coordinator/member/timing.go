@@ -39,32 +39,50 @@ type knownTiming struct {
 // noteTimings notes the durations in a list of all rows. A process whose row is missing is remembered for as long
 // as it may hold something. The holder of the term that was known before the list was asked for may be missing too.
 func (m *Member) noteTimings(now lease.Instant, rows []node.Member) {
+	if len(m.timings.of) == 0 {
+		m.timings.of = make(map[node.Incarnation]knownTiming, len(rows))
+	}
 	known := m.timings.of
-	listed := make(map[node.Incarnation]bool, len(rows))
 	for i := range rows {
-		listed[rows[i].Incarnation] = true
 		known[rows[i].Incarnation] = knownTiming{Timing: rows[i].Timing}
 	}
-	leader := m.election.seen.Leader.Incarnation
-	if leader != "" && !listed[leader] {
-		known[leader] = knownTiming{Timing: known[leader].Timing, missing: known[leader].missing}
+	if leader := m.election.seen.Leader.Incarnation; leader != "" && !m.knowsTimings(leader) {
+		known[leader] = knownTiming{}
 	}
 	mixed := false
 	m.timings.longest = m.t
+	own := m.t.Shared()
+	for _, k := range known {
+		if k.Timing != own {
+			m.timings.longest = m.timings.longest.AtLeast(k.Timing)
+			mixed = mixed || k.Timing != (node.Timing{})
+		}
+	}
+	m.noteMissing(now, rows)
+	if mixed {
+		m.clock.ExtendWindow(clockWindow(m.timings.longest) + m.t.ClockStep)
+	}
+}
+
+// noteMissing notes which of the processes with known durations have no row, and forgets those that can hold nothing any more.
+func (m *Member) noteMissing(now lease.Instant, rows []node.Member) {
+	known := m.timings.of
+	if len(known) == len(rows) { // every row is known, so every known process has a row
+		return
+	}
+	listed := make(map[node.Incarnation]bool, len(rows))
+	for i := range rows {
+		listed[rows[i].Incarnation] = true
+	}
 	for inc, k := range known {
-		m.timings.longest = m.timings.longest.AtLeast(k.Timing)
-		mixed = mixed || k.Timing != (node.Timing{}) && k.Timing != m.t.Shared()
 		switch {
 		case listed[inc]:
 		case k.missing == 0:
 			k.missing = now
 			known[inc] = k
-		case now.Sub(k.missing) >= 2*max(k.NodeRegistrationTTL, m.t.NodeRegistrationTTL) && inc != leader:
+		case now.Sub(k.missing) >= 2*max(k.NodeRegistrationTTL, m.t.NodeRegistrationTTL) && inc != m.election.seen.Leader.Incarnation:
 			delete(known, inc)
 		}
-	}
-	if mixed {
-		m.clock.ExtendWindow(clockWindow(m.timings.longest) + m.t.ClockStep)
 	}
 }
 

@@ -368,11 +368,11 @@ func TestTrust(t *testing.T) {
 		{"lost without leading", "hooks", func(w *world, a, b *process) { w.check.lost(w, a, member.LeadershipLost{}) }},
 		{"joined twice", "hooks", func(w *world, a, b *process) {
 			for range 2 {
-				w.check.notice(w, a, &member.Notice{Kind: member.NodeJoined, Member: node.Member{Identity: b.who}})
+				w.check.notice(w, a, &member.Notice{Kind: member.NodeJoined, Member: member.KnownMember{Identity: b.who}})
 			}
 		}},
 		{"left without having joined", "hooks", func(w *world, a, b *process) {
-			w.check.notice(w, a, &member.Notice{Kind: member.NodeLeft, Member: node.Member{Identity: b.who}})
+			w.check.notice(w, a, &member.Notice{Kind: member.NodeLeft, Member: member.KnownMember{Identity: b.who}})
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
