@@ -22,7 +22,7 @@ func TestDrillCommandsWhileLeadersDie(t *testing.T) {
 	ParallelUnlessMeasured(t)
 	rounds, first := 4, map[string]int{"postgres": 4} // a few kinds on each store
 	if Full() {
-		rounds = 100
+		rounds = 200
 	}
 	for name, open := range stores {
 		t.Run(name, func(t *testing.T) {
@@ -31,13 +31,22 @@ func TestDrillCommandsWhileLeadersDie(t *testing.T) {
 			for _, node := range []string{"a", "b", "c"} {
 				c.Start(node)
 			}
-			d := &commandDrill{Cluster: c, rng: rand.New(rand.NewPCG(uint64(len(name)), 1)), paused: map[daemon.Unit]bool{}}
+			d := &commandDrill{Cluster: c, rng: rand.New(rand.NewPCG(uint64(len(name)), 1)), paused: map[daemon.Unit]bool{}, of: map[daemon.CommandKind]tally{}}
 			for i := range rounds {
 				d.round(first[name] + i)
 			}
 			what := fmt.Sprintf("%s: leader killed during a command, %d times", name, rounds)
-			Count(t, what+", killed before the answer", d.before, "counted")
-			Count(t, what+", refused", d.refused, "counted")
+			all, fewest := tally{}, rounds
+			for _, kind := range slices.Compact(slices.Sorted(slices.Values(drilled))) {
+				n := d.of[kind]
+				t.Logf("%s: %d given, the leader killed before the answer to %d, %d refused", kind, n.given, n.before, n.refused)
+				all.before, all.refused, fewest = all.before+n.before, all.refused+n.refused, min(fewest, n.given)
+			}
+			Count(t, what+", killed before the answer", all.before, "counted")
+			Count(t, what+", refused", all.refused, "counted")
+			if Full() {
+				Count(t, what+", fewest of one kind of command", fewest, fmt.Sprintf("≥ %d", rounds/len(drilled)))
+			}
 			Never(t, what+", not carried out once and not refused", d.wrong)
 			c.Check()
 		})
@@ -50,12 +59,18 @@ type commandDrill struct {
 	rng     *rand.Rand
 	subject daemon.CommandArgs // of the pair of commands under way
 	paused  map[daemon.Unit]bool
-	before  int // leaders killed before their command was answered
-	refused int
+	of      map[daemon.CommandKind]tally
 	wrong   int
 }
 
-// The commands, in pairs where the second lifts the first.
+// tally counts commands of one kind.
+type tally struct {
+	given   int
+	before  int // the leader was killed before the answer
+	refused int
+}
+
+// The commands, of every kind that operators have, in pairs where the second lifts the first.
 var drilled = []daemon.CommandKind{
 	daemon.CommandMove, daemon.CommandDrain, daemon.CommandUncordon, daemon.CommandResign,
 	daemon.CommandPause, daemon.CommandResume, daemon.CommandRestart, daemon.CommandPin, daemon.CommandUnpin,
@@ -90,8 +105,11 @@ func (d *commandDrill) round(i int) {
 		answers <- a
 	}
 	leader.Kill()
+	n := d.of[command.Kind]
+	defer func() { d.of[command.Kind] = n }()
+	n.given++
 	if len(answers) == 0 {
-		d.before++
+		n.before++
 	}
 	a := <-answers
 	d.Start(leader.Name)
@@ -99,7 +117,7 @@ func (d *commandDrill) round(i int) {
 	var refused *operator.RefusedError
 	switch {
 	case errors.As(a.err, &refused):
-		d.refused++
+		n.refused++
 		d.T.Logf("%d: %s: %s", i, command.Kind, refused.Command.Result)
 		a.command = refused.Command
 	case a.err != nil:
