@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"slices"
@@ -24,7 +27,17 @@ type benchmark struct {
 	batch, size int
 	rate        float64       // cycles per second of all clients together; 0: each client begins its next cycle at once
 	length      time.Duration // of the whole benchmark
-	payload     []byte
+	random      bool          // payloads are random text
+}
+
+// payload makes the payload of a job.
+func (b *benchmark) payload() []byte {
+	if !b.random {
+		return bytes.Repeat([]byte("x"), b.size)
+	}
+	raw := make([]byte, base64.StdEncoding.DecodedLen(b.size)+3)
+	_, _ = rand.Read(raw) // never fails
+	return base64.StdEncoding.AppendEncode(nil, raw)[:b.size]
 }
 
 // benchCalls are the three calls of a cycle in one of the protocols.
@@ -164,7 +177,7 @@ func (r *benchRun) next(ctx context.Context) bool {
 func (r *benchRun) cycle(ctx context.Context, worker string) {
 	jobs := make([]queue.Job, r.batch)
 	for i := range jobs {
-		jobs[i] = queue.Job{Type: benchType, Payload: r.payload}
+		jobs[i] = queue.Job{Type: benchType, Payload: r.payload()}
 	}
 	began := time.Now()
 	if !r.call(0, func() error { return r.calls.submit(ctx, jobs) }) {
