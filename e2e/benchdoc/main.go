@@ -28,7 +28,9 @@ type suite struct {
 	ratios                 []ratio
 	peers                  bool                  // the results compare emitd with others: sideBySide shows them
 	needs                  string                // a variable without which the suite is left out
-	readme                 func([]result) string // the table that README.md shows; nil: none
+	root                   bool                  // it is left out unless root runs it
+	page                   string                // another page that shows short
+	short                  func([]result) string // what that page shows of the results; nil: nothing
 }
 
 // ratio compares two benchmarks of one run by a metric, or is a metric that is already a ratio. More is
@@ -52,7 +54,7 @@ var suites = []suite{
 	{name: "broker", pkg: "./queue/broker", bench: ".", time: "2s"},
 	{name: "wire", pkg: "./queue/api", bench: ".", time: "3s"},
 	{
-		name: "osqueue", pkg: "./e2e/queue", bench: "Osqueue$", time: "3x", needs: "EMITD_TEST_OSQUEUE", readme: besideOsqueue,
+		name: "osqueue", pkg: "./e2e/queue", bench: "Osqueue$", time: "3x", needs: "EMITD_TEST_OSQUEUE", page: "README.md", short: besideOsqueue,
 		ratios: []ratio{
 			{"1 client, against osqueue", "times", "BenchmarkOsqueue/memory/clients=1", "", "≥ 1.5"},
 			{"16 clients, against osqueue", "times", "BenchmarkOsqueue/memory/clients=16", "", "≥ 1.5"},
@@ -60,6 +62,8 @@ var suites = []suite{
 			{"128 clients, emitd in a directory, against osqueue in memory", "times", "BenchmarkOsqueue/directory/clients=128", "", "≥ 1"},
 		},
 	},
+	{name: "nodes", pkg: "./e2e/hosts", bench: "Nodes$", time: "3x", root: true, page: scalePage, short: curve},
+	{name: "cost", pkg: "./e2e/hosts", bench: "Cost$", time: "3x", root: true, page: scalePage, short: bill},
 	{
 		name: "outbox-postgres", pkg: "./outbox/postgres", bench: "Relay|Latency|Insert|Idle|AgainstEmit|Bloat", time: "5s", env: []string{"EMITD_TEST_LONG=1"},
 		ratios: []ratio{
@@ -74,7 +78,7 @@ var suites = []suite{
 	},
 	{name: "outbox-sqlite", pkg: "./outbox/sqlite", bench: "Relay|Latency|Publish|Idle", time: "3s"},
 	{
-		name: "sinks", pkg: "./e2e/sink", bench: "EndToEnd", time: "2x", peers: true, readme: inShort,
+		name: "sinks", pkg: "./e2e/sink", bench: "EndToEnd", time: "2x", peers: true, page: "README.md", short: inShort,
 	},
 	{name: "sqs", pkg: "./outbox/sink/sqs", bench: "Drain", time: "3s"},
 }
@@ -96,6 +100,10 @@ func run(words []string) error {
 			fmt.Printf("%s is left out: %s is not set\n", s.name, s.needs)
 			continue
 		}
+		if s.root && os.Geteuid() != 0 {
+			fmt.Printf("%s is left out: it makes network namespaces, so root must run it\n", s.name)
+			continue
+		}
 		results, table, err := s.run()
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -104,8 +112,8 @@ func run(words []string) error {
 		if err := replace(document, s.name, table); err != nil {
 			return err
 		}
-		if s.readme != nil {
-			if err := replace(filepath.Join("..", "README.md"), s.name, s.readme(results)); err != nil {
+		if s.short != nil {
+			if err := replace(filepath.Join("..", s.page), s.name, s.short(results)); err != nil {
 				return err
 			}
 		}
@@ -264,6 +272,47 @@ func besideOsqueue(results []result) string {
 			fmt.Fprintf(&b, "| %s, emitd in %s | %s | %s | %.2f× |\n", clients, map[string]string{"memory": "memory", "directory": "a directory"}[where],
 				number(r.metrics["jobs/s"]), number(r.metrics["osqueue-jobs/s"]), r.metrics["times"])
 		}
+	}
+	return b.String()
+}
+
+const scalePage = "docs/explanation/scale.md"
+
+// curve is the table of a queue on several nodes, and its drawing.
+func curve(results []result) string {
+	var table, drawing strings.Builder
+	table.WriteString("| slow link | nodes | clients | jobs/s: median (least to most) | times one node | a job takes, p50 | link busy | requests/s | processor of a node, clients, store | idle |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	one := map[string]float64{} // jobs/s of one node, by the slow link and the number of clients
+	for _, r := range results {
+		var of, clients string
+		var nodes int
+		name := strings.NewReplacer("limit=", "", "nodes=", "", "clients=", "").Replace(strings.ReplaceAll(strings.TrimPrefix(r.name, "BenchmarkNodes/"), "/", " "))
+		_, _ = fmt.Sscan(name, &of, &nodes, &clients) // the metrics of another name are shown as those of 0 nodes
+		m, key := r.metrics, of+clients
+		if nodes == 1 {
+			one[key] = m["jobs/s"]
+		}
+		link := map[string]string{"store": "to the store", "all": "to everything"}[of]
+		fmt.Fprintf(&table, "| %s | %d | %s | %s (%s to %s) | %.2f | %s ms | %.0f %% | %s | %.0f %%, %.0f %%, %.0f %% | %.0f %% |\n", link, nodes, clients,
+			number(m["jobs/s"]), number(m["least-jobs/s"]), number(m["most-jobs/s"]), m["jobs/s"]/one[key], number(m["cycle-p50-ms"]), m["link-%"], number(m["requests/s"]),
+			m["node-cpu-%"], m["clients-cpu-%"], m["store-cpu-%"], m["machine-idle-%"])
+		fmt.Fprintf(&drawing, "slow link %-13s  nodes: %d, clients: %s  %s %s jobs/s\n", link, nodes, clients, strings.Repeat("█", int(m["jobs/s"]/barUnit+0.5)), number(m["jobs/s"]))
+	}
+	return table.String() + "\n```\n" + drawing.String() + "```\n"
+}
+
+// barUnit is how many jobs/s a block of the drawing stands for.
+const barUnit = 4
+
+// bill is the table of what the object store costs.
+func bill(results []result) string {
+	var b strings.Builder
+	b.WriteString("| wanted | jobs/s | writes of 1,000 jobs | reads of 1,000 jobs | USD a month | submit p50 | p99 | processor of the node, clients, store | idle |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range results {
+		m := r.metrics
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s ms | %s ms | %.0f %%, %.0f %%, %.0f %% | %.0f %% |\n", strings.ReplaceAll(strings.TrimPrefix(r.name, "BenchmarkCost/"), "/", ", "),
+			number(m["jobs/s"]), number(m["writes/1000jobs"]), number(m["reads/1000jobs"]), number(m["USD/month"]), number(m["submit-p50-ms"]), number(m["submit-p99-ms"]),
+			m["node-cpu-%"], m["clients-cpu-%"], m["store-cpu-%"], m["machine-idle-%"])
 	}
 	return b.String()
 }

@@ -39,10 +39,15 @@ func (m *memory) part(key string) (*mem.Bucket, string) {
 
 const nonceHeader = "X-Amz-Meta-Emitd-Nonce"
 
+// NewMemory returns an empty bucket in memory that answers as a server of the kind Memory does, for callers that serve it
+// themselves. [S3URL] and [S3Credentials] are its URL and credentials.
+func NewMemory() http.Handler {
+	return &memory{buckets: map[string]*mem.Bucket{}, nonces: map[string]string{}}
+}
+
 // serveMemory serves until the process is killed.
 func serveMemory(address string) error {
-	m := &memory{buckets: map[string]*mem.Bucket{}, nonces: map[string]string{}}
-	server := &http.Server{Addr: address, Handler: m, ReadHeaderTimeout: readyTimeout}
+	server := &http.Server{Addr: address, Handler: NewMemory(), ReadHeaderTimeout: readyTimeout}
 	return fmt.Errorf("memory: %w", server.ListenAndServe())
 }
 

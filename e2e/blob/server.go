@@ -230,7 +230,17 @@ func (s *Server) URL(prefix string) string {
 	if s.kind == FakeGCS {
 		return fmt.Sprintf("gs://%s/%s?endpoint=http://%s", bucket, prefix, s.address)
 	}
-	return fmt.Sprintf("s3://%s/%s?endpoint=http://%s&path_style=true&region=us-east-1", bucket, prefix, s.address)
+	return S3URL(s.address, prefix)
+}
+
+// S3URL returns the address of a prefix at a server that speaks S3's protocol, as users write it.
+func S3URL(address, prefix string) string {
+	return fmt.Sprintf("s3://%s/%s?endpoint=http://%s&path_style=true&region=us-east-1", bucket, prefix, address)
+}
+
+// S3Credentials are the environment variables that S3URL needs.
+func S3Credentials() []string {
+	return []string{"AWS_ACCESS_KEY_ID=" + access, "AWS_SECRET_ACCESS_KEY=" + secret}
 }
 
 // Credentials returns the environment variables that URL needs.
@@ -238,7 +248,7 @@ func (s *Server) Credentials() []string {
 	if s.kind == FakeGCS {
 		return nil
 	}
-	return []string{"AWS_ACCESS_KEY_ID=" + access, "AWS_SECRET_ACCESS_KEY=" + secret}
+	return S3Credentials()
 }
 
 // Open opens a prefix by its URL.

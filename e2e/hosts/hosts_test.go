@@ -35,9 +35,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-const howTo = `this test makes network namespaces: run it as root on Linux with iproute2 (Debian: iproute2). In a container that
-needs CAP_SYS_ADMIN and CAP_NET_ADMIN: docker run --privileged`
-
 // machine is a network namespace with a node in it.
 type machine struct {
 	name, space, ip string
@@ -53,30 +50,19 @@ type site struct {
 	machines []*machine
 }
 
-func (s *site) run(name string, args ...string) {
-	s.t.Helper()
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		s.t.Fatalf("%s %s: %v\n%s\n\n%s", name, strings.Join(args, " "), err, out, howTo)
-	}
-}
-
 // build makes the namespaces and the cable.
 func build(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir(), binary: drill.Binary(t)}
-	id := fmt.Sprintf("e%d", os.Getpid()%100_000) // names of links must be short
-	for i, name := range []string{"a", "b"} {
-		m := &machine{name: name, space: id + name, ip: fmt.Sprintf("10.77.0.%d", i+1)}
-		s.run("ip", "netns", "add", m.space)
-		t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", m.space).Run() })
-		s.machines = append(s.machines, m)
+	for i, space := range spaces(t, "a", "b") {
+		s.machines = append(s.machines, &machine{name: string(rune('a' + i)), space: space, ip: fmt.Sprintf("10.77.0.%d", i+1)})
 	}
 	a, b := s.machines[0], s.machines[1]
-	s.run("ip", "link", "add", a.space, "netns", a.space, "type", "veth", "peer", "name", b.space, "netns", b.space)
+	run(t, "ip", "link", "add", a.space, "netns", a.space, "type", "veth", "peer", "name", b.space, "netns", b.space)
 	for _, m := range s.machines {
-		s.run("ip", "-n", m.space, "addr", "add", m.ip+"/24", "dev", m.space)
-		s.run("ip", "-n", m.space, "link", "set", "lo", "up")
-		s.run("ip", "-n", m.space, "link", "set", m.space, "up")
+		run(t, "ip", "-n", m.space, "addr", "add", m.ip+"/24", "dev", m.space)
+		run(t, "ip", "-n", m.space, "link", "set", "lo", "up")
+		run(t, "ip", "-n", m.space, "link", "set", m.space, "up")
 	}
 	s.certificates()
 	s.write("tokens", "a-token-that-all-machines-know\n")
@@ -264,7 +250,7 @@ func TestTwoHosts(t *testing.T) {
 	if !strings.Contains(out, "2 of 2 nodes answer") {
 		t.Errorf("doctor: %s, %v", out, err)
 	}
-	s.run("ip", "-n", s.machines[1].space, "link", "set", s.machines[1].space, "down")
+	run(t, "ip", "-n", s.machines[1].space, "link", "set", s.machines[1].space, "down")
 	out, err = s.client(a, "doctor", "--store", s.store(), "-o", "json")
 	if err == nil || !strings.Contains(out, "node b cannot be reached from this host at 10.77.0.2:7070") {
 		t.Errorf("doctor without the cable: %s, %v", out, err)
