@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,8 @@ import (
 
 // TestDrillManyQueues starts three nodes at the same moment on a bucket with ten thousand declared queues. Then it
 // kills all of them, and starts three others. Each time every queue must be served. It reports how long that
-// takes, what an idle queue takes of the nodes' memory, and the requests that idle queues make.
+// takes, what an idle queue takes of the nodes' memory, and the requests that idle queues make. Go collects garbage when
+// the heap has doubled, so up to twice of what is live is resident.
 func TestDrillManyQueues(t *testing.T) {
 	drill.ParallelUnlessMeasured(t)
 	queues := 200
@@ -27,8 +29,9 @@ func TestDrillManyQueues(t *testing.T) {
 	}
 	m := &manyQueues{T: t, path: filepath.Join(t.TempDir(), "objects"), queues: queues}
 	m.c = cluster(t, place{url: "file://" + m.path + "?sync=false"})
-	before := m.resident(m.start("empty"))
+	empty := m.start("empty")
 	m.c.Until(time.Minute, "the list of queues is written", func() bool { return m.list() != nil })
+	resident, live := m.resident(empty), m.live(empty)
 	m.kill()
 	m.declare()
 	for _, what := range []string{"first start", "start after kill -9 of all nodes"} {
@@ -41,7 +44,8 @@ func TestDrillManyQueues(t *testing.T) {
 		m.c.Pass(10 * time.Second)
 		name := fmt.Sprintf("%d queues on 3 nodes, %s", queues, what)
 		drill.Measure(t, name+", all served", drill.Bound{Other: "wanted: 60s on a quiet machine"}, []time.Duration{took})
-		drill.Amount(t, name+", an idle queue", (m.resident(nodes)-before)/float64(queues), "kB resident", 0)
+		drill.Amount(t, name+", an idle queue (wanted: 20 kB)", (m.live(nodes)-live)/float64(queues), "kB live", 0)
+		drill.Amount(t, name+", an idle queue, resident", (m.resident(nodes)-resident)/float64(queues), "kB", 0)
 		drill.Amount(t, name+", requests in 10s of idleness", float64(m.requests(nodes)-requests), "of 3 nodes", 60)
 		m.use()
 		m.kill()
@@ -137,6 +141,27 @@ func (m *manyQueues) resident(nodes []*drill.Node) (kb float64) {
 		kb += n.Resident() * 1000
 	}
 	return kb
+}
+
+// live returns the memory of the nodes in kB that the last collections of garbage left, stacks included. The goal of
+// the next one is twice the heap that was left, plus the stacks and a little more.
+func (m *manyQueues) live(nodes []*drill.Node) (kb float64) {
+	for _, n := range nodes {
+		page := probe(m.T, "http://"+n.Address()+"/metrics")
+		kb += (m.metric(page, "go_memory_gc_goal_bytes") + m.metric(page, `go_memory_used_bytes{go_memory_type="stack"}`)) / 2 / 1000
+	}
+	return kb
+}
+
+// metric returns the value of a series.
+func (m *manyQueues) metric(page, series string) float64 {
+	_, text, _ := strings.Cut(page, "\n"+series+" ")
+	text, _, _ = strings.Cut(text, "\n")
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		m.Fatalf("%s: %v", series, err)
+	}
+	return v
 }
 
 // requests returns how many requests the nodes have made to the bucket.
