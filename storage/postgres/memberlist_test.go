@@ -43,19 +43,26 @@ func TestReadingsPauseBetween(t *testing.T) {
 		over := make(chan struct{})
 		want := func() (waited time.Duration) {
 			began := time.Now()
+			l.mu.Lock()
 			r := l.join()
 			if !l.reading {
 				l.reading = true
 				reading.Go(func() { l.read(over, func(*listRead) { time.Sleep(took) }) })
 			}
+			l.mu.Unlock()
 			<-r.done
 			return time.Since(began)
+		}
+		reads := func() int {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.reads
 		}
 		if waited := want(); waited != took {
 			t.Errorf("the first waited %v", waited)
 		}
 		time.Sleep(time.Second)
-		before := l.reads
+		before := reads()
 		var crowd sync.WaitGroup
 		for range 300 { // within 300 ms
 			crowd.Go(func() {
@@ -66,7 +73,7 @@ func TestReadingsPauseBetween(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		crowd.Wait()
-		if n := l.reads - before; n < 10 || n > 12 {
+		if n := reads() - before; n < 10 || n > 12 {
 			t.Errorf("%d readings within 300 ms, each with its pause is 30 ms", n)
 		}
 		close(over)
