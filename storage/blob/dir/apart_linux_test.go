@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTmpIsApart: on ext4, .tmp is not where the files of other programs are, and the bucket's directory keeps its
-// attributes.
+// TestTmpIsApart: on an ext4 that is not small, .tmp is not where the files of other programs are. On any file system, the
+// bucket's directory keeps its attributes, and nothing is left over.
 func TestTmpIsApart(t *testing.T) {
 	t.Parallel()
 	const block = 8192 // inodes that lie together
@@ -19,9 +19,7 @@ func TestTmpIsApart(t *testing.T) {
 	if err := unix.Statfs(parent, &fs); err != nil {
 		t.Fatal(err)
 	}
-	if fs.Type != unix.EXT4_SUPER_MAGIC || fs.Files < 100*block {
-		t.Skip("not ext4, or a small one")
-	}
+	ext4 := fs.Type == unix.EXT4_SUPER_MAGIC && fs.Files >= 100*block
 	apart := 0
 	const buckets = 8
 	for i := range buckets {
@@ -37,7 +35,7 @@ func TestTmpIsApart(t *testing.T) {
 			t.Errorf("left: %v, %v", left, err)
 		}
 	}
-	if apart < buckets/2 {
+	if ext4 && apart < buckets/2 {
 		t.Errorf("%d of %d .tmp are apart", apart, buckets)
 	}
 }
@@ -60,7 +58,7 @@ func attributes(t *testing.T, path string) uint32 {
 	defer d.Close()
 	flags, err := unix.IoctlGetUint32(int(d.Fd()), unix.FS_IOC_GETFLAGS)
 	if err != nil {
-		t.Fatal(err)
+		return 0 // a file system without attributes
 	}
 	return flags
 }
