@@ -216,7 +216,7 @@ func Diff(old, new []Member) []Change {
 	}
 	for inc, i := range after {
 		at, listed := before[inc]
-		if new[i].Present() && !(listed && old[at].Present()) {
+		if new[i].Present() && (!listed || !old[at].Present()) {
 			joined = append(joined, &new[i])
 		}
 	}

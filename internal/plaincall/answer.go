@@ -107,7 +107,8 @@ func (a *answer) finish() bool {
 func (a *answer) sendHead(length int64, next []byte) {
 	a.headSent = true
 	kept, _ := buffers.Get().(*[]byte)
-	out := append((*kept)[:0], "HTTP/1.1 "...)
+	out := (*kept)[:0]
+	out = append(out, "HTTP/1.1 "...)
 	out = strconv.AppendInt(out, int64(a.status), 10)
 	out = append(append(append(out, ' '), http.StatusText(a.status)...), "\r\n"...)
 	a.last = a.last || length < 0 || a.c.l.closing.Load() || strings.EqualFold(a.header.Get("Connection"), "close")

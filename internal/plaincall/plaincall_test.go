@@ -230,7 +230,7 @@ func TestAnswers(t *testing.T) {
 	handlers := map[string]http.HandlerFunc{
 		"nothing":           func(http.ResponseWriter, *http.Request) {},
 		"status":            func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
-		"two statuses":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404); w.WriteHeader(200) },
+		"two statuses":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound); w.WriteHeader(http.StatusOK) },
 		"no type":           func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
 		"line break":        func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("A", "b\r\nC: d") },
 		"header twice":      func(w http.ResponseWriter, _ *http.Request) { w.Header()["A"] = []string{"1", "2"} },
@@ -390,7 +390,7 @@ func TestWatchedCall(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := io.Copy(io.Discard, r.Body); err != nil || r.StatusCode != 200 || r.Header.Get("By") != "plaincall" {
+				if _, err := io.Copy(io.Discard, r.Body); err != nil || r.StatusCode != http.StatusOK || r.Header.Get("By") != "plaincall" {
 					t.Fatal(r.Status, r.Header, err)
 				}
 			}
@@ -414,7 +414,7 @@ func TestIdle(t *testing.T) {
 		for range 5 {
 			time.Sleep(4 * time.Second)
 			_, _ = io.WriteString(c, simple)
-			if r, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || r.StatusCode != 200 {
+			if r, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || r.StatusCode != http.StatusOK {
 				t.Fatal(err)
 			}
 			begun = time.Now()

@@ -165,7 +165,8 @@ func (l *line) time(t Time) {
 		l.fail(err)
 		return
 	}
-	l.text = append(text, '"')
+	l.text = text
+	l.text = append(l.text, '"')
 }
 
 // string writes a string. What is not plain ASCII is rare, and left to encoding/json.

@@ -47,7 +47,7 @@ func (s *Sink) inTx(ctx context.Context, what string, f func(ctx context.Context
 		if !conflict(err) {
 			err = classify(ctx, what, err)
 			if err != nil && last != nil && ctx.Err() != nil { // time ran out because of the conflicts
-				err = fmt.Errorf("%w, and before: %v", err, classify(ctx, what, last))
+				err = fmt.Errorf("%w, and before: %s", err, classify(ctx, what, last).Error())
 			}
 			return err
 		}
