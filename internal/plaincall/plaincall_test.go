@@ -228,9 +228,12 @@ func FuzzSameAnswers(f *testing.F) {
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	handlers := map[string]http.HandlerFunc{
-		"nothing":           func(http.ResponseWriter, *http.Request) {},
-		"status":            func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
-		"two statuses":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound); w.WriteHeader(http.StatusOK) },
+		"nothing": func(http.ResponseWriter, *http.Request) {},
+		"status":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+		"two statuses": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusNotFound)
+			w.WriteHeader(http.StatusOK)
+		},
 		"no type":           func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
 		"line break":        func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("A", "b\r\nC: d") },
 		"header twice":      func(w http.ResponseWriter, _ *http.Request) { w.Header()["A"] = []string{"1", "2"} },
