@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/pgtest"
+	"github.com/emitd/emitd/internal/testproc"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage/postgres"
 )
@@ -185,7 +185,7 @@ func TestDrillCrowd(t *testing.T) {
 		nodes = 1000
 	}
 	c := newCrowd(t, nodes, units)
-	own, server := ownCPU(t), serverCPU(t, c.server)
+	own, server := testproc.ProcessTime(), serverCPU(t, c.server)
 	c.start()
 	there := c.until(5*time.Minute, "every node is there", func(s *daemon.Snapshot) bool {
 		n := 0
@@ -196,7 +196,7 @@ func TestDrillCrowd(t *testing.T) {
 		}
 		return n == nodes
 	})
-	own, server = ownCPU(t)-own, serverCPU(t, c.server)-server
+	own, server = testproc.ProcessTime()-own, serverCPU(t, c.server)-server
 	took := c.until(5*time.Minute, "every unit is active", func(s *daemon.Snapshot) bool {
 		return countUnits(s, func(u daemon.Record) bool { return u.State == daemon.Active }) == units
 	})
@@ -211,14 +211,4 @@ func TestDrillCrowd(t *testing.T) {
 	Measure(t, what+", all units active", Bound{Other: "reported"}, []time.Duration{took})
 	Count(t, what+", declared dead", kinds[daemon.NodeRemoved], "wanted: 0")
 	Count(t, what+", terms", kinds[daemon.LeaderElected], "wanted: 1")
-}
-
-// ownCPU returns the CPU time of this process.
-func ownCPU(t *testing.T) time.Duration {
-	t.Helper()
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -101,3 +101,40 @@ func (m *Member) noteLeavers(members []node.Member) {
 		}
 	}
 }
+
+// expectRows drops the sightings of rows and makes room for new ones.
+func (l *leader) expectRows(n int) {
+	l.seqSeen = make(lease.Observations[node.Incarnation, uint64], n)
+	l.heartbeatStampSeen = make(lease.Observations[node.Incarnation, int64], n)
+	l.echoSeen = make(lease.Observations[node.Incarnation, echo], n)
+}
+
+// observeRow records a node's row, as observed at now.
+func (l *leader) observeRow(p *node.Member, now lease.Instant) {
+	l.seqSeen.Observe(p.Incarnation, p.Seq, now, l.lastFastRead)
+	l.heartbeatStampSeen.Observe(p.Incarnation, p.LastHeartbeatAt.UnixNano(), now, l.lastFastRead)
+	if p.Present() {
+		l.echoSeen.Observe(p.Incarnation, echo{p.ConfirmedSeq, p.RegisteredAt.UnixNano()}, now, l.lastFastRead)
+	} else {
+		delete(l.echoSeen, p.Incarnation) // a row that registers again starts anew
+	}
+}
+
+// noteRowsRead records that a reply received at now showed all rows.
+func (m *Member) noteRowsRead(now lease.Instant, store time.Time) {
+	if m.clock.LastReplyFast() {
+		m.leader.lastFastRead = lease.Read{At: now, Store: store}
+	}
+}
+
+// rowUnchanged returns since when the node's row is unchanged, and the floor for its heartbeat's stamp.
+func (l *leader) rowUnchanged(inc node.Incarnation) lease.Seen {
+	return lease.Seen{Since: l.seqSeen[inc].Since, PreviousRead: l.heartbeatStampSeen[inc].PreviousRead}
+}
+
+// retainRows drops the sightings of processes for which row returns false.
+func (l *leader) retainRows(row func(node.Incarnation) bool) {
+	l.seqSeen.Retain(row)
+	l.heartbeatStampSeen.Retain(row)
+	l.echoSeen.Retain(row)
+}

@@ -78,6 +78,7 @@ func (t *attempt) finish() {
 	lived := time.Since(t.began)
 	r.s.tel.active(r, -1)
 	r.agentRunning.Store(false)
+	pprof.SetGoroutineLabels(context.Background()) // the next attempt's goroutines inherit them
 	if t.ended != nil {
 		close(t.done)
 		<-t.ended

@@ -118,7 +118,7 @@ func (th *theatre) expect(want ...string) {
 	synctest.Wait()
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	// The agent's own lines and the line that it was called come from two goroutines.
+	// A run that is ready at once is reported just before the agent is called, others by another goroutine than the agent's.
 	for i := 1; i < len(th.lines); i++ {
 		if th.lines[i] == "enter" && th.lines[i-1] == "started" || th.lines[i] == "started" && strings.HasPrefix(th.lines[i-1], "held") {
 			th.lines[i], th.lines[i-1] = th.lines[i-1], th.lines[i]

@@ -169,6 +169,23 @@ func TestAStalledAttemptThatIgnoresItsContext(t *testing.T) {
 	}
 }
 
+// The stacks that are logged are those of the agent, also of one that was restarted.
+func TestStacksAreOfTheAgent(t *testing.T) {
+	t.Parallel()
+	var hold chan struct{}
+	agent := plays(returns(errors.New("boom")), func(context.Context, *daemon.Assignment) error { hangs(hold); return nil })
+	act(t, Config{StopTimeout: 10 * time.Second}, agent, func(th *theatre) {
+		hold = make(chan struct{})
+		th.Start(fence, 1, daemon.Spec{StallTimeout: time.Second})
+		pass(20 * time.Second)
+		if text := th.logged(); !strings.Contains(text, "hangs") || strings.Contains(text, "awaitReturn") {
+			t.Errorf("logged: %s", text)
+		}
+		close(hold)
+		th.Drain(fence)
+	})
+}
+
 //go:noinline
 func hangs(hold <-chan struct{}) { <-hold }
 

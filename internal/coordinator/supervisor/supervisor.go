@@ -15,7 +15,7 @@
 //  1. The fence is stamped before Agent.Run is called, so what the agent reads cannot be changed by
 //     earlier runs any more. A stamp with an unknown outcome is repeated, with back-off, until it
 //     is answered or the run is cancelled. Stamped is reported once per run.
-//  2. Started is reported once per run: when Run was called or, with Spec.WaitReady, when the agent
+//  2. Started is reported once per run: when Run is about to be called or, with Spec.WaitReady, when the agent
 //     called Ready. Attempts after a crash do not report it again.
 //  3. Ended is reported exactly once per run, and only when its attempt has returned: no code of
 //     the run executes any more. (The package cannot see goroutines that an agent left behind.)
@@ -143,7 +143,7 @@ type ReportKind int
 // The kinds of report.
 const (
 	Stamped   ReportKind = iota + 1 // the fence is stamped
-	Started                         // Agent.Run was called, or the run is ready
+	Started                         // Agent.Run is about to be called, or the run is ready
 	Failed                          // an attempt failed and will be repeated, or is stalled and ignores its cancellation
 	Abandoned                       // Abandon was called: the agent's code ignores its cancelled context
 	Ended                           // no code of the run executes any more, and none will

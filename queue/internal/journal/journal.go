@@ -236,7 +236,7 @@ type Config struct {
 }
 
 // Hooks are called when something happens. Nil ones are skipped. They are called on goroutines of
-// the log, one at a time; a slow one delays the log.
+// the log, one at a time; a slow one delays the others, and Close.
 type Hooks struct {
 	// OnRetry is called for every request that failed and will be repeated.
 	OnRetry func(op string, attempt int, err error)

@@ -321,14 +321,14 @@ func TestBenchmark(t *testing.T) {
 		calls benchCalls
 		batch int
 	}{{own, 3}, {osqueue, 1}, {below, 1}, {plain, 1}} {
-		b := benchmark{batch: c.batch, rate: 1000, length: 20 * time.Millisecond, size: 1}
+		b := benchmark{batch: c.batch, rate: 1000, length: 20 * time.Millisecond, payload: samePayload(1)}
 		out, err := b.run(t.Context(), c.calls, 2)
 		if err != nil || out.Jobs != int64(20*c.batch) || out.Failed != 0 || out.Total.Max == 0 || out.Writes != nil {
 			t.Errorf("%T: %+v, %v", c.calls, out, err)
 		}
 	}
 	s.Close()
-	if out, err := (benchmark{batch: 1, rate: 1000, length: 2 * time.Millisecond}).run(t.Context(), osqueue, 1); err != nil || out.Failed != 2 || out.Error == "" {
+	if out, err := (benchmark{batch: 1, rate: 1000, length: 2 * time.Millisecond, payload: samePayload(0)}).run(t.Context(), osqueue, 1); err != nil || out.Failed != 2 || out.Error == "" {
 		t.Errorf("without a server: %+v, %v", out, err)
 	}
 }
@@ -338,8 +338,11 @@ func TestBenchmarkPayloads(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 2, 3, 4, 4096} {
 		for _, random := range []bool{false, true} {
-			b := benchmark{size: size, random: random}
-			one, other := b.payload(), b.payload()
+			payload := samePayload(size)
+			if random {
+				payload = randomPayload(size)
+			}
+			one, other := payload(), payload()
 			if len(one) != size || len(other) != size {
 				t.Errorf("size %d, random %v: %d and %d bytes", size, random, len(one), len(other))
 			}

@@ -27,17 +27,22 @@ type benchmark struct {
 	batch, size int
 	rate        float64       // cycles per second of all clients together; 0: each client begins its next cycle at once
 	length      time.Duration // of the whole benchmark
-	random      bool          // payloads are random text
+	payload     func() []byte // of the next job
 }
 
-// payload makes the payload of a job.
-func (b *benchmark) payload() []byte {
-	if !b.random {
-		return bytes.Repeat([]byte("x"), b.size)
+// samePayload returns a payload for all jobs.
+func samePayload(size int) func() []byte {
+	payload := bytes.Repeat([]byte("x"), size)
+	return func() []byte { return payload }
+}
+
+// randomPayload makes each job a payload of random text.
+func randomPayload(size int) func() []byte {
+	return func() []byte {
+		raw := make([]byte, base64.StdEncoding.DecodedLen(size)+3)
+		_, _ = rand.Read(raw) // never fails
+		return base64.StdEncoding.AppendEncode(nil, raw)[:size]
 	}
-	raw := make([]byte, base64.StdEncoding.DecodedLen(b.size)+3)
-	_, _ = rand.Read(raw) // never fails
-	return base64.StdEncoding.AppendEncode(nil, raw)[:b.size]
 }
 
 // benchCalls are the three calls of a cycle in one of the protocols.

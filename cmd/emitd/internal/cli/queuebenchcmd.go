@@ -18,6 +18,7 @@ func (q *queues) bench() *cobra.Command {
 	b := benchmark{}
 	var clients []int
 	var protocol string
+	var random bool
 	cmd := &cobra.Command{
 		Use: "bench QUEUE", Short: "Measure how fast jobs are submitted, claimed and completed, and what they cost",
 		Long: "Submit, claim and complete jobs of the type emitd:bench for a while. Every job that is submitted is also\n" +
@@ -30,6 +31,10 @@ func (q *queues) bench() *cobra.Command {
 			if err := b.check(clients, protocol, args[0]); err != nil {
 				return err
 			}
+			b.payload = samePayload(b.size)
+			if random {
+				b.payload = randomPayload(b.size)
+			}
 			return q.benchmark(cmd.Context(), b, clients, protocol == "osqueue", args[0])
 		},
 	}
@@ -37,7 +42,7 @@ func (q *queues) bench() *cobra.Command {
 	fl.IntSliceVar(&clients, "clients", []int{16}, "number of concurrent clients; several numbers, such as 1,16,128, are measured in turn")
 	fl.IntVar(&b.batch, "batch", 1, "jobs per call")
 	fl.IntVar(&b.size, "size", 100, "bytes per payload")
-	fl.BoolVar(&b.random, "random", false, "payloads of random text, which compression does not make smaller")
+	fl.BoolVar(&random, "random", false, "payloads of random text, which compression does not make smaller")
 	fl.Float64Var(&b.rate, "rate", 0, "calls to submit per second, of all clients together; 0: as many as possible")
 	fl.DurationVar(&b.length, "duration", 5*time.Second, "duration of the measurement, for each number of clients")
 	fl.StringVar(&protocol, "protocol", "own", "own or osqueue")

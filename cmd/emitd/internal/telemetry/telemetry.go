@@ -160,7 +160,7 @@ func (t *Telemetry) meter(ctx context.Context, reg prometheus.Registerer, res *r
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	opts := []sdkmetric.Option{sdkmetric.WithReader(prom), sdkmetric.WithResource(res)}
-	if !exportRequested("TRACES") {
+	if !exportRequested("TRACES") && os.Getenv("OTEL_METRICS_EXEMPLAR_FILTER") == "" {
 		// Exemplars refer to traces, and take up to 4 KB for each series of a histogram.
 		opts = append(opts, sdkmetric.WithExemplarFilter(exemplar.AlwaysOffFilter))
 	}
