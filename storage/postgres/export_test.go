@@ -100,7 +100,7 @@ func (s *Store) UnitsRead() int {
 	var units []daemon.Record
 	known, loaded := s.units.Load(), s.loading.read
 	err := s.call(context.Background(), "snapshot", reading, func(m *message) {
-		m.query(records(&units), "units", known.revision, known.oldest, known.history, unitsPage+1)
+		m.query(records(&units), "units", known.revision, known.moment.oldest, known.moment.history, known.moment.seen, unitsPage+1)
 	})
 	if err == nil {
 		_, err = s.Snapshot(context.Background())

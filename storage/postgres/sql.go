@@ -63,6 +63,7 @@ func (n names) functions() template.FuncMap {
 		"same":    func() string { return sameStore },
 		"history": func() string { return serverHistory },
 		"oldest":  func() string { return oldestRunning },
+		"seen":    func(unit string) string { return fmt.Sprintf(seenTransactions, unit) },
 		"comparable": func(oldest, history string) string {
 			return fmt.Sprintf("(%s = %s and pg_snapshot_xmax(pg_current_snapshot())::text::bigint - %s::bigint between 0 and 1000000000)", history, serverHistory, oldest)
 		},
@@ -153,6 +154,9 @@ const serverHistory = "(pg_postmaster_start_time()::text || ' ' || left(pg_walfi
 
 // oldestRunning is the oldest transaction that still runs. What earlier ones have written can be seen.
 const oldestRunning = "pg_snapshot_xmin(pg_current_snapshot())"
+
+// seenTransactions lists the transactions, of those that are not older than the oldest running one, that wrote these units.
+const seenTransactions = "coalesce((array_agg(distinct %[1]s.xmin::text::bigint) filter (where age(%[1]s.xmin) <= age(" + oldestRunning + "::xid)))::text, '{}')"
 
 // leads is true while exactly this leader holds the term, in the store that it has read.
 func (n names) leads(number, id, incarnation string) string {

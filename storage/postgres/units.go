@@ -16,15 +16,27 @@ import (
 // changed since. Without that, a leader would read a hundred thousand rows after each change of one.
 type knownUnits struct {
 	revision string // of the term and the units
-	// oldest is the oldest transaction that ran when the units were read. What earlier ones wrote is among them.
-	oldest string
-	// history names the run of the server in which the numbers of transactions go on and do not repeat.
-	history string
-	units   []daemon.Record // sorted; never written to
+	moment   moment
+	units    []daemon.Record // sorted; never written to
 }
 
+// moment tells the server which transactions a reading of the units has seen. A row that one of these wrote has not changed
+// since.
+type moment struct {
+	// oldest is the oldest transaction that ran then. All earlier ones are seen.
+	oldest string
+	// seen lists the later ones that are seen all the same, of those that wrote rows. Without it, a transaction that runs
+	// for hours would make everything that was written since it began look unread. It is an array of bigint.
+	seen string
+	// history names the run of the server in which the numbers of transactions go on and do not repeat.
+	history string
+}
+
+// noTransactions is a list of transactions without any.
+const noTransactions = "{}"
+
 // noUnits is what a process knows that has read none: every number is as old as that transaction or younger.
-var noUnits = &knownUnits{revision: noRevision, oldest: "3"}
+var noUnits = &knownUnits{revision: noRevision, moment: moment{oldest: "3", seen: noTransactions}}
 
 // completeness says whether a reading of the changes has all of them.
 type completeness int
@@ -41,15 +53,17 @@ func (s *Store) readUnits(m *message, st *state, known *knownUnits) func() (*kno
 	var changed []daemon.Record
 	var comparable bool
 	var count int64
-	next := &knownUnits{}
-	m.query(records(&changed), "units", known.revision, known.oldest, known.history, unitsPage+1)
+	next, at := &knownUnits{}, known.moment
+	m.query(records(&changed), "units", known.revision, at.oldest, at.history, at.seen, unitsPage+1)
 	m.query(func(c *composite) error {
 		comparable, count = c.bool(), c.int()
-		next.oldest, next.history = c.text(), c.text()
+		next.moment = moment{oldest: c.text(), seen: c.text(), history: c.text()}
 		return nil
-	}, "units_count", known.revision, known.oldest, known.history)
+	}, "units_count", known.revision, at.oldest, at.history)
 	return func() (*knownUnits, completeness) {
 		switch next.revision = st.revision; {
+		case next.revision == known.revision && comparable:
+			return known, whole
 		case next.revision == known.revision:
 			next.units = known.units
 			return next, whole
@@ -156,13 +170,14 @@ func (s *Store) loadPage(ctx context.Context) (complete bool, err error) {
 		after, index = rules.Columns(l.so.units[len(l.so.units)-1].Unit)
 	}
 	var page []daemon.Record
-	comparable, moment := false, &knownUnits{revision: noRevision}
+	comparable, now, base := false, moment{}, l.base.moment
 	err = s.call(ctx, "snapshot", reading, func(m *message) {
 		m.query(func(c *composite) error {
-			comparable, moment.oldest, moment.history = c.bool(), c.text(), c.text()
+			comparable = c.bool()
+			now = moment{oldest: c.text(), seen: c.text(), history: c.text()}
 			return nil
-		}, "units_origin", l.base.oldest, l.base.history)
-		m.query(records(&page), "units_page", after, int64(index), l.size, l.base.oldest, l.base.history)
+		}, "units_origin", base.oldest, base.history, l.so == nil)
+		m.query(records(&page), "units_page", after, int64(index), l.size, base.oldest, base.history, base.seen)
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || pgerror.Code(err) == codeCancelled:
@@ -170,11 +185,11 @@ func (s *Store) loadPage(ctx context.Context) (complete bool, err error) {
 		return false, err
 	case err != nil:
 		return false, err
-	case l.so != nil && l.so.history != moment.history: // another server, or it was restarted
+	case l.so != nil && l.so.moment.history != now.history: // another server, or it was restarted
 		l.so = nil
 		return false, &unavailable{"the server was restarted while units were read", errUnitsGone}
 	case l.so == nil:
-		l.so = moment
+		l.so = &knownUnits{revision: noRevision, moment: now}
 		if !comparable {
 			l.base = noUnits // the page is of all units
 		}

@@ -120,10 +120,12 @@ func TestUnitsChangeWhileTheyAreLoaded(t *testing.T) {
 	}
 }
 
-// More changes than one call may read are read in pages.
+// More changes than one call may read are read in pages, also while another transaction runs for a long time.
 func TestManyChangesAreLoadedInPages(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
+	running := c.begin(t, c.in("create table %[1]s.late ()")) // has a number, older than what follows
+	defer func() { commit(t, running) }()
 	if s := mustSnapshot(t, c.store); len(s.Units) != 1 {
 		t.Fatalf("%d units", len(s.Units))
 	}
@@ -140,6 +142,10 @@ func TestManyChangesAreLoadedInPages(t *testing.T) {
 	}
 	if other != 6001 {
 		t.Errorf("%d units have changed, want 6,001", other)
+	}
+	c.exec(t, c.in("update %[1]s.unit set reason = 'one' where daemon = 'acme:first' and index = 7"))
+	if n := c.store.UnitsRead(); n != 1 {
+		t.Errorf("a snapshot after one change reads %d units while a transaction runs that is older than all of them", n)
 	}
 }
 
