@@ -73,13 +73,16 @@ func ledgerConfig(set *queue.Settings) ledger.Config {
 }
 
 func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64, budget *storeBudget) journal.Config {
+	var retries retryLog
 	return journal.Config{
 		Bucket: b.cfg.Bucket, Prefix: shardPrefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
 		MinGap: b.cfg.MinGap, WritesPerSecond: b.cfg.WritesPerSecond, Window: b.cfg.Window, Name: shardPath(set, index), MarkAfter: b.markPause, MarkEvery: b.markPause, Codec: b.codec,
 		Hooks: journal.Hooks{
 			OnRetry: func(op string, attempt int, err error) {
 				budget.failed(err)
-				b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err)
+				if more, due := retries.add(time.Now()); due {
+					b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err, "others_before", more)
+				}
 			},
 			OnCollected: func(_ int, err error) {
 				if err != nil {
@@ -88,6 +91,26 @@ func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64,
 			},
 		},
 	}
+}
+
+// retryLog says which retries are logged: a store that takes fewer requests than it gets refuses some of them all the time.
+type retryLog struct {
+	last   time.Time
+	others int // since then
+}
+
+// retryLogEvery is the least time between two messages.
+const retryLogEvery = 10 * time.Second
+
+// add counts a retry. If it is to be logged, due is set, and others is how many were not logged before it.
+func (l *retryLog) add(now time.Time) (others int, due bool) {
+	if now.Sub(l.last) < retryLogEvery {
+		l.others++
+		return 0, false
+	}
+	others = l.others
+	*l = retryLog{last: now}
+	return others, true
 }
 
 // takeOver makes this process the owner of a shard: it opens the journal, which fences the former

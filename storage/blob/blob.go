@@ -47,7 +47,7 @@
 // harmless for Create and Replace, because at most one of the two happens. If the repetition
 // returns ErrExists or ErrChanged, another write was first, possibly the caller's own. Backends do
 // both by themselves, with a nonce that they store beside the data, until the caller's context
-// ends. They return an unknown outcome only if that fails.
+// ends. They return an unknown outcome only if that fails, or if the caller repeats calls itself (the queue's journal does).
 //
 // # Time
 //

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/queue/internal/journal/owner"
 	"github.com/emitd/emitd/storage/blob"
@@ -202,6 +203,9 @@ func (l *Log) do(c *owner.Call) owner.Result {
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
+	if c.Op == owner.CreateSlot {
+		ctx = backoff.Once(ctx) // the machine decides how many writes the store bears
+	}
 	return l.executor.Execute(ctx, c)
 }
 

@@ -22,19 +22,25 @@ func (m *Machine) call(c *Call) {
 	m.emit(c)
 }
 
-// repeat repeats a call with the same bytes.
+// repeat repeats a call with the same bytes, after a pause.
 func (m *Machine) repeat(c *Call, least time.Duration) {
+	m.repeatAfter(c, max(m.pause(c.Attempt), least))
+}
+
+func (m *Machine) repeatAfter(c *Call, pause time.Duration) {
 	next := *c
 	next.Attempt++
-	next.After = max(m.pause(c.Attempt), least)
+	next.After = pause
 	m.stats.Repeated++
 	m.call(&next)
 }
 
-// pause returns the pause after an attempt; the first is attempt 0. Half of it is random, so that owners do not
-// retry in step. The random number is the machine's own, because the simulator repeats what happened.
-func (m *Machine) pause(attempt int) time.Duration {
-	p := retries.After(attempt + 1)
+// pause returns the pause after an attempt; the first is attempt 0.
+func (m *Machine) pause(attempt int) time.Duration { return m.jitter(retries.After(attempt + 1)) }
+
+// jitter makes half of a pause random, so that owners do not retry in step. The random number is the machine's own, because the
+// simulator repeats what happened.
+func (m *Machine) jitter(p time.Duration) time.Duration {
 	return p/2 + time.Duration(m.cfg.Rand()%uint64(p/2))
 }
 
@@ -63,6 +69,8 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 	case c.Op == List || c.Op == Delete:
 		m.collected(c, r)
 	case c.Op == CopyHead && c.Attempt >= maxAttempts:
+	case (r.Answer == Failed || r.Answer == Unknown) && c.Op == CreateSlot && m.owns():
+		m.writeFailed(now, c, r.Retry)
 	case r.Answer == Failed, r.Answer == Unknown:
 		m.repeat(c, r.Retry)
 	case m.phase == taking:

@@ -27,6 +27,7 @@ type commits struct {
 	lastSegmentAt time.Duration
 	latency       time.Duration // latency of a write, smoothed
 	budget        budget
+	congestion    congestion
 	lastPutID     uint64 // put ID of the newest segment or fence; 0: not known
 
 	// Only the newest segment proves that its records exist, until the next one is written. If
@@ -41,7 +42,10 @@ type outstanding struct {
 	write   *Write
 	bytes   int
 	sentAt  time.Duration // when its write began
+	triedAt time.Duration // when its newest attempt was sent, or will be
 	written bool
+	failed  *Call         // the newest attempt, if it has failed and the next one waits for room
+	retryAt time.Duration // the earliest time of that next attempt
 }
 
 // overhead is the most bytes that a record takes in a body in addition to its own.
@@ -53,6 +57,7 @@ func (m *Machine) beginOwnership(first uint64) {
 	m.phase, m.head, m.version = owning, t.newHead, t.version
 	m.log.next, m.log.durable = first, first-1
 	m.log.latency = m.cfg.MaxGap * time.Duration(m.cfg.Window) // until a write was measured
+	m.log.congestion = congestion{bound: float64(m.cfg.Window), reducedAt: never}
 	m.log.lastPutID = t.previousPutID
 	m.collector.kept = t.kept
 	m.takeover = nil
@@ -134,8 +139,12 @@ func (m *Machine) Tick(now time.Duration) []Effect {
 
 // writeSegments writes segments while the window has room.
 func (m *Machine) writeSegments(now time.Duration) {
+	m.repeatWrites(now)
 	for l := &m.log; m.windowHasRoom(); {
 		switch due := m.nextSegmentAt(); {
+		case now < l.congestion.pauseEnds && (len(l.sealed) > 0 || l.gathering != nil):
+			m.wakeAt(l.congestion.pauseEnds)
+			return
 		case len(l.sealed) > 0:
 			body := l.sealed[0]
 			l.sealed[0] = format.Body{}
@@ -149,12 +158,17 @@ func (m *Machine) writeSegments(now time.Duration) {
 			l.gathering = nil
 			m.writeSegment(now, body)
 		default:
-			if l.wakeAt != due {
-				l.wakeAt = due
-				m.emit(SetTimer{At: due})
-			}
+			m.wakeAt(due)
 			return
 		}
+	}
+}
+
+// wakeAt asks for a Tick at a time.
+func (m *Machine) wakeAt(at time.Duration) {
+	if m.log.wakeAt != at {
+		m.log.wakeAt = at
+		m.emit(SetTimer{At: at})
 	}
 }
 
@@ -165,10 +179,7 @@ func (m *Machine) writeIdleMark(now time.Duration) {
 		return
 	}
 	if due := max(l.ackedAt+m.cfg.MarkAfter, l.markedAt+m.cfg.MarkEvery); now < due {
-		if l.wakeAt != due {
-			l.wakeAt = due
-			m.emit(SetTimer{At: due})
-		}
+		m.wakeAt(due)
 		return
 	}
 	body := format.NewBody(m.time)
@@ -195,9 +206,9 @@ func (m *Machine) nextSegmentAt() time.Duration {
 
 // windowHasRoom reports whether another slot may be outstanding. The window counts from the lowest slot that
 // is not acknowledged, even if higher ones are written already, because the next owner's fence
-// voids exactly that many slots.
+// voids exactly that many slots. Writes that have failed come first.
 func (m *Machine) windowHasRoom() bool {
-	return len(m.log.window) < m.cfg.Window
+	return len(m.log.window) < m.cfg.Window && m.log.congestion.hasRoom() && m.log.congestion.failed == 0
 }
 
 // writeSegment gives the next slot to a body and writes it as a segment.
@@ -211,7 +222,8 @@ func (m *Machine) writeSegment(now time.Duration, body format.Body) {
 	if c := m.ckpt; c != nil && c.upTo == l.next {
 		c.ref.LastPutID = l.lastPutID
 	}
-	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), sentAt: now})
+	l.window = append(l.window, outstanding{write: w, bytes: body.Len(), sentAt: now, triedAt: now})
+	l.congestion.underWay++
 	m.stats.Segments++
 	m.stats.Records += int64(body.Records())
 	c := slotCall(CreateSlot, l.next)
@@ -264,6 +276,8 @@ func (m *Machine) slotWritten(now time.Duration, slot uint64) {
 		return
 	}
 	o.written = true
+	l.congestion.written(now, o, m.cfg.Window)
+	m.pauseWrites(now)
 	l.latency += (now - o.sentAt - l.latency) / 8
 	size := int64(o.write.Size())
 	m.stats.Slots++

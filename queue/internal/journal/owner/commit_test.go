@@ -152,9 +152,9 @@ func TestGapFollowsTheStore(t *testing.T) {
 	for _, c := range []struct{ least, most, write, want time.Duration }{
 		{2 * time.Millisecond, 5 * time.Millisecond, 0, 2 * time.Millisecond},
 		{2 * time.Millisecond, 5 * time.Millisecond, 24 * time.Millisecond, 3 * time.Millisecond},
-		{2 * time.Millisecond, 5 * time.Millisecond, time.Second, 5 * time.Millisecond},
+		{2 * time.Millisecond, 5 * time.Millisecond, 400 * time.Millisecond, 5 * time.Millisecond},
 		{250 * time.Millisecond, 250 * time.Millisecond, 0, 250 * time.Millisecond},
-		{250 * time.Millisecond, 0, time.Minute, 250 * time.Millisecond},
+		{250 * time.Millisecond, 0, 400 * time.Millisecond, 250 * time.Millisecond},
 	} {
 		cfg := config("a", 1) // of window 4
 		cfg.MinGap, cfg.MaxGap = c.least, c.most

@@ -19,7 +19,7 @@
 //
 // A call ends with the caller's context at the latest, and after Limit if that context has no
 // deadline. AttemptTimeout bounds a single attempt, so that one dead connection does not use up the
-// call's time.
+// call's time. A context of [backoff.Once] ends it before the first pause.
 //
 // The package works on one call at a time and starts no goroutines.
 package resolve
@@ -101,8 +101,11 @@ func (p Policy) bound(ctx context.Context) (context.Context, context.CancelFunc)
 }
 
 // pause waits before attempt n (1 is the first repetition). The wait is random between half and all
-// of a growing time, or what the store asked for if that is longer.
+// of a growing time, or what the store asked for if that is longer. The error says why there is no further attempt.
 func (p Policy) pause(ctx context.Context, n int, retryAfter time.Duration) error {
+	if !backoff.Retries(ctx) {
+		return errCallerRepeats
+	}
 	base := cmp.Or(p.Pause, 50*time.Millisecond)
 	d := max(backoff.Policy{First: base, Limit: 40 * base}.Jittered(n), retryAfter)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
@@ -110,6 +113,9 @@ func (p Policy) pause(ctx context.Context, n int, retryAfter time.Duration) erro
 	}
 	return backoff.Sleep(ctx, d)
 }
+
+// errCallerRepeats is the error of a call without retries.
+var errCallerRepeats = errors.New("sent once")
 
 // Call is one conditional write.
 type Call struct {

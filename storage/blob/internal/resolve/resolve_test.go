@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/storage/blob"
 )
 
@@ -226,6 +227,37 @@ func TestItEnds(t *testing.T) {
 					t.Errorf("got %v", err)
 				}
 			})
+		})
+	}
+}
+
+// TestWithoutRetries: a caller that repeats its calls itself gets the store's first refusal. Only a condition that does not
+// hold is checked.
+func TestWithoutRetries(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		effect      Effect
+		reads       int
+		kind        error
+		unknown     bool
+		otherExists bool
+	}{
+		{effect: Done},
+		{effect: Unknown, kind: blob.ErrUnknownOutcome, unknown: true},
+		{effect: NotSent, kind: blob.ErrUnavailable},
+		{effect: Conflict, kind: blob.ErrUnavailable},
+		{effect: Failed, kind: blob.ErrDenied},
+		{effect: Done, otherExists: true, reads: 1, kind: blob.ErrExists},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := scene{send: []Effect{c.effect}}
+			if c.otherExists {
+				s.now = other
+			}
+			_, err := Policy{}.Write(backoff.Once(t.Context()), s.call(""))
+			if !errors.Is(err, c.kind) || err != nil && blob.NotApplied(err) == c.unknown || s.sent != 1 || s.reads != c.reads {
+				t.Errorf("%+v: %v after %d requests and %d readings", c, err, s.sent, s.reads)
+			}
 		})
 	}
 }
