@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,6 +82,7 @@ var drilled = []daemon.CommandKind{
 func (d *commandDrill) round(i int) {
 	d.T.Helper()
 	d.calm()
+	defer d.scene(drilled[i%len(drilled)])()
 	leader, term := d.Leading()
 	command := d.draw(drilled[i%len(drilled)], leader)
 	s, err := d.Snapshot()
@@ -148,6 +150,71 @@ func (d *commandDrill) calm() {
 	})
 }
 
+// goneNode is the name of the node that is there to be forgotten.
+const goneNode = "gone"
+
+// scene brings about what some commands are for, and returns what ends it.
+func (d *commandDrill) scene(kind daemon.CommandKind) (end func()) {
+	d.T.Helper()
+	switch kind {
+	case daemon.CommandForget:
+		d.loseNode()
+	case daemon.CommandRelease:
+		return d.holdBrake()
+	}
+	return func() {}
+}
+
+// loseNode makes a node come, be cordoned and go for good.
+func (d *commandDrill) loseNode() {
+	d.T.Helper()
+	n := d.Start(goneNode)
+	d.Until(time.Minute, "the node to forget is live", func() bool { m, ok := n.Member(); return ok && m.Present() })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client := operator.Client{Store: d.Store, Actor: "drill"}
+	if _, err := client.Do(ctx, daemon.Command{Kind: daemon.CommandCordon, Args: daemon.CommandArgs{Node: goneNode}.Encode()}); err != nil {
+		d.T.Fatal(err)
+	}
+	n.Kill()
+	d.Until(time.Minute, "the node to forget is gone", func() bool { m, ok := n.Member(); return ok && !m.Present() })
+}
+
+// holdBrake makes three of five nodes look dead, until end continues them.
+func (d *commandDrill) holdBrake() (end func()) {
+	d.T.Helper()
+	spare := []*Node{d.Start("d"), d.Start("e")}
+	d.Until(time.Minute, "five nodes are live", func() bool {
+		s, err := d.Snapshot()
+		return err == nil && d.leader(s) != nil && len(present(s)) == 5
+	})
+	s, err := d.Snapshot()
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	leader := d.leader(s)
+	var frozen []*Node
+	for _, n := range d.Nodes() {
+		if n.Alive() && n != leader && len(frozen) < 3 {
+			n.Freeze()
+			frozen = append(frozen, n)
+		}
+	}
+	d.Until(time.Minute, "the brake holds", func() bool { return d.happened(s.Head, daemon.BrakeHeld) > 0 })
+	return func() {
+		for _, n := range frozen {
+			n.Signal(syscall.SIGCONT)
+		}
+		d.Until(time.Minute, "the stopped nodes are back", func() bool {
+			s, err := d.Snapshot()
+			return err == nil && len(present(s)) == 5
+		})
+		for _, n := range spare {
+			n.Stop()
+		}
+	}
+}
+
 // draw makes a command that is likely to be possible. Every third one is about the leader that is about to die.
 func (d *commandDrill) draw(kind daemon.CommandKind, leader *Node) daemon.Command {
 	d.T.Helper()
@@ -168,7 +235,7 @@ func (d *commandDrill) draw(kind daemon.CommandKind, leader *Node) daemon.Comman
 		args = d.subject
 		args.To, args.Generation = "", 0
 	case daemon.CommandForget:
-		args.Node = name // it lives, so this is refused, or was killed and is forgotten
+		args.Node = goneNode
 	case daemon.CommandResign:
 		args.To = name
 	case daemon.CommandMove, daemon.CommandPin, daemon.CommandPause, daemon.CommandRestart:
@@ -251,6 +318,8 @@ func effectOf(c daemon.Command, e daemon.Event) bool {
 		return e.Kind == daemon.AssignmentRevoking && e.Unit == args.Unit() && strings.HasPrefix(e.Reason, "restart requested")
 	case daemon.CommandResign:
 		return e.Kind == daemon.LeaderLost && e.Reason == "resigned"
+	case daemon.CommandRelease:
+		return e.Kind == daemon.BrakeReleased && strings.HasPrefix(e.Reason, "released by drill")
 	}
 	return false
 }
@@ -266,6 +335,9 @@ func (d *commandDrill) stands(c daemon.Command) (bad []string) {
 	open := map[daemon.CommandKind]int{}
 	for _, o := range s.Commands {
 		open[o.Kind]++
+		if about, _ := o.Arguments(); c.Kind == daemon.CommandForget && about.Node == args.Node {
+			bad = append(bad, fmt.Sprintf("%s of the forgotten node is in force still", o.Kind))
+		}
 		if o.ID == c.ID && !c.Kind.Stands() {
 			bad = append(bad, "it was answered and is still open")
 		}
