@@ -158,13 +158,24 @@ func TestAPauseOfTheGuardianProlongsNothing(t *testing.T) {
 // A guardian that was stopped reads the messages that arrived meanwhile before it checks deadlines.
 func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
 	t.Parallel()
-	window := int64(2 * time.Second)
-	r := try(t, Config{Command: sh(forever)}, trusting(func() time.Duration { return time.Duration(atomic.LoadInt64(&window)) }))
+	const short = 2 * time.Second // it is renewed every fifth of a second
+	window := int64(short)
+	renewals := make(chan struct{}, 1)
+	r := try(t, Config{Command: sh(forever)}, trusting(func() time.Duration {
+		select {
+		case renewals <- struct{}{}:
+		default:
+		}
+		return time.Duration(atomic.LoadInt64(&window))
+	}))
 	leader := r.pid(t, "stdout: up ")
 	guardian := r.guardian.process(t)
 	guardian.signal(t, unix.SIGSTOP)
+	for range 3 { // the first may be from before the signal; the one after it is under way when the last begins
+		<-renewals
+	}
 	atomic.StoreInt64(&window, int64(time.Hour))
-	wants(readClock() + instant(2500*time.Millisecond))
+	wants(readClock() + instant(short+500*time.Millisecond))
 	guardian.signal(t, unix.SIGCONT)
 	// Its answer says that it has accepted the extension; the previous deadline has passed.
 	if s, err := r.guardian.link.call(t.Context(), request{Verb: verbExtend, Run: 1, Deadline: never}); err != nil || s.Status != statusOK {

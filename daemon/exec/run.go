@@ -54,11 +54,11 @@ type run struct {
 	// draining is closed when the assignment drains. It is nil for a command with a schedule: a drain waits for it.
 	draining <-chan struct{}
 
-	deadline    instant       // the deadline that the guardian has
-	extending   <-chan answer // the answer that is still to come, or nil
-	missed      bool          // a renewal was skipped because an answer was still to come
-	guardianErr error         // why the group has no guardian
-	signalled   bool          // SIGTERM or SIGKILL was sent
+	deadline    instant         // the newest deadline that was sent to the guardian
+	extending   []<-chan answer // the answers that are still to come
+	missed      bool            // a renewal was skipped because too many answers were still to come
+	guardianErr error           // why the group has no guardian
+	signalled   bool            // SIGTERM or SIGKILL was sent
 }
 
 // begin asks the guardian to run the command.
@@ -135,6 +135,10 @@ func (r *run) supervise(ctx context.Context) {
 	defer kill.Stop()
 	defer renew.Stop()
 	for {
+		var extended <-chan answer
+		if len(r.extending) > 0 {
+			extended = r.extending[0]
+		}
 		select {
 		case <-started:
 			started = nil
@@ -153,7 +157,7 @@ func (r *run) supervise(ctx context.Context) {
 		case <-renew.C:
 			r.renew(ctx)
 			renew.Reset(r.interval())
-		case s := <-r.extending:
+		case s := <-extended:
 			r.extended(ctx, s)
 		case <-exited:
 			exited = nil
@@ -237,7 +241,7 @@ func (r *run) interval() time.Duration {
 
 // extended handles the guardian's answer to a new deadline.
 func (r *run) extended(ctx context.Context, a answer) {
-	r.extending = nil
+	r.extending = r.extending[1:]
 	if a.Status == statusUnknown && !r.isGone() {
 		r.guardianErr = fmt.Errorf("%w: the group is unknown to it", ErrGuardianGone)
 		r.signal(unix.SIGKILL)
@@ -247,10 +251,14 @@ func (r *run) extended(ctx context.Context, a answer) {
 	}
 }
 
+// maxExtending is how many deadlines may be under way to the guardian. One that stands still, perhaps while it handles a
+// deadline, must find a newer one when it goes on, and its socket must not fill.
+const maxExtending = 4
+
 // renew sends the guardian a deadline that has changed.
 func (r *run) renew(ctx context.Context) {
 	deadline := validUntil(ctx)
-	if r.missed = r.extending != nil; r.missed {
+	if r.missed = len(r.extending) >= maxExtending; r.missed {
 		return
 	}
 	moved := deadline - r.deadline
@@ -258,7 +266,7 @@ func (r *run) renew(ctx context.Context) {
 		return
 	}
 	r.deadline = deadline
-	r.extending = r.link.send(request{Verb: verbExtend, Run: r.group.run, Deadline: deadline})
+	r.extending = append(r.extending, r.link.send(request{Verb: verbExtend, Run: r.group.run, Deadline: deadline}))
 }
 
 // end determines the result of the run from how the command ended.
