@@ -18,6 +18,9 @@
 // is killed between any two steps leaves either no effect or the whole one. It may also leave files
 // that no reader looks at; writers remove them later.
 //
+// Callers that wait for the sync of one directory share the next one that begins. The one that is under way does not count,
+// because it may have begun before the name was there.
+//
 // The nonce makes deletion one step. Without a/b, the files of its R do not count any more. Even a
 // writer that was stopped for a day in the middle of a replacement cannot bring them back. A
 // version consists of R and the number; it never repeats.
@@ -89,6 +92,7 @@ type Config struct {
 type Bucket struct {
 	root   string
 	noSync bool
+	syncs  dirSyncs
 	step   func(string) error // for tests: may end a call before a step; nil otherwise
 }
 

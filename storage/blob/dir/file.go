@@ -83,7 +83,7 @@ type file struct {
 
 // open opens a file and reads its header. A directory is no object: it returns os.ErrNotExist.
 func open(path string) (*file, error) {
-	f, err := os.Open(path)
+	f, err := openFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -126,21 +126,28 @@ func (f *file) data(n int) ([]byte, error) {
 	return data, nil
 }
 
+// copied is how many bytes of data, at most, are written together with the header: copying them costs less than a system call.
+const copied = 32 << 10
+
 // temporary writes a complete, synced file under a name that no reader looks for.
 func (b *Bucket) temporary(h header, data []byte) (path string, err error) {
 	if err := b.at("write"); err != nil {
 		return "", err
 	}
 	path = filepath.Join(b.tmp(), h.self.String())
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := openFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("%w: %w", blob.ErrNoBucket, err)
 	}
 	if err != nil {
 		return "", err
 	}
-	_, err = f.Write(h.encode())
-	if err == nil {
+	raw := h.encode()
+	if len(data) <= copied {
+		raw, data = append(raw, data...), nil
+	}
+	_, err = f.Write(raw)
+	if err == nil && len(data) > 0 {
 		_, err = f.Write(data)
 	}
 	if err == nil && !b.noSync {
@@ -153,12 +160,12 @@ func (b *Bucket) temporary(h header, data []byte) (path string, err error) {
 	return path, nil
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir makes the names in a directory durable. Callers share the sync with others who wait for one.
 func (b *Bucket) syncDir(path string) error {
 	if b.noSync {
 		return nil
 	}
-	return syncDir(path)
+	return b.syncs.sync(path, syncDir)
 }
 
 // makeDir creates a directory inside the bucket, and its parents, durably. It is called after a

@@ -96,14 +96,15 @@ func (w *walk) dir(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range w.names(base, entries) {
+	names, replaced := w.names(base, entries)
+	for _, name := range names {
 		if w.page.More {
 			return nil
 		}
 		if strings.HasSuffix(name, "/") {
 			err = w.dir(ctx, base+name)
 		} else {
-			err = w.file(base + name)
+			err = w.file(base+name, replaced[name])
 		}
 		if err != nil {
 			return err
@@ -113,12 +114,16 @@ func (w *walk) dir(ctx context.Context, base string) error {
 }
 
 // names returns the names in a directory that can be on the page, in the order of the keys. A directory gets
-// a slash at its end, so that it sorts as the keys in it do.
-func (w *walk) names(base string, entries []os.DirEntry) []string {
-	names := make([]string, 0, len(entries))
+// a slash at its end, so that it sorts as the keys in it do. Names in replaced have replacements.
+func (w *walk) names(base string, entries []os.DirEntry) (names []string, replaced map[string]bool) {
+	names, replaced = make([]string, 0, len(entries)), map[string]bool{}
 	for _, entry := range entries {
 		name := entry.Name()
-		if name[0] == '.' || strings.HasSuffix(name, "@") {
+		if of, is := strings.CutSuffix(name, "@"); is {
+			replaced[of] = true
+			continue
+		}
+		if name[0] == '.' {
 			continue
 		}
 		if entry.IsDir() {
@@ -129,7 +134,7 @@ func (w *walk) names(base string, entries []os.DirEntry) []string {
 		}
 	}
 	slices.SortFunc(names, cmp.Compare[string])
-	return names
+	return names, replaced
 }
 
 // mayHold reports whether a key, or a key in a directory, can be on the page.
@@ -141,13 +146,14 @@ func (w *walk) mayHold(key string) bool {
 	return strings.HasPrefix(key, w.prefix) && key > w.after
 }
 
-// file puts a key on the page, unless it has been deleted meanwhile.
-func (w *walk) file(key string) error {
+// file puts a key on the page, unless it has been deleted meanwhile. replaced says whether there was a directory of its
+// replacements.
+func (w *walk) file(key string, replaced bool) error {
 	if len(w.page.Entries) == w.limit {
 		w.page.More = true
 		return nil
 	}
-	s, f, err := w.bucket.current(w.bucket.path(key))
+	s, f, err := w.open(key, replaced)
 	if errors.Is(err, blob.ErrNotFound) {
 		return nil
 	}
@@ -163,6 +169,23 @@ func (w *walk) file(key string) error {
 		Key: key, Version: s.version(), Size: int64(f.length), Modified: f.info.ModTime(),
 	})
 	return nil
+}
+
+// open opens the file that was the object at some time since the listing began: its own file, if there was no directory of
+// replacements. A replacement that has been made since does not matter, nor does a deletion.
+func (w *walk) open(key string, replaced bool) (state, *file, error) {
+	path := w.bucket.path(key)
+	if replaced {
+		return w.bucket.current(path)
+	}
+	f, err := open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return state{}, nil, blob.ErrNotFound
+	}
+	if err != nil {
+		return state{}, nil, err
+	}
+	return state{root: f.self, n: 1, self: f.self}, f, nil
 }
 
 // addDamaged puts a key on the page whose file cannot be read: without a version, and with the size of the file

@@ -70,11 +70,7 @@ func (b *Bucket) remove(key string) error {
 
 // cleanUp removes the remaining files of a deleted object. If it fails, the files stay and do no harm.
 func (b *Bucket) cleanUp(path, tombstone string) {
-	f, err := open(tombstone)
-	if err == nil {
-		f.Close()
-		b.removeVersions(path, f.self)
-	}
+	b.removeVersions(path, tombstone)
 	if b.at("bury") == nil {
 		_ = os.Remove(tombstone)
 	}
@@ -85,11 +81,18 @@ func (b *Bucket) cleanUp(path, tombstone string) {
 	}
 }
 
-func (b *Bucket) removeVersions(path string, dead nonce) {
+// removeVersions removes the replacements of a deleted object. Most objects have none, and then nothing is opened.
+func (b *Bucket) removeVersions(path, tombstone string) {
 	entries, err := os.ReadDir(versions(path))
 	if err != nil {
 		return
 	}
+	f, err := open(tombstone)
+	if err != nil {
+		return
+	}
+	f.Close()
+	dead := f.self
 	for _, entry := range entries {
 		if root, _, ok := parseVersionFile(entry.Name()); ok && root == dead.String() && b.at("bury") == nil {
 			_ = os.Remove(filepath.Join(versions(path), entry.Name()))

@@ -9,7 +9,7 @@ import (
 
 // syncDir makes the names in a directory durable.
 func syncDir(path string) error {
-	d, err := os.Open(path)
+	d, err := openFile(path, os.O_RDONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // removed since, with all names in it
 	}
