@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,13 +14,34 @@ import (
 	"github.com/emitd/emitd/outbox/internal/progress"
 )
 
-// handle delivers a worker's batch of a page. If the session fails, the batch stays unfinished, and the
-// page is delivered again after the next claim.
-func (s *session) handle(ctx context.Context, l batch) {
+// work handles the batches of one worker. Those that wait are delivered by one call, so that the messages behind a
+// page need not wait for the answer to its last one. One full page of those that may be in flight is left for the next
+// call: it is there when this one ends. And a call gets only as many rows as take a tenth of Config.PageTimeout by the
+// time of the call before, because a sink that reports no progress would seem to hang.
+func (s *session) work(ctx context.Context, batches <-chan batch) {
+	most := 0 // rows after which no further batch is added
+	for first := range batches {
+		together, rows, inPages := []batch{first}, len(first.rows), first.work.rows
+		for rows < most && inPages < s.window.maxRows && len(batches) > 0 {
+			l := <-batches
+			together, rows, inPages = append(together, l), rows+len(l.rows), inPages+l.work.rows
+		}
+		began := time.Now()
+		s.handle(ctx, together)
+		most = 0
+		if took := time.Since(began); took >= time.Millisecond { // a quicker sink gains less than copying the rows costs
+			most = int(int64(rows) * int64(s.r.cfg.PageTimeout/10) / int64(took))
+		}
+	}
+}
+
+// handle delivers batches of pages that follow each other. If the session fails, they stay unfinished, and the pages
+// are delivered again after the next claim.
+func (s *session) handle(ctx context.Context, batches []batch) {
 	if ctx.Err() != nil {
 		return
 	}
-	live, outcomes := s.splitParked(l.rows)
+	live, outcomes := s.splitParked(rowsOf(batches))
 	tried, err := s.deliver(ctx, live, fromPage)
 	if err != nil {
 		return
@@ -28,12 +50,52 @@ func (s *session) handle(ctx context.Context, l batch) {
 		s.park(tried)
 		outcomes = append(outcomes, tried...)
 	}
-	if len(outcomes) > 0 {
-		l.work.mu.Lock()
-		l.work.outcomes = append(l.work.outcomes, outcomes...)
-		l.work.mu.Unlock()
+	assign(outcomes, batches)
+	for _, l := range batches {
+		l.work.batchDone()
 	}
-	l.work.batchDone()
+}
+
+// rowsOf returns the rows of batches in a slice that the caller may change. Those of several batches are copied, so
+// that the batches still tell which page a row is of.
+func rowsOf(batches []batch) []Row {
+	if len(batches) == 1 {
+		return batches[0].rows
+	}
+	n := 0
+	for _, l := range batches {
+		n += len(l.rows)
+	}
+	rows := make([]Row, 0, n)
+	for _, l := range batches {
+		rows = append(rows, l.rows...)
+	}
+	return rows
+}
+
+// assign gives each outcome to the page of its row. Stored with an earlier page, a message would get into its lane
+// again after a crash; stored with a later one, it would be lost.
+func assign(outcomes []Outcome, batches []batch) {
+	if len(outcomes) == 0 {
+		return
+	}
+	pages := map[int64]*pageInFlight{} // by Row.Seq
+	if len(batches) > 1 {
+		for _, l := range slices.Backward(batches) {
+			for i := range l.rows {
+				pages[l.rows[i].Seq] = l.work
+			}
+		}
+	}
+	for _, o := range outcomes {
+		page := batches[0].work
+		if len(batches) > 1 {
+			page = pages[o.Row.Seq]
+		}
+		page.mu.Lock()
+		page.outcomes = append(page.outcomes, o)
+		page.mu.Unlock()
+	}
 }
 
 // source says where delivered rows come from. Rows of pages must not keep other keys waiting, so their

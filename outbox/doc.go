@@ -59,10 +59,11 @@
 // the relays of the log, or they find the message by polling. The session of the relay that owns the
 // message's shard reads the next page ([Cursor.Next]) and gives each message to the worker of its key. So
 // pages overtake each other, but messages of one key do not. A worker hands its messages to the sink in
-// one call; the circuit breaker may delay the call, and Config.PageTimeout bounds it. When all messages of a
-// page are delivered or have another outcome, the page is done. The committer stores positions in the
-// order of the pages, and in the same step the outcomes of messages that were not delivered
-// ([Cursor.Advance]). A crash before that step repeats the page.
+// one call, those of several pages if they wait; the circuit breaker may delay the call, and
+// Config.PageTimeout bounds it. When all messages of a page are delivered or have another outcome, the
+// page is done. The committer stores positions in the order of the pages, and in the same step the
+// outcomes of messages that were not delivered ([Cursor.Advance]). A crash before that step repeats the
+// page.
 //
 // # The way of a key that fails
 //

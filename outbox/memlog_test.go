@@ -21,6 +21,8 @@ type memLog struct {
 	// fail, if set, may refuse a call; takes returns how long a call takes.
 	fail  func(call string) error
 	takes func(call string) time.Duration
+	// misplaced are outcomes that were stored with the position of another page.
+	misplaced []string
 }
 
 type memSub struct {
@@ -161,8 +163,12 @@ func laneOf(r outbox.Row) string {
 
 func (c *memCursor) Advance(_ context.Context, to outbox.Mark, outcomes []outbox.Outcome) error {
 	return c.locked("advance", func() error {
+		before := c.s.at
 		c.s.at = to.(int)
 		for _, o := range outcomes {
+			if at := int(o.Row.Seq); at <= before || at > c.s.at {
+				c.l.misplaced = append(c.l.misplaced, fmt.Sprintf("the outcome of message %d with the position from %d to %d", at, before, c.s.at))
+			}
 			switch o.Kind {
 			case outbox.Dead:
 				c.s.dead = append(c.s.dead, o)

@@ -51,6 +51,11 @@ func staged(t *testing.T, story func(s *stage)) {
 		s := &stage{t: t, log: newMemLog(), done: make(chan error, 1)}
 		s.cfg = outbox.Config{Name: "sub", Log: s.log, Sink: s, Logger: quiet, Retry: outbox.Retry{Jitter: -1}}
 		story(s)
+		s.log.mu.Lock()
+		defer s.log.mu.Unlock()
+		if len(s.log.misplaced) > 0 {
+			t.Errorf("stored: %q", s.log.misplaced)
+		}
 	})
 }
 

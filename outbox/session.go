@@ -191,11 +191,7 @@ func (s *session) run(ctx context.Context, wake <-chan struct{}) error {
 	for range s.r.cfg.Parallel {
 		batches := make(chan batch, maxPagesInFlight)
 		s.workers = append(s.workers, batches)
-		workers.Go(func() {
-			for l := range batches {
-				s.handle(ctx, l)
-			}
-		})
+		workers.Go(func() { s.work(ctx, batches) })
 	}
 	rest.Go(func() { s.commit(ctx) })
 	reading, stop := context.WithCancel(ctx)
@@ -353,22 +349,32 @@ func hash(key string) uint32 {
 	return h
 }
 
-// commit stores positions in the order of the pages. It stores all pages that are done with one call.
+// commit stores positions in the order of the pages. It stores all pages that are done with one call, and waits for no
+// other: the log is read again as soon as a page has left the window.
 func (s *session) commit(ctx context.Context) {
-	for w := range s.commits {
+	var next *pageInFlight // taken from commits, and was not done then
+	for {
+		w := next
+		if next = nil; w == nil {
+			var open bool
+			if w, open = <-s.commits; !open {
+				return
+			}
+		}
 		if !wait(ctx, w) {
-			return
+			return // finished pages are delivered again: nothing may be stored after a failure
 		}
 		last, outcomes, n, rows := w.mark, w.outcomes, 1, w.rows
 	more:
 		for {
 			select {
-			case w, ok := <-s.commits:
-				if !ok {
+			case w, open := <-s.commits:
+				if !open {
 					break more
 				}
-				if !wait(ctx, w) {
-					return // finished pages are delivered again: nothing may be stored after a failure
+				if !channel.IsClosed(w.done) {
+					next = w
+					break more
 				}
 				last, n, rows = w.mark, n+1, rows+w.rows
 				outcomes = append(outcomes, w.outcomes...)

@@ -221,7 +221,7 @@ type counted struct {
 }
 
 func newCounted(s outbox.Sink, want int) *counted {
-	return &counted{Sink: s, want: want, moved: make(chan struct{}, 1), all: make(chan struct{}), seen: map[int64]bool{}}
+	return &counted{Sink: s, want: want, moved: make(chan struct{}, 1), all: make(chan struct{}), seen: make(map[int64]bool, want)}
 }
 
 // asSink returns the sink as the relay gets it: with a fence, if the receiver has one.
