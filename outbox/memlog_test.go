@@ -73,6 +73,14 @@ func (l *memLog) parked(name string) int {
 	return len(s.lanes)
 }
 
+// position returns up to which message a subscription is stored.
+func (l *memLog) position(name string) int {
+	s := l.sub(name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return s.at
+}
+
 func (l *memLog) refuse(call string) error {
 	if l.fail == nil {
 		return nil

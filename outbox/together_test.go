@@ -48,7 +48,7 @@ func TestPositionsAreStoredAtOnce(t *testing.T) {
 		s.start(1)
 		s.after(4 * time.Second)
 		for page := range 3 {
-			if at := s.log.sub("sub").at; at != 10*page {
+			if at := s.log.position("sub"); at != 10*page {
 				t.Errorf("%d pages are done, and the position is %d", page, at)
 			}
 			s.after(9 * time.Second)
