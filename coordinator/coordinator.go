@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -46,9 +45,8 @@ type Coordinator struct {
 	lastAnswer atomic.Int64 // lease.Instant of the store's newest answer
 	phase      atomic.Int32
 
-	mu     sync.Mutex
-	specs  map[daemon.ID]daemon.Spec
-	agents map[daemon.ID]daemon.Agent
+	mu       sync.Mutex
+	declared declared
 	// advertQueued is set while an Advertise is in the inbox; the loop fills it in.
 	advertQueued bool
 	ping         *ping // readiness: one question to the store at a time, shared by all callers
@@ -79,7 +77,6 @@ func New(store storage.Store, cfg Config) (*Coordinator, error) {
 		cfg: cfg, timing: cfg.timing(), clock: func() lease.Instant { return lease.Instant(cfg.Clock()) }, store: store,
 		log:   cfg.Logger.With("cluster", cfg.Cluster, "node", cfg.Node.Name),
 		inbox: newQueue[member.Input](), logQueue: newQueue[func()](),
-		specs: map[daemon.ID]daemon.Spec{}, agents: map[daemon.ID]daemon.Agent{},
 	}
 	c.asyncLog = slog.New(asyncHandler{c.log.Handler(), c.logQueue})
 	if c.m, err = newInstruments(c); err != nil {
@@ -132,16 +129,16 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	spec = c.inGroup(spec)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, ok := c.agents[spec.ID]; ok {
-		if !strings.HasPrefix(string(spec.ID), daemon.Reserved) || spec.Revision <= c.specs[spec.ID].Revision {
+	if at, ok := c.declared.find(spec.ID); ok {
+		if !strings.HasPrefix(string(spec.ID), daemon.Reserved) || spec.Revision <= c.declared.specs[at].Revision {
 			return fmt.Errorf("register %s: it is registered on this node already", spec.ID)
 		}
-		agent = old
+		agent = c.declared.agents[at]
 	}
 	if c.phase.Load() >= phaseStopping {
 		return fmt.Errorf("register %s: the coordinator has stopped", spec.ID)
 	}
-	c.specs[spec.ID], c.agents[spec.ID] = spec, agent
+	c.declared.put(spec, agent)
 	c.advertise()
 	return nil
 }
@@ -177,15 +174,9 @@ func (c *Coordinator) checkPeriodic(agent daemon.Agent) error {
 func (c *Coordinator) Unregister(id daemon.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.agents[id]; !ok { // it is no queue
-		id = id.In(c.cfg.Group)
+	if c.declared.remove(id) || c.declared.remove(id.In(c.cfg.Group)) { // the first one is a queue
+		c.advertise()
 	}
-	if _, ok := c.agents[id]; !ok {
-		return
-	}
-	delete(c.specs, id)
-	delete(c.agents, id)
-	c.advertise()
 }
 
 // advertise makes the node advertise its daemons, if Run is running. Many changes that come together are one
@@ -208,11 +199,12 @@ func (c *Coordinator) queuedAdvert() member.Advertise {
 
 // advert returns what this node advertises now. The caller holds c.mu.
 func (c *Coordinator) advert() daemon.Advert {
-	a := daemon.Advert{Traits: c.cfg.traits()}
-	for _, id := range slices.Sorted(maps.Keys(c.specs)) {
-		spec := c.specs[id]
-		a.Specs = append(a.Specs, spec)
-		a.Kinds = append(a.Kinds, spec.WithDefaults().Kind)
+	a := daemon.Advert{Traits: c.cfg.traits(), Specs: c.declared.share()}
+	for i := range a.Specs {
+		kind := a.Specs[i].WithDefaults().Kind
+		if n := len(a.Kinds); n == 0 || a.Kinds[n-1] != kind {
+			a.Kinds = append(a.Kinds, kind)
+		}
 	}
 	slices.Sort(a.Kinds)
 	a.Kinds = slices.Compact(a.Kinds)
@@ -225,15 +217,7 @@ func (c *Coordinator) advert() daemon.Advert {
 func (c *Coordinator) agent(id daemon.ID) (daemon.Agent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if a, ok := c.agents[id]; ok {
-		return a, true
-	}
-	for _, s := range c.specs {
-		if k := string(s.Kind); strings.HasPrefix(k, daemon.Reserved) && strings.HasPrefix(string(id), k+"/") {
-			return c.agents[s.ID], true
-		}
-	}
-	return nil, false
+	return c.declared.agent(id)
 }
 
 // runValidity returns how long the unit's run may go on without another answered heartbeat.
@@ -288,8 +272,8 @@ func (c *Coordinator) stopBound() time.Duration {
 	drain := t.DrainTimeout
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.specs {
-		drain = max(drain, s.DrainTimeout)
+	for i := range c.declared.specs {
+		drain = max(drain, c.declared.specs[i].DrainTimeout)
 	}
 	return t.LeaderStopTimeout + drain + t.StopTimeout + 2*t.QueryTimeout
 }

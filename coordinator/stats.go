@@ -223,6 +223,9 @@ func (st *stats) countUnits(units []daemon.Record) map[daemon.State]int64 {
 		}
 		n[shown(u, u.State)]++
 	}
+	if len(st.freed) == 0 {
+		st.freed = map[daemon.Unit]time.Time{} // the old one stays as large as it was
+	}
 	return n
 }
 

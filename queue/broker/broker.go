@@ -215,7 +215,7 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 		return s, s.log.Close(ctx)
 	}
 	set := s.settings.Settings
-	s.settings.replace(&set) // the first round writes a Configure record if the log has other settings, or the seal
+	s.replaceSettings(set) // the first round writes a Configure record if the log has other settings, or the seal
 	s.payloads.begin(s.unreferenced)
 	if set.Resharding.Stage != queue.Moving {
 		b.addShard(s)
@@ -270,7 +270,7 @@ func (b *Broker) addShard(s *shard) {
 		b.queues[s.name] = q
 	}
 	if set := s.settings.Settings; q.settings == nil || q.settings.Incarnation <= set.Incarnation {
-		q.settings = &set
+		q.settings = set
 	}
 	q.shards = append(slices.DeleteFunc(slices.Clone(q.shards), func(o *shard) bool { return o.index == s.index }), s)
 	slices.SortFunc(q.shards, func(x, y *shard) int { return cmp.Compare(x.index, y.index) })

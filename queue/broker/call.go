@@ -106,9 +106,9 @@ func (s *shard) submit(ctx context.Context, c *call) error {
 	}
 	timer := time.NewTimer(inboxTimeout)
 	defer timer.Stop()
-	for !s.calls.put(c) {
+	for room := s.calls.room(); !s.calls.put(c); {
 		select {
-		case <-s.calls.freed:
+		case <-room:
 		case <-s.runEnded:
 			return s.notOwner()
 		case <-ctx.Done():
@@ -123,9 +123,12 @@ func (s *shard) submit(ctx context.Context, c *call) error {
 // post puts the call into the shard's inbox, however long that takes, and does not wait for the
 // answer. It gives up when the shard's run has ended.
 func (s *shard) post(c *call) {
-	for !s.calls.put(c) {
+	if s.calls.put(c) {
+		return
+	}
+	for room := s.calls.room(); !s.calls.put(c); {
 		select {
-		case <-s.calls.freed:
+		case <-room:
 		case <-s.runEnded:
 			return
 		}

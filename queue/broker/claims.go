@@ -11,9 +11,9 @@ import (
 // withdrawn.
 type claims struct {
 	waiting   []*claimCall
-	withdrawn *mailbox[*claimCall] // long polls whose callers have stopped waiting
-	requests  map[string]*batch    // the batch of each request's claims
-	settled   *ledger.Job          // the job of the settlement that is being decided; nil until the first
+	withdrawn mailbox[*claimCall] // long polls whose callers have stopped waiting
+	requests  map[string]*batch   // the batch of each request's claims
+	settled   *ledger.Job         // the job of the settlement that is being decided; nil until the first
 }
 
 // wait adds a long poll.

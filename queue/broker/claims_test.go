@@ -7,7 +7,7 @@ import (
 )
 
 func newPolls(n int) (w *claims, polls []*claimCall) {
-	w = &claims{withdrawn: newMailbox[*claimCall](inboxSize)}
+	w = &claims{withdrawn: mailbox[*claimCall]{limit: inboxSize}}
 	for range n {
 		c := &claimCall{call: call{taken: new(atomic.Bool)}}
 		polls = append(polls, c)

@@ -52,7 +52,7 @@ func newCommits() (*commits, *fakeLog, *fakeHost) {
 	log, host := &fakeLog{}, &fakeHost{}
 	start := time.Now()
 	clock := &queueClock{now: start.UnixMilli(), at: start, local: start}
-	return &commits{log: log, ledger: ledger.New(ledger.Config{DedupWindow: 60_000, DedupIDs: 100}), clock: clock, host: host, budget: newStoreBudget()}, log, host
+	return &commits{log: log, ledger: ledger.New(ledger.Config{DedupWindow: 60_000, DedupIDs: 100}), clock: clock, host: host, budget: &storeBudget{}}, log, host
 }
 
 func newJob(id string) *validJob {

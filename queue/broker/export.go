@@ -72,7 +72,7 @@ func (b *Broker) objectBytes(former, next int) int {
 
 // export writes down the jobs of a sealed shard for the new shards. It does nothing if that was done already.
 func (b *Broker) export(ctx context.Context, s *shard) error {
-	set := &s.settings.Settings
+	set := s.settings.Settings
 	if set.Resharding.Stage != queue.Moving {
 		return fmt.Errorf("%w: the shard is sealed, but by the list of queues its number of shards does not change", blob.ErrCorrupt)
 	}

@@ -6,28 +6,34 @@ import "sync"
 // a large buffer, but takes memory only as needed and returns it when empty: a process has
 // thousands of shards, and most of them are idle.
 type mailbox[T any] struct {
-	filled chan struct{} // has a token when there may be a value
-	freed  chan struct{} // has a token when there may be room again
+	limit  int
+	filled chan<- struct{} // gets a token when there may be a value; nil: the receiver looks without being told
 
 	mu    sync.Mutex
 	items []T
-	first int // index of the oldest value in items; the ones before it were taken
-	limit int
+	first int           // index of the oldest value in items; the ones before it were taken
+	freed chan struct{} // see room; nil until somebody waits
 }
 
 // keptRoom is the capacity, in values, that an empty mailbox keeps.
 const keptRoom = 32
 
-func newMailbox[T any](limit int) *mailbox[T] {
-	return &mailbox[T]{filled: make(chan struct{}, 1), freed: make(chan struct{}, 1), limit: limit}
+// room returns a channel that has a token when there may be room again. A caller that wants to wait gets it first. Then
+// it calls put, and receives from the channel whenever that fails.
+func (m *mailbox[T]) room() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.freed == nil {
+		m.freed = make(chan struct{}, 1)
+	}
+	return m.freed
 }
 
-// put adds a value and reports whether there was room. A caller that wants to wait receives from
-// freed and calls put again. Each successful put wakes the next waiting caller if there is room
-// left.
+// put adds a value and reports whether there was room. Each successful put wakes the next caller that waits for
+// room, if some is left.
 func (m *mailbox[T]) put(v T) bool {
 	m.mu.Lock()
-	n := len(m.items) - m.first
+	n, freed := len(m.items)-m.first, m.freed
 	if n < m.limit {
 		if len(m.items) == cap(m.items) && m.first > n { // move the values to the front instead of growing
 			copy(m.items, m.items[m.first:])
@@ -42,7 +48,7 @@ func (m *mailbox[T]) put(v T) bool {
 	}
 	signal(m.filled)
 	if n+1 < m.limit {
-		signal(m.freed)
+		signal(freed)
 	}
 	return true
 }
@@ -79,8 +85,8 @@ func (m *mailbox[T]) resignal() {
 	}
 }
 
-// signal puts a token into a channel with a buffer of one, unless it has one.
-func signal(c chan struct{}) {
+// signal puts a token into a channel with a buffer of one, unless it has one. A nil channel gets none.
+func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

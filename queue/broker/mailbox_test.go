@@ -9,7 +9,7 @@ import (
 // the front and releases its memory. It checks the order and the limit.
 func TestMailboxOrder(t *testing.T) {
 	const limit = 1000
-	m := newMailbox[int](limit)
+	m := &mailbox[int]{limit: limit}
 	put, got := 0, 0
 	for wave := range 200 {
 		for range wave * 7 % 300 {
@@ -45,20 +45,22 @@ func TestMailboxOrder(t *testing.T) {
 // sometimes stops early. No sender waits for ever, and each sender's values arrive in order.
 func TestMailboxWakes(t *testing.T) {
 	const senders, each = 16, 500
-	m := newMailbox[[2]int](2)
+	filled := make(chan struct{}, 1)
+	m := &mailbox[[2]int]{limit: 2, filled: filled}
 	var all sync.WaitGroup
 	for s := range senders {
 		all.Go(func() {
+			room := m.room()
 			for i := range each {
 				for !m.put([2]int{s, i}) {
-					<-m.freed
+					<-room
 				}
 			}
 		})
 	}
 	var next [senders]int
 	for n := 0; n < senders*each; {
-		<-m.filled
+		<-filled
 		for range 1 + n%3 {
 			v, ok := m.get()
 			if !ok {

@@ -16,10 +16,10 @@ import (
 )
 
 // The most memory that an empty shard may need, in bytes: what it allocates, and that plus the
-// stack of its goroutine. It is 15 KB: 11 KB, and 4 KB for the stack, whose size is a power of two.
+// stack of its goroutine. It is 12 KB: 8 KB, and 4 KB for the stack, whose size is a power of two.
 const (
-	emptyShardHeap = 13_000
-	emptyShard     = 18 << 10
+	emptyShardHeap = 9_200
+	emptyShard     = 14 << 10
 )
 
 // TestEmptyShardMemory measures the memory of shards without jobs and callers: a cluster may have

@@ -349,6 +349,7 @@ func parseRegistry(data []byte) (*registryFile, error) {
 		}
 	}
 	slices.SortFunc(f.Queues, func(a, b registryQueue) int { return cmp.Compare(a.Name, b.Name) })
+	f.Queues = slices.Clone(f.Queues) // without the room that the decoder has left
 	for _, g := range f.Removed {
 		if checkName(g.Name) != nil || g.Shards < 1 || g.Shards > maxShards || g.Incarnation == 0 {
 			return nil, queue.Refuse(queue.Damaged, "the list of queues is corrupt at the removed queue %.80q", g.Name)

@@ -300,7 +300,7 @@ func (r *repair) rewriteJournal(ctx context.Context, from *journal.RestoredHead)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	swept := make(chan error, 4)
-	cfg := r.b.journalConfig(r.set, r.index, from.Generation+1, newStoreBudget())
+	cfg := r.b.journalConfig(r.set, r.index, from.Generation+1, &storeBudget{})
 	cfg.Bucket, cfg.Salvage = r.bucket, true
 	cfg.Hooks.OnCollected = func(_ int, err error) {
 		select {

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/queue"
@@ -8,32 +9,19 @@ import (
 )
 
 // shardSettings is the settings of the queue as one shard has them. The shard's goroutine owns it,
-// except changes.
+// except next.
 type shardSettings struct {
-	queue.Settings                      // in force
-	changes        chan *queue.Settings // newer ones, from the goroutine that re-reads the registry
-	recording      *batch               // the batch with a Configure record that is not durable yet
-	removed        bool                 // the queue was removed
+	*queue.Settings                                // in force; shared with the list that callers use, and never changed
+	next            atomic.Pointer[queue.Settings] // newer ones that were not read yet; nil: none
+	recording       *batch                         // the batch with a Configure record that is not durable yet
+	removed         bool                           // the queue was removed
 }
 
-func newShardSettings(set *queue.Settings) shardSettings {
-	return shardSettings{Settings: *set, changes: make(chan *queue.Settings, 1)}
-}
-
-// replace passes settings to the shard's goroutine. They replace settings that it has not read yet.
+// replaceSettings passes settings to the shard's goroutine. They replace settings that it has not read yet.
 // Any goroutine may call it.
-func (f *shardSettings) replace(set *queue.Settings) {
-	for {
-		select {
-		case f.changes <- set:
-			return
-		default:
-		}
-		select {
-		case <-f.changes:
-		default:
-		}
-	}
+func (s *shard) replaceSettings(set *queue.Settings) {
+	s.settings.next.Store(set)
+	signal(s.wake)
 }
 
 // apply puts new settings into force. It returns false if they are another queue's: this one was
@@ -43,7 +31,7 @@ func (f *shardSettings) apply(next *queue.Settings) bool {
 		f.removed = true
 		return false
 	}
-	f.Settings = *next
+	f.Settings = next
 	return true
 }
 

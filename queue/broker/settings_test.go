@@ -10,10 +10,12 @@ import (
 // this one was removed.
 func TestShardSettings(t *testing.T) {
 	t.Parallel()
-	f := newShardSettings(&queue.Settings{Name: "q", Incarnation: 4, MaxJobs: 1})
-	f.replace(&queue.Settings{Name: "q", Incarnation: 4, MaxJobs: 2})
-	f.replace(&queue.Settings{Name: "q", Incarnation: 4, MaxJobs: 3})
-	if !f.apply(<-f.changes) || f.MaxJobs != 3 || len(f.changes) != 0 {
+	wake := make(chan struct{}, 1)
+	s := &shard{wake: wake, settings: shardSettings{Settings: &queue.Settings{Name: "q", Incarnation: 4, MaxJobs: 1}}}
+	f := &s.settings
+	s.replaceSettings(&queue.Settings{Name: "q", Incarnation: 4, MaxJobs: 2})
+	s.replaceSettings(&queue.Settings{Name: "q", Incarnation: 4, MaxJobs: 3})
+	if len(wake) != 1 || !f.apply(f.next.Load()) || f.MaxJobs != 3 {
 		t.Errorf("%+v", f.Settings)
 	}
 	if f.apply(&queue.Settings{Name: "q", Incarnation: 5, MaxJobs: 4}) || !f.removed || f.MaxJobs != 3 {

@@ -13,7 +13,7 @@ import (
 
 // shard is one shard that this node serves. One goroutine, run, owns its fields and works in
 // rounds; most of what it does is in the types of the second half of the fields. Other goroutines use
-// only these: calls, settings.changes and claims.withdrawn (queues to that goroutine), counts.published
+// only these: calls, claims.withdrawn and settings.next (for that goroutine; wake tells it), counts.published
 // (atomic), runEnded (closed when run has returned), payloads (has a mutex), tokenCodecs (a pool), and
 // the fields that never change after the takeover, such as name, index, epoch and ctx.
 //
@@ -55,8 +55,9 @@ type shard struct {
 	readyFor    uint64      // see reshardStep; only the watcher's goroutine uses it
 	epoch       int64
 
-	calls    *mailbox[*call] // to decide
-	retries  []*call         // calls to decide in the next round
+	wake     chan struct{}  // has a token when there may be calls, newer settings or a used-up budget, or when it is time
+	calls    mailbox[*call] // to decide
+	retries  []*call        // calls to decide in the next round
 	runEnded chan struct{}
 
 	clock       queueClock
@@ -81,14 +82,10 @@ const (
 // run serves the shard until the context ends, the drain is complete, or the journal is lost to
 // another owner.
 func (s *shard) run(draining <-chan struct{}) error {
-	timer := time.NewTimer(0)
+	timer := time.AfterFunc(0, func() { signal(s.wake) })
 	defer timer.Stop()
 	defer s.shutdown()
 	for {
-		var calls chan struct{}
-		if !s.handOver.isDraining() {
-			calls = s.calls.filled
-		}
 		if s.handOver.due(time.Now(), s.checkpoints.atRest()) {
 			s.drain()
 		}
@@ -105,23 +102,21 @@ func (s *shard) run(draining <-chan struct{}) error {
 		}
 		timer.Reset(s.untilNextEvent())
 		select {
-		case <-calls:
+		case <-s.wake:
+			if next := s.settings.next.Swap(nil); next != nil {
+				s.configure(next)
+			}
+			s.commits.refuseWaiting()
 			letCallersIn()
 			s.round()
 		case <-s.log.Acks():
 			letCallersIn()
 			s.round()
-		case <-timer.C:
-			s.round()
 		case <-s.checkpoints.current.progressed():
 			s.round()
-		case next := <-s.settings.changes:
-			s.configure(next)
 		case <-draining:
 			draining = nil
 			s.prepareDrain()
-		case <-s.commits.budget.usedUp:
-			s.commits.refuseWaiting()
 		case <-s.checkpointInForce():
 		case <-s.log.Done():
 			return s.finishRun()

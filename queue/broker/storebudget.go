@@ -13,11 +13,9 @@ import (
 // hours, so calls that would write are refused at once instead of waiting. Its methods may be called from any
 // goroutine.
 type storeBudget struct {
-	end    atomic.Pointer[budgetEnd]
-	usedUp chan struct{} // has a value after a request was refused
+	end  atomic.Pointer[budgetEnd]
+	wake chan<- struct{} // gets a token after a request was refused; nil: nobody waits for that
 }
-
-func newStoreBudget() *storeBudget { return &storeBudget{usedUp: make(chan struct{}, 1)} }
 
 // budgetEnd is an error of the store's budget, and when the store may be asked again.
 type budgetEnd struct {
@@ -38,10 +36,7 @@ func (b *storeBudget) failed(err error) {
 		wait = unknownBudget
 	}
 	b.end.Store(&budgetEnd{err, time.Now().Add(wait)})
-	select {
-	case b.usedUp <- struct{}{}:
-	default:
-	}
+	signal(b.wake)
 }
 
 // left returns for how long nothing can be written; not positive if the budget is not used up.

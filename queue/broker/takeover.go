@@ -73,6 +73,7 @@ func ledgerConfig(set *queue.Settings) ledger.Config {
 }
 
 func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64, budget *storeBudget) journal.Config {
+	name := set.Name // the journal's hooks need no more of the settings
 	var retries retryLog
 	return journal.Config{
 		Bucket: b.cfg.Bucket, Prefix: shardPrefix(b.cfg.Root, set, index), StoreID: b.cfg.StoreID, Generation: generation, Owner: b.cfg.Owner,
@@ -81,12 +82,12 @@ func (b *Broker) journalConfig(set *queue.Settings, index int, generation int64,
 			OnRetry: func(op string, attempt int, err error) {
 				budget.failed(err)
 				if more, due := retries.add(time.Now()); due {
-					b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", set.Name, "shard", index, "op", op, "attempt", attempt, "error", err, "others_before", more)
+					b.cfg.Logger.Warn("a request of a queue's journal failed and is retried", "queue", name, "shard", index, "op", op, "attempt", attempt, "error", err, "others_before", more)
 				}
 			},
 			OnCollected: func(_ int, err error) {
 				if err != nil {
-					b.cfg.Logger.Warn("cannot delete unused objects of a queue's journal", "queue", set.Name, "shard", index, "error", err)
+					b.cfg.Logger.Warn("cannot delete unused objects of a queue's journal", "queue", name, "shard", index, "error", err)
 				}
 			},
 		},
@@ -122,7 +123,8 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	}
 	begun := time.Now()
 	f := &ledgerBuilder{}
-	budget := newStoreBudget()
+	wake := make(chan struct{}, 1)
+	budget := &storeBudget{wake: wake}
 	log, err := journal.Open(ctx, b.journalConfig(set, a.Index, a.Generation, budget), f)
 	if err != nil {
 		return nil, b.takeoverError(a, set, err)
@@ -141,9 +143,9 @@ func (b *Broker) takeOver(ctx context.Context, a *daemon.Assignment, set *queue.
 	l.KeepRecent(b.recentBytes)
 	s := &shard{
 		b: b, unit: a.Unit, name: set.Name, index: a.Index, incarnation: set.Incarnation, prefix: shardPrefix(b.cfg.Root, set, a.Index),
-		settings: newShardSettings(set), ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
-		tokenCodecs: newTokenCodecs(log.Secret()), formerKeys: keys, calls: newMailbox[*call](inboxSize), runEnded: make(chan struct{}),
-		claims: claims{withdrawn: newMailbox[*claimCall](inboxSize)},
+		settings: shardSettings{Settings: set}, ctx: ctx, log: log, ledger: l, epoch: log.Epoch(),
+		tokenCodecs: newTokenCodecs(log.Secret()), formerKeys: keys, wake: wake, calls: mailbox[*call]{limit: inboxSize, filled: wake}, runEnded: make(chan struct{}),
+		claims: claims{withdrawn: mailbox[*claimCall]{limit: inboxSize}},
 		counts: counts{begun: time.Now(), rejected: f.rejected},
 		clock:  queueClock{estimate: b.cfg.Now, log: log, now: now, at: at, local: time.Now()},
 	}
@@ -192,7 +194,7 @@ func (b *Broker) takeOverCurrent(ctx context.Context, a *daemon.Assignment, name
 	case unread != nil: // follow reads the settings later
 		b.cfg.Logger.WarnContext(ctx, "cannot read the list of queues; the shard is served with its former settings", "unit", a.Unit.String(), "error", unread)
 	default:
-		s.settings.Settings = *set
+		s.settings.Settings = set
 	}
 	return s, nil
 }
@@ -231,7 +233,7 @@ func (b *Broker) Adopt(ctx context.Context, name string) (taken int, err error) 
 		return 0, err
 	}
 	for index := range set.Shards {
-		cfg := b.journalConfig(set, index, 1, newStoreBudget()) // the lowest generation, so that it never replaces a run of this cluster
+		cfg := b.journalConfig(set, index, 1, &storeBudget{}) // the lowest generation, so that it never replaces a run of this cluster
 		cfg.Adopt = true
 		log, err := journal.Open(ctx, cfg, &ledgerBuilder{})
 		if errors.Is(err, journal.ErrGeneration) {

@@ -96,7 +96,7 @@ func (b *Broker) updateShards(ctx context.Context, age time.Duration) (changing 
 		if !ok {
 			set = &queue.Settings{Name: s.name}
 		}
-		s.settings.replace(set)
+		s.replaceSettings(set)
 		if set.Resharding.Stage != "" && !slices.Contains(changing, set) {
 			changing = append(changing, set)
 		}
@@ -121,7 +121,7 @@ func (b *Broker) allShards() (out []*shard) {
 func (b *Broker) settingsChanged(set queue.Settings) {
 	set = withDefaults(set)
 	for _, s := range b.localShards(set.Name) {
-		s.settings.replace(&set)
+		s.replaceSettings(&set)
 	}
 	if set.Resharding.Stage != "" {
 		b.watcher.signal()

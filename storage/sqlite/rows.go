@@ -217,13 +217,31 @@ func (q *query) HeldBy(inc node.Incarnation) []daemon.Record {
 }
 
 func (q *query) units(text string, args ...any) (out []daemon.Record) {
+	known := texts{}
 	q.each(text, args, func(scan func(...any) bool) {
 		var r daemon.Record
 		if scan(unitDest(&r)...) {
+			intern(known, &r.State)
+			intern(known, &r.Holder.Name)
+			intern(known, &r.Holder.ID)
+			intern(known, &r.Holder.Incarnation)
+			intern(known, &r.Reason)
 			out = append(out, r)
 		}
 	})
 	return out
+}
+
+// texts are the texts that rows have in common: thousands of units have few holders and reasons.
+type texts map[string]string
+
+// intern replaces a text by an equal one that is known.
+func intern[T ~string](known texts, text *T) {
+	if old, ok := known[string(*text)]; ok {
+		*text = T(old)
+		return
+	}
+	known[string(*text)] = string(*text)
 }
 
 // Put writes a unit's row.

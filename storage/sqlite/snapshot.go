@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"weak"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/storage"
@@ -29,18 +30,19 @@ func (s *Store) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
 	return snap, nil
 }
 
-// parseAdverts reads what nodes advertise. It parses each text only once.
+// parseAdverts reads what nodes advertise. A text is not parsed again soon: what it says is kept until a collection of garbage finds
+// it in no snapshot. It may take megabytes, and only a leader reads snapshots all the time.
 func (s *Store) parseAdverts(v *view) map[string]*daemon.Advert {
 	s.mu.Lock()
 	known := s.adverts
 	s.mu.Unlock()
-	out := map[string]*daemon.Advert{}
+	out, kept := map[string]*daemon.Advert{}, map[string]weak.Pointer[daemon.Advert]{}
 	v.each(`SELECT hash, text FROM ~advert`, nil, func(scan func(...any) bool) {
 		var hash, text string
 		if !scan(&hash, &text) {
 			return
 		}
-		a := known[hash]
+		a := known[hash].Value()
 		if a == nil {
 			a = &daemon.Advert{}
 			if err := json.Unmarshal([]byte(text), a); err != nil {
@@ -48,10 +50,10 @@ func (s *Store) parseAdverts(v *view) map[string]*daemon.Advert {
 				return
 			}
 		}
-		out[hash] = a
+		out[hash], kept[hash] = a, weak.Make(a)
 	})
 	s.mu.Lock()
-	s.adverts = out
+	s.adverts = kept
 	s.mu.Unlock()
 	return out
 }

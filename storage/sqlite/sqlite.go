@@ -77,6 +77,7 @@ import (
 	"regexp"
 	"sync"
 	"time"
+	"weak"
 
 	"go.opentelemetry.io/otel/metric"
 
@@ -166,8 +167,8 @@ type Store struct {
 	stamps  stamps
 
 	mu      sync.Mutex
-	seen    map[string]int64 // newest event seen, by the random id of the file
-	adverts map[string]*daemon.Advert
+	seen    map[string]int64                       // newest event seen, by the random id of the file
+	adverts map[string]weak.Pointer[daemon.Advert] // by hash; see parseAdverts
 	closed  bool
 }
 

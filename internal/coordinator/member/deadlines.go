@@ -16,7 +16,7 @@ import (
 // as the pass's changes, and sets when the next deadline is due.
 func (m *Member) applyDeadlines(now lease.Instant) {
 	l := &m.leader
-	l.changes, l.nodes, l.answers = l.changes[:0:0], l.nodes[:0:0], l.answers[:0:0]
+	l.changes, l.nodes, l.answers = nil, nil, nil
 	clear(l.nodeStates)
 	m.observeSilence(now)
 	m.obeyRelease(now)

@@ -445,13 +445,17 @@ func (m *Member) change(d *plan.Decision) storage.Change {
 // noticeUnplaced informs the hooks of units that no node can take, once per reason.
 func (m *Member) noticeUnplaced(p *plan.Plan) {
 	reported := make(map[daemon.Unit]string, len(p.Unplaced))
+	last := ""
 	for i := range p.Unplaced {
 		u := &p.Unplaced[i]
 		why := u.Why.String()
 		if u.Why.Rule == plan.NotAdvertised {
 			why += fmt.Sprintf("; it leaves the list %v after it became free", m.timings.longest.RetireAfter())
 		}
-		reported[u.Unit] = why
+		if why == last {
+			why = last // one text for all of them
+		}
+		last, reported[u.Unit] = why, why
 		m.leader.heldBack[u.Unit] = true
 		if m.leader.unplacedReported[u.Unit] != why {
 			m.emit(Notice{Kind: Unplaced, Fence: daemon.Fence{Unit: u.Unit}, Reason: why})
@@ -543,7 +547,7 @@ func (m *Member) passDone(now lease.Instant) {
 	}
 	l.phase, l.failed, l.withoutPass, l.retry = passIdle, 0, 0, now.Add(pause)
 	l.passSeq++
-	l.snap = nil
+	l.snap, l.changes, l.units, l.heldBack = nil, nil, shrunk(l.units), shrunk(l.heldBack)
 	l.wanted = l.wanted || l.passAgain
 	if h := l.handOver; h != nil {
 		m.resign(now, node.Resigned, 0, "", h.Actor)

@@ -95,7 +95,7 @@ func (m *Member) advertise(a daemon.Advert) {
 // Step handles an input that happened at now and returns the effects, in order. The slice is valid
 // until the next call.
 func (m *Member) Step(now lease.Instant, in Input) []Effect {
-	m.out = m.out[:0]
+	m.out = nil // the effects before are not kept: a plan's input is among them
 	if m.stop.phase == stopDone {
 		return nil
 	}
@@ -176,6 +176,14 @@ func (m *Member) Next() lease.Instant {
 		next = min(next, m.election.validUntil)
 	}
 	return next
+}
+
+// shrunk returns the map, or a new one if it is empty: a map that once was large never gets small again.
+func shrunk[M ~map[K]V, K comparable, V any](m M) M {
+	if len(m) > 0 {
+		return m
+	}
+	return M{}
 }
 
 // emit adds an effect to those of the current Step.

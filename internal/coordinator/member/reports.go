@@ -60,6 +60,7 @@ func (m *Member) onReport(now lease.Instant, res Result) {
 	for i := range res.Outcomes {
 		m.onOutcome(now, &res.Outcomes[i])
 	}
+	rs.batch, rs.pending = nil, shrunk(rs.pending)
 	if m.leading() {
 		m.leader.requestPass()
 	}

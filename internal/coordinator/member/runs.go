@@ -286,9 +286,9 @@ func (m *Member) applyListed(now, sent lease.Instant, rec *daemon.Record) {
 		if !rec.State.Known() {
 			m.emit(Notice{Kind: UnitUnknown, Fence: rec.Fence(), Reason: string(rec.State)})
 		}
-		m.runs.listed[u] = &listing{rec: *rec, sent: sent, end: m.stateDeadline(rec)}
+		m.runs.listed[u] = &listing{rec: m.copyOf(rec), sent: sent, end: m.stateDeadline(rec)}
 	default:
-		old.rec, old.sent = *rec, sent
+		old.rec, old.sent = m.copyOf(rec), sent
 	}
 	if r := m.runs.live[u]; r != nil && r.Generation == rec.Generation && !r.Cancelled {
 		r.validUntil = max(r.validUntil, m.runValidUntil(sent))
@@ -296,6 +296,15 @@ func (m *Member) applyListed(now, sent lease.Instant, rec *daemon.Record) {
 			r.ackBy = lease.Never
 		}
 	}
+}
+
+// copyOf copies the record of an own unit. The texts that name the holder are this node's, because it may have thousands of units.
+func (m *Member) copyOf(rec *daemon.Record) daemon.Record {
+	own := *rec
+	if own.Holder == m.cfg.Node {
+		own.Holder = m.cfg.Node
+	}
+	return own
 }
 
 // runValidUntil returns until when a run may go on if a call sent at sent listed it.

@@ -259,5 +259,7 @@ func (m *Member) startWaiting(now lease.Instant) {
 		}
 		rest = append(rest, u)
 	}
-	s.waiting = rest
+	if s.waiting = rest; len(rest) == 0 {
+		s.clear()
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"strconv"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -31,9 +32,10 @@ type attempt struct {
 	returned bool
 	err      error // of the agent, or that it did not return
 
-	done, ended chan struct{} // of the goroutine: the agent has returned, and the goroutine has ended
-	stalled     bool
-	lived       time.Duration // until the progress ceased
+	done    chan struct{}  // the agent has returned; nil if there is no such goroutine
+	watch   sync.WaitGroup // the goroutine
+	stalled bool
+	lived   time.Duration // until the progress ceased
 }
 
 // attempt calls Agent.Run once, on a goroutine of its own. What follows is the last thing that this goroutine does,
@@ -57,8 +59,8 @@ func (r *run) newAttempt() *attempt {
 		r.ready()
 	}
 	if !r.started || r.spec.StallTimeout > 0 {
-		t.done, t.ended = make(chan struct{}), make(chan struct{})
-		go t.wait()
+		t.done = make(chan struct{})
+		t.watch.Go(t.wait)
 	}
 	t.ctx = pprof.WithLabels(t.ctx, pprof.Labels(
 		labelUnit, r.fence.Unit.String(), labelGeneration, strconv.FormatInt(r.fence.Generation, 10)))
@@ -73,15 +75,15 @@ func (t *attempt) finish() {
 		if p := recover(); p != nil {
 			t.err = newPanic(p)
 		}
-		r.log.Error("agent did not return", "error", t.err, "stack", truncate(string(debug.Stack()), maxStack))
+		r.log().Error("agent did not return", "error", t.err, "stack", truncate(string(debug.Stack()), maxStack))
 	}
 	lived := time.Since(t.began)
 	r.s.tel.active(r, -1)
 	r.agentRunning.Store(false)
 	pprof.SetGoroutineLabels(context.Background()) // the next attempt's goroutines inherit them
-	if t.ended != nil {
+	if t.done != nil {
 		close(t.done)
-		<-t.ended
+		t.watch.Wait()
 	}
 	t.cancel(context.Canceled)
 	if t.stalled {
@@ -135,7 +137,6 @@ func (r *run) ready() {
 // A stalled attempt counts as having lasted until its progress ceased. Otherwise an agent that never works could reach
 // ResetAfter while its stall was not noticed yet, and its failures would be reset.
 func (t *attempt) wait() {
-	defer close(t.ended)
 	var ready <-chan struct{}
 	if !t.run.started {
 		ready = t.a.ReadyDone()

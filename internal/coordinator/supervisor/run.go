@@ -23,14 +23,13 @@ type run struct {
 	fence daemon.Fence
 	term  int64
 	spec  daemon.Spec
-	log   *slog.Logger
 
 	ctx          context.Context
 	cancel       context.CancelCauseFunc
 	draining     flag
-	abandoned    flag
-	agentRunning atomic.Bool // the agent's code may execute
-	stopAwaiting func()
+	abandoned    atomic.Bool
+	agentRunning atomic.Bool                       // the agent's code may execute
+	awaited      sync.Once                         // see stopAwaiting
 	assignment   atomic.Pointer[daemon.Assignment] // of the newest attempt
 	spans        spans
 
@@ -42,25 +41,28 @@ type run struct {
 
 func newRun(s *Supervisor, f daemon.Fence, term int64, spec daemon.Spec) *run {
 	r := &run{
-		s: s, fence: f, term: term, spec: spec, draining: newFlag(), abandoned: newFlag(),
-		stopAwaiting: sync.OnceFunc(s.awaitedDone),
-		log:          s.cfg.Logger.With("unit", f.Unit.String(), "generation", f.Generation),
+		s: s, fence: f, term: term, spec: spec, draining: flag{c: make(chan struct{})},
 	}
-	ctx := context.Background()
+	ctx := s.ctx
 	if s.cfg.Validity != nil {
 		ctx = daemon.WithValidity(ctx, r.trust)
-	}
-	if s.cfg.States != nil {
-		ctx = daemon.WithStates(ctx, s.cfg.States)
 	}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	return r
 }
 
+// log returns the run's logger. It is made when it is needed: most runs log nothing, and a node may have thousands.
+func (r *run) log() *slog.Logger {
+	return r.s.cfg.Logger.With("unit", r.fence.Unit.String(), "generation", r.fence.Generation)
+}
+
+// stopAwaiting says, once, that Wait need not wait for the run any more.
+func (r *run) stopAwaiting() { r.awaited.Do(r.s.awaitedDone) }
+
 // trust returns the validity of the run's assignment. An abandoned run has none, because the unit
 // may belong to another node by now.
 func (r *run) trust() time.Duration {
-	if r.abandoned.isSet() {
+	if r.abandoned.Load() {
 		return 0
 	}
 	return r.s.cfg.Validity(r.fence.Unit)
@@ -119,12 +121,12 @@ func (r *run) attempted(lived time.Duration, err error) {
 		}
 		r.failures++
 		if r.spec.MaxFailures >= 0 && r.failures >= r.spec.MaxFailures {
-			r.log.Error("run gave up", "failures", r.failures, "error", v.end.Err)
+			r.log().Error("run gave up", "failures", r.failures, "error", v.end.Err)
 			r.end(Report{Ending: member.GaveUp, Err: v.end.Err})
 			return
 		}
 		pause = r.backoff(r.failures)
-		r.log.Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
+		r.log().Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
 		r.s.cfg.OnReport(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause})
 	} else {
 		r.failures = 0
@@ -159,7 +161,7 @@ func (r *run) stamp() (Report, bool) {
 			return Report{Ending: member.FenceRefused, Err: boundError(last)}, false
 		case r.ctx.Err() == nil:
 			pause := r.backoff(n)
-			r.log.Warn("fence not stamped", "attempt", n, "retry_in", pause, "error", boundError(last))
+			r.log().Warn("fence not stamped", "attempt", n, "retry_in", pause, "error", boundError(last))
 			r.sleep(pause)
 		}
 	}
@@ -229,18 +231,16 @@ func (r *run) sleep(d time.Duration) bool {
 
 // flag is a signal that is set once.
 type flag struct {
-	once *sync.Once
+	once sync.Once
 	c    chan struct{}
 }
 
-func newFlag() flag { return flag{once: new(sync.Once), c: make(chan struct{})} }
-
 // set sets the flag, and reports whether this call was the first.
-func (f flag) set() (first bool) {
+func (f *flag) set() (first bool) {
 	f.once.Do(func() { close(f.c); first = true })
 	return first
 }
 
-func (f flag) done() <-chan struct{} { return f.c }
+func (f *flag) done() <-chan struct{} { return f.c }
 
-func (f flag) isSet() bool { return channel.IsClosed(f.c) }
+func (f *flag) isSet() bool { return channel.IsClosed(f.c) }

@@ -12,7 +12,7 @@ import (
 // logIgnoredCancel logs that code of the run ignores its cancelled context, with the stacks of that code. It
 // ends the process if the spec asks for that.
 func (r *run) logIgnoredCancel(what string) {
-	r.log.Error(what, "stack", stacks(r.fence), "exit", r.spec.OnAbandoned == "exit")
+	r.log().Error(what, "stack", stacks(r.fence), "exit", r.spec.OnAbandoned == "exit")
 	if r.spec.OnAbandoned == "exit" {
 		r.s.cfg.Exit(1)
 	}

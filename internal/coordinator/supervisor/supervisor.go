@@ -160,6 +160,7 @@ var ErrBusy = errors.New("an earlier run of the unit has not returned")
 type Supervisor struct {
 	cfg Config
 	tel telemetry
+	ctx context.Context // what the contexts of all runs have
 
 	mu sync.Mutex
 	// units holds the run that occupies each unit: one whose code may execute.
@@ -176,8 +177,11 @@ func New(cfg Config) *Supervisor {
 	}
 	cfg = cfg.withDefaults()
 	s := &Supervisor{
-		cfg: cfg, tel: newTelemetry(cfg),
+		cfg: cfg, tel: newTelemetry(cfg), ctx: context.Background(),
 		units: map[daemon.Unit]*run{}, idle: make(chan struct{}),
+	}
+	if cfg.States != nil {
+		s.ctx = daemon.WithStates(s.ctx, cfg.States)
 	}
 	close(s.idle)
 	return s
@@ -230,7 +234,7 @@ func (s *Supervisor) Abandon(f daemon.Fence) {
 		return
 	}
 	r.cancel(errAbandoned)
-	if !r.agentRunning.Load() || !r.abandoned.set() {
+	if !r.agentRunning.Load() || r.abandoned.Swap(true) {
 		return
 	}
 	s.cfg.OnReport(Report{Kind: Abandoned, Fence: f})

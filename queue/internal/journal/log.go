@@ -22,21 +22,20 @@ const (
 // Log is a journal that this process owns. Its methods may be called from any goroutine. Except
 // Close and Read, they never wait for the store.
 type Log struct {
-	cfg      Config
-	executor Executor
-	begun    time.Time // the machine's time 0
+	executor    Executor
+	callTimeout time.Duration
+	begun       time.Time // the machine's time 0
 
 	ctx     context.Context // context of all requests
 	cancel  context.CancelFunc
 	calls   sync.WaitGroup // requests in flight, and other events that the machine is handling
-	answers chan *answer   // of requests during the takeover
-	running chan struct{}  // closed after the takeover
+	opening *opening       // nil after the takeover
 
-	acks    chan uint64
-	done    chan struct{} // closed when the log has ended
-	stopped chan struct{} // closed when its goroutines have ended, too
+	acks chan uint64
+	done chan struct{} // closed when the log has ended
 
-	hooks sync.Mutex // held while a hook runs
+	hooks  Hooks
+	inHook sync.Mutex // held while a hook runs
 
 	mu           sync.Mutex // guards the fields below; the machine is called only with mu held
 	machine      *owner.Machine
@@ -168,9 +167,9 @@ func (l *Log) CheckpointDue(checkpointBytes int64) bool {
 // state refers and which a checkpoint kept (Checkpoint.Commit). The records point into one piece of
 // memory of about size bytes. Errors: ErrMissing, ErrCorrupt, ErrNewer, and those of the bucket.
 func (l *Log) Read(ctx context.Context, slot uint64) (records iter.Seq[[]byte], size int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.callTimeout)
 	defer cancel()
-	return ReadSlot(ctx, l.cfg.Bucket, l.cfg.Prefix, l.executor.Codec, slot)
+	return ReadSlot(ctx, l.executor.Bucket, l.executor.Prefix, l.executor.Codec, slot)
 }
 
 // ReadSlot is Log.Read for programs that do not own the journal.
@@ -218,7 +217,8 @@ func (l *Log) Close(ctx context.Context) error {
 		l.carryOut(l.machine.Stop(fmt.Errorf("%w before everything was acknowledged: %w", ErrClosed, ctx.Err())))
 		l.mu.Unlock()
 	}
-	<-l.stopped
+	<-l.done
+	l.calls.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.machine.View().Err != nil {
@@ -238,6 +238,6 @@ func (l *Log) endError(err error) error {
 	return err
 }
 
-func (l *Log) wrap(err error) error { return fmt.Errorf("journal %s: %w", l.cfg.Prefix, err) }
+func (l *Log) wrap(err error) error { return fmt.Errorf("journal %s: %w", l.executor.Prefix, err) }
 
 func (l *Log) now() time.Duration { return time.Since(l.begun) }

@@ -106,23 +106,24 @@ func Open(ctx context.Context, cfg Config, state StateBuilder) (*Log, error) {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
 	l := &Log{
-		cfg: cfg, executor: Executor{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, begun: time.Now(), machine: owner.New(cfg.ownerConfig()),
-		answers: make(chan *answer), running: make(chan struct{}), acks: make(chan uint64, 1), done: make(chan struct{}), stopped: make(chan struct{}),
+		executor: Executor{Bucket: cfg.Bucket, Prefix: cfg.Prefix, Codec: cfg.Codec}, callTimeout: cfg.CallTimeout, hooks: cfg.Hooks, begun: time.Now(), machine: owner.New(cfg.ownerConfig()),
+		opening: &opening{answers: make(chan *answer), over: make(chan struct{})}, acks: make(chan uint64, 1), done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(ctx)
-	if err := l.takeOver(state); err != nil {
+	l.opening.ctx, l.opening.cancel = context.WithCancel(l.ctx)
+	if err := l.takeOver(state, cfg.OpenTimeout); err != nil {
 		l.cancel()
-		l.calls.Wait()
+		l.opening.calls.Wait()
 		return nil, fmt.Errorf("open %w", l.wrap(err))
 	}
 	l.start(ctx)
 	return l, nil
 }
 
-// takeOver drives the machine until it owns the journal.
-func (l *Log) takeOver(state StateBuilder) error {
-	timeout := time.NewTimer(l.cfg.OpenTimeout)
-	defer timeout.Stop()
+// takeOver drives the machine until it owns the journal. It gives up when nothing was read for as long as timeout.
+func (l *Log) takeOver(state StateBuilder, timeout time.Duration) error {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
 	var last error // error of the latest request that failed
 	effects := l.machine.Start(l.now())
 	for {
@@ -131,13 +132,13 @@ func (l *Log) takeOver(state StateBuilder) error {
 			return err
 		}
 		if progressed {
-			timeout.Reset(l.cfg.OpenTimeout)
+			timer.Reset(timeout)
 		}
 		if l.owned {
 			return nil
 		}
 		select {
-		case a := <-l.answers:
+		case a := <-l.opening.answers:
 			if a.failed() {
 				last = a.result.Err
 				l.reportRetry(a)
@@ -148,8 +149,8 @@ func (l *Log) takeOver(state StateBuilder) error {
 			effects = l.machine.Result(l.now(), a.result)
 		case <-l.ctx.Done():
 			return errors.Join(l.ctx.Err(), last)
-		case <-timeout.C:
-			return errors.Join(fmt.Errorf("no progress for %s", l.cfg.OpenTimeout), last)
+		case <-timer.C:
+			return errors.Join(fmt.Errorf("no progress for %s", timeout), last)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -19,6 +20,16 @@ type answer struct {
 	result owner.Result
 }
 
+// opening is what the requests of a takeover need. There may be hundreds at a time, and afterwards hardly any: so they have a
+// context of their own, because a context never gets smaller.
+type opening struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	calls   sync.WaitGroup // requests in flight
+	answers chan *answer   // to the takeover
+	over    chan struct{}  // closed after it: answers go to the machine
+}
+
 // failed reports whether the request will be repeated because of a failure, and not because the
 // protocol requires it.
 func (a *answer) failed() bool {
@@ -30,7 +41,10 @@ func (a *answer) failed() bool {
 func (l *Log) start(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	close(l.running)
+	o := l.opening
+	l.opening = nil
+	close(o.over)
+	l.calls.Go(func() { o.calls.Wait(); o.cancel() })
 	l.setTimer()
 	l.unwatch = context.AfterFunc(ctx, func() {
 		l.event(func(time.Duration) []owner.Effect {
@@ -79,10 +93,10 @@ func (l *Log) answered(a *answer) {
 }
 
 func (l *Log) reportRetry(a *answer) {
-	if l.cfg.Hooks.OnRetry != nil {
-		l.hooks.Lock()
-		defer l.hooks.Unlock()
-		l.cfg.Hooks.OnRetry(a.call.Op.String(), a.call.Attempt+1, a.result.Err)
+	if l.hooks.OnRetry != nil {
+		l.inHook.Lock()
+		defer l.inHook.Unlock()
+		l.hooks.OnRetry(a.call.Op.String(), a.call.Attempt+1, a.result.Err)
 	}
 }
 
@@ -96,8 +110,8 @@ func (l *Log) step(f func(now time.Duration) []owner.Effect) {
 	if len(notices) == 0 {
 		return
 	}
-	l.hooks.Lock()
-	defer l.hooks.Unlock()
+	l.inHook.Lock()
+	defer l.inHook.Unlock()
 	for _, n := range notices {
 		n()
 	}
@@ -109,7 +123,11 @@ func (l *Log) carryOut(effects []owner.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case *owner.Call:
-			l.calls.Go(func() { l.request(e) })
+			if o := l.opening; o != nil {
+				o.calls.Go(func() { l.requestOpening(o, e) })
+			} else {
+				l.calls.Go(func() { l.request(e) })
+			}
 		case owner.Owned:
 			l.owned = true
 		case owner.Ack:
@@ -138,11 +156,11 @@ func (l *Log) progress(p owner.Progress) {
 	}
 	if p.Checkpointed && c != nil {
 		c.end(nil)
-		if f := l.cfg.Hooks.OnCheckpoint; f != nil {
+		if f := l.hooks.OnCheckpoint; f != nil {
 			l.pendingHooks = append(l.pendingHooks, func() { f(p.UpTo, p.Bytes) })
 		}
 	}
-	if f := l.cfg.Hooks.OnCollected; p.Collected && f != nil {
+	if f := l.hooks.OnCollected; p.Collected && f != nil {
 		l.pendingHooks = append(l.pendingHooks, func() { f(p.Deleted, p.Err) })
 	}
 }
@@ -159,31 +177,28 @@ func (l *Log) ended(err error) {
 		l.timer.Stop()
 	}
 	l.unwatch()
+	l.cancel()
 	close(l.done)
-	go func() {
-		l.cancel()
-		l.calls.Wait()
-		close(l.stopped)
-	}()
 }
 
-// request carries out one call and passes the answer to the takeover or, after it, to the machine.
+// request carries out one call and passes the answer to the machine.
 func (l *Log) request(c *owner.Call) {
-	if c.After > 0 {
-		timer := time.NewTimer(c.After)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-l.ctx.Done():
-			return
-		}
-	}
-	a := &answer{call: c, result: l.do(c)}
-	select {
-	case l.answers <- a:
-	case <-l.running:
+	if a := l.do(l.ctx, c); a != nil {
 		l.answered(a)
-	case <-l.ctx.Done():
+	}
+}
+
+// requestOpening carries out one call of a takeover. It passes the answer to the takeover or, after it, to the machine.
+func (l *Log) requestOpening(o *opening, c *owner.Call) {
+	a := l.do(o.ctx, c)
+	if a == nil {
+		return
+	}
+	select {
+	case o.answers <- a:
+	case <-o.over:
+		l.answered(a)
+	case <-o.ctx.Done():
 	}
 }
 
@@ -191,22 +206,25 @@ func (l *Log) request(c *owner.Call) {
 // the owner.
 var errAssignmentExpired = errors.New("the assignment is not trusted any more")
 
-// do sends one request. Its time limit is CallTimeout, or what is left of the assignment if that is
-// less.
-func (l *Log) do(c *owner.Call) owner.Result {
-	timeout := l.cfg.CallTimeout
-	if left, ok := daemon.Validity(l.ctx); ok {
+// do sends one request when it is due; nil: the context has ended before. The request's time limit is CallTimeout, or what is
+// left of the assignment if that is less.
+func (l *Log) do(ctx context.Context, c *owner.Call) *answer {
+	if c.After > 0 && backoff.Sleep(ctx, c.After) != nil {
+		return nil
+	}
+	timeout := l.callTimeout
+	if left, ok := daemon.Validity(ctx); ok {
 		timeout = min(timeout, left)
 	}
 	if timeout <= 0 {
-		return owner.Result{ID: c.ID, Answer: owner.Failed, Err: errAssignmentExpired}
+		return &answer{c, owner.Result{ID: c.ID, Answer: owner.Failed, Err: errAssignmentExpired}}
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if c.Op == owner.CreateSlot {
 		ctx = backoff.Once(ctx) // the machine decides how many writes the store bears
 	}
-	return l.executor.Execute(ctx, c)
+	return &answer{c, l.executor.Execute(ctx, c)}
 }
 
 // fatal reports whether a repetition is useless. A denial may pass while the journal is owned, when

@@ -194,7 +194,7 @@ func (l *Ledger) setClaim(j *job, r *Record) {
 // indexRequest records which request made a claim, so that a repeated request finds it.
 func (l *Ledger) indexRequest(j *job) {
 	if request := j.more.claim.request; request != "" {
-		l.requests[request] = append(l.requests[request], j.number)
+		setEntry(&l.requests, request, append(l.requests[request], j.number))
 		l.extraBytes += int64(len(request)) + 80
 	}
 }
@@ -206,9 +206,10 @@ func (l *Ledger) unindexRequest(j *job) {
 	}
 	if request := j.more.claim.request; request != "" {
 		left := slices.DeleteFunc(l.requests[request], func(n uint64) bool { return n == j.number })
-		l.requests[request] = left
 		if len(left) == 0 {
 			delete(l.requests, request)
+		} else {
+			l.requests[request] = left
 		}
 		l.extraBytes -= int64(len(request)) + 80
 	}

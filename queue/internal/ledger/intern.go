@@ -11,8 +11,6 @@ type stringInterner struct {
 	last uint32 // the last one that was interned: it is likely the next one, too
 }
 
-func (n *stringInterner) init() { n.of = map[string]uint32{} }
-
 func (n *stringInterner) get(s string) (uint32, bool) {
 	id, ok := n.of[s]
 	return id, ok
@@ -31,7 +29,8 @@ func (n *stringInterner) intern(s string) uint32 {
 			id = uint32(len(n.text))
 			n.text, n.uses = append(n.text, ""), append(n.uses, 0)
 		}
-		n.of[s], n.text[id] = id, s
+		setEntry(&n.of, s, id)
+		n.text[id] = s
 		n.size += int64(len(s)) + 64
 	}
 	n.uses[id]++
@@ -82,8 +81,6 @@ type policies struct {
 
 const ownPolicy = 0xffff
 
-func (p *policies) init() { p.of = map[Policy]uint16{} }
-
 func (p *policies) intern(v Policy) uint16 {
 	if id := p.last; int(id) < len(p.all) && p.uses[id] > 0 && p.all[id] == v {
 		p.uses[id]++
@@ -100,7 +97,7 @@ func (p *policies) intern(v Policy) uint16 {
 		} else {
 			return ownPolicy
 		}
-		p.of[v] = id
+		setEntry(&p.of, v, id)
 	}
 	p.uses[id]++
 	p.last = id

@@ -192,16 +192,23 @@ func New(c Config) *Ledger {
 
 // init makes the ledger empty.
 func (l *Ledger) init(c Config) {
-	*l = Ledger{config: c.withDefaults(), next: 1, heldTimes: map[uint64]times{}, requests: map[string][]uint64{}}
+	*l = Ledger{config: c.withDefaults(), next: 1}
 	l.ids.init(func(i uint32) [16]byte { return l.jobs.at(i).id }, func(i uint32, p ID) bool { return l.jobs.at(i).has(p) })
 	l.window.init()
 	l.delayed.init(&l.jobs, false)
 	l.claims.init(&l.jobs, false)
 	l.ttl.init(&l.jobs, true)
-	l.types.init()
-	l.policies.init()
 	l.segments.init()
 	l.recent.limit = RecentBytes
+}
+
+// setEntry sets an entry of a map, and makes the map if it is nil. A map of the ledger is nil until it has an entry: a process
+// may have thousands of ledgers, most of them empty.
+func setEntry[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
 }
 
 // Now returns the newest time that was applied.
@@ -375,7 +382,7 @@ func (l *Ledger) Hold(number uint64) error {
 	case j.state == Active:
 		j.more.claim.until = t.at
 	case t != times{}:
-		l.heldTimes[number] = t
+		setEntry(&l.heldTimes, number, t)
 	}
 	return nil
 }

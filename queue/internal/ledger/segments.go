@@ -34,7 +34,7 @@ type segment struct {
 
 const segmentSize = 32 + 24 // bytes of memory, with the entry by slot
 
-func (x *segments) init() { x.all, x.of = make([]segment, 1), map[uint64]uint32{} }
+func (x *segments) init() { x.all = make([]segment, 1) }
 
 func (x *segments) bytes() int64 { return int64(len(x.all)) * segmentSize }
 
@@ -51,7 +51,8 @@ func (x *segments) index(slot uint64) uint32 {
 			i = uint32(len(x.all))
 			x.all = append(x.all, segment{})
 		}
-		x.of[slot], x.all[i] = i, segment{slot: slot}
+		setEntry(&x.of, slot, i)
+		x.all[i] = segment{slot: slot}
 	}
 	x.last = i
 	return i

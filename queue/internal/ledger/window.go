@@ -45,7 +45,6 @@ type ended struct {
 }
 
 func (w *dedupWindow) init() {
-	w.long, w.result = map[uint64]string{}, map[uint64][]byte{}
 	w.minRun, w.most = leastRun, mostRun
 	w.ids.init(func(ref uint32) [16]byte { return w.at(w.position(ref)).id }, func(ref uint32, p ID) bool { return w.has(w.position(ref), p) })
 }
@@ -111,11 +110,11 @@ func (w *dedupWindow) add(p ID, e ended, length int64, result []byte) {
 	e.id, e.len = p.id, p.len
 	w.put(e)
 	if p.len == idLong {
-		w.long[w.tail] = p.long
+		setEntry(&w.long, w.tail, p.long)
 		w.extra += int64(len(p.long)) + 64
 	}
 	if result != nil {
-		w.result[w.tail] = result
+		setEntry(&w.result, w.tail, result)
 		w.extra += int64(len(result)) + 64
 	}
 	w.ids.add(p, reference(w.tail))

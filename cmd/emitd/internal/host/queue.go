@@ -12,7 +12,6 @@ import (
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/throttle"
-	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
@@ -27,8 +26,14 @@ type queues struct {
 	broker *broker.Broker
 
 	mu      sync.Mutex
-	known   map[string]daemon.Spec // queues registered with this process's nodes, by name
-	damaged string                 // the last warning about the list of queues
+	known   map[string]registered // queues registered with this process's nodes, by name
+	damaged string                // the last warning about the list of queues
+}
+
+// registered is what of a queue's daemon can change.
+type registered struct {
+	instances int
+	revision  int64
 }
 
 var _ api.Directory = (*queues)(nil)
@@ -63,7 +68,7 @@ func (f *queueAPI) newQueues(ctx context.Context) (*queues, []queue.Settings, er
 	if err != nil {
 		return nil, nil, err
 	}
-	q := &queues{h: h, bucket: bucket, known: map[string]daemon.Spec{}}
+	q := &queues{h: h, bucket: bucket, known: map[string]registered{}}
 	q.broker, err = broker.New(broker.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Advertised,
 		Now: h.storeTime, MinGap: h.Config.MinGap(), WritesPerSecond: h.Config.WritesPerSecond(), MaxShards: h.Config.Queue.MaxShards, MetricQueues: h.Config.Queue.MetricQueues, Logger: h.log,
@@ -166,18 +171,19 @@ func (q *queues) register(set queue.Settings) error {
 	defer q.mu.Unlock()
 	spec := set.Spec()
 	before, known := q.known[set.Name]
-	if known && before.Instances == spec.Instances && before.Revision == spec.Revision {
+	now := registered{spec.Instances, spec.Revision}
+	if known && before == now {
 		return nil
 	}
 	for _, c := range q.h.up.Nodes {
-		if known && spec.Revision <= before.Revision { // another queue of this name
+		if known && now.revision <= before.revision { // another queue of this name
 			c.Unregister(spec.ID)
 		}
 		if err := c.RegisterBuiltin(spec, q.broker); err != nil {
 			return fault.New(fault.BadDaemon, "%w", err)
 		}
 	}
-	q.known[set.Name] = spec
+	q.known[set.Name] = now
 	return nil
 }
 

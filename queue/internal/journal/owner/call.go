@@ -1,7 +1,9 @@
 package owner
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/internal/backoff"
@@ -18,8 +20,19 @@ const maxBrokenReads = 2
 func (m *Machine) call(c *Call) {
 	m.lastID++
 	c.ID = m.lastID
-	m.calls[c.ID] = c
+	m.calls = append(m.calls, c)
 	m.emit(c)
+}
+
+// take takes a call off those in flight; nil: it is none of them.
+func (m *Machine) take(id uint64) *Call {
+	at, found := slices.BinarySearchFunc(m.calls, id, func(c *Call, id uint64) int { return cmp.Compare(c.ID, id) })
+	if !found {
+		return nil
+	}
+	c := m.calls[at]
+	m.calls = slices.Delete(m.calls, at, at+1)
+	return c
 }
 
 // repeat repeats a call with the same bytes, after a pause.
@@ -46,11 +59,10 @@ func (m *Machine) jitter(p time.Duration) time.Duration {
 
 // Result handles the answer to a call.
 func (m *Machine) Result(now time.Duration, r Result) []Effect {
-	c, ok := m.calls[r.ID]
-	if !ok || m.phase == ended {
+	c := m.take(r.ID)
+	if c == nil || m.phase == ended {
 		return m.effects()
 	}
-	delete(m.calls, r.ID)
 	if c.Op == ReadHead && r.Answer == Done {
 		if r.head, r.Err = format.DecodeHead(r.Data); r.Err != nil {
 			r.Answer = Undecodable

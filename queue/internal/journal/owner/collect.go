@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/emitd/emitd/queue/internal/journal/format"
@@ -116,7 +115,7 @@ func (m *Machine) collectEnd(err error) {
 	g := &m.collector
 	m.emit(Progress{Collected: true, Deleted: g.deleted, Err: err})
 	g.bound, g.queue, g.more, g.inFlight = 0, nil, false, 0
-	maps.DeleteFunc(m.calls, func(_ uint64, c *Call) bool { return c.Op == List || c.Op == Delete })
+	m.calls = slices.DeleteFunc(m.calls, func(c *Call) bool { return c.Op == List || c.Op == Delete })
 	if g.newCheckpoint && err == nil && m.owns() {
 		m.beginCollection()
 	}

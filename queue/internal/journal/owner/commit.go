@@ -60,8 +60,7 @@ func (m *Machine) beginOwnership(first uint64) {
 	m.log.congestion = congestion{bound: float64(m.cfg.Window), reducedAt: never}
 	m.log.lastPutID = t.previousPutID
 	m.collector.kept = t.kept
-	m.takeover = nil
-	clear(m.calls)
+	m.takeover, m.attemptNonces, m.calls = nil, nil, nil
 	m.emit(Owned{})
 	m.copyHead()
 }

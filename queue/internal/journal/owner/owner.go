@@ -81,10 +81,11 @@ type Machine struct {
 	err     error // why it ended; nil after a clean close
 	pending []Effect
 
-	calls  map[uint64]*Call // in flight, by ID
+	calls  []*Call // in flight, in the order of their IDs
 	lastID uint64
 
-	takeover      *takeover       // nil once it owns the journal, to free the memory of the takeover
+	// Both are nil once it owns the journal, to free the memory of the takeover.
+	takeover      *takeover
 	attemptNonces map[uint64]bool // nonces of all our attempts at R1
 
 	// Valid in the phases owning and closing.
@@ -111,7 +112,7 @@ type Stats struct {
 // New returns a machine that waits for Start.
 func New(cfg Config) *Machine {
 	return &Machine{
-		cfg: cfg, takeover: &takeover{}, calls: map[uint64]*Call{}, attemptNonces: map[uint64]bool{}, time: minTime, log: commits{lastSegmentAt: never, markedAt: never, wakeAt: never, budget: newBudget(cfg.WritesPerSecond)},
+		cfg: cfg, takeover: &takeover{}, attemptNonces: map[uint64]bool{}, time: minTime, log: commits{lastSegmentAt: never, markedAt: never, wakeAt: never, budget: newBudget(cfg.WritesPerSecond)},
 	}
 }
 
@@ -169,7 +170,7 @@ func (m *Machine) end(err error) {
 		return
 	}
 	m.phase, m.err = ended, err
-	clear(m.calls)
+	m.calls = nil
 	m.emit(End{Err: err})
 }
 

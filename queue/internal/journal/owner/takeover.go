@@ -156,7 +156,7 @@ func (m *Machine) replaceHead(old format.Head, version string) {
 		m.end(err)
 		return
 	}
-	clear(m.calls)
+	m.calls = nil
 	mine := old
 	mine.Epoch, mine.Nonce, mine.Closed = old.Epoch+1, m.cfg.Rand(), 0
 	mine.StoreID, mine.Generation, mine.Owner = m.cfg.StoreID, m.cfg.Generation, m.cfg.Owner
