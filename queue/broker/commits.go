@@ -42,7 +42,7 @@ type commits struct {
 
 // commitLog is what commits needs of the journal.
 type commitLog interface {
-	Append(at time.Time, records ...[]byte) (slot uint64, err error)
+	AppendFor(callers int, at time.Time, records ...[]byte) (slot uint64, err error)
 	Durable() uint64
 	NewestSlot() uint64
 	Full() bool
@@ -285,7 +285,11 @@ func (g *commits) appendBatch(all bool) {
 		from = end
 	}
 	g.recordSlices = records
-	slot, err := g.log.Append(g.clock.at, records...)
+	callers := 0
+	if g.gathering != nil {
+		callers = len(g.gathering.waiters)
+	}
+	slot, err := g.log.AppendFor(callers, g.clock.at, records...)
 	switch {
 	case errors.Is(err, journal.ErrFull):
 		g.blocked = true // the records stay in buf until there is room

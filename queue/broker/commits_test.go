@@ -17,7 +17,7 @@ type fakeLog struct {
 	refuse  error // what Append returns
 }
 
-func (l *fakeLog) Append(_ time.Time, records ...[]byte) (uint64, error) {
+func (l *fakeLog) AppendFor(_ int, _ time.Time, records ...[]byte) (uint64, error) {
 	if l.refuse != nil {
 		return 0, l.refuse
 	}

@@ -73,9 +73,15 @@ func (l *Log) Now(estimate time.Time) time.Time {
 //
 // Errors: ErrFull and ErrTooLarge (nothing was appended), and Err once the log has ended.
 func (l *Log) Append(at time.Time, records ...[]byte) (slot uint64, err error) {
+	return l.AppendFor(0, at, records...)
+}
+
+// AppendFor is Append for so many callers who wait for the records. If several waited for a segment, the first of the next ones
+// waits for the others to come back, for as long as two writes take, but at most 2 ms.
+func (l *Log) AppendFor(callers int, at time.Time, records ...[]byte) (slot uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	slot, effects, err := l.machine.Append(l.now(), at.UnixMicro(), records)
+	slot, effects, err := l.machine.Append(l.now(), at.UnixMicro(), callers, records)
 	l.carryOut(effects)
 	return slot, l.endError(err)
 }

@@ -19,6 +19,8 @@ const minTime = math.MinInt64
 // appended.
 type commits struct {
 	gathering     *format.Body // records of the next segment; nil if there are none
+	callers       int          // who wait for gathering
+	lastCallers   int          // who waited for the newest segment before it
 	sealed        []format.Body
 	window        []outstanding // slots durable+1 … next-1
 	next          uint64        // the slot of the next segment
@@ -74,9 +76,9 @@ func (m *Machine) newestSlot() uint64 {
 	return slot
 }
 
-// Append adds records to the segment that is being gathered and returns its slot. If at is before
-// the journal's newest time, that time is used.
-func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64, []Effect, error) {
+// Append adds records to the segment that is being gathered and returns its slot. callers is how many wait for them. If
+// at is before the journal's newest time, that time is used.
+func (m *Machine) Append(now time.Duration, at int64, callers int, records [][]byte) (uint64, []Effect, error) {
 	size := 0
 	for _, r := range records {
 		size += len(r) + overhead
@@ -108,6 +110,7 @@ func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64,
 		before = 0
 	}
 	l.gathering.Add(m.time, records...)
+	l.callers += callers
 	l.budget.earn(len(records))
 	l.pending += l.gathering.Len() - before
 	slot := m.newestSlot()
@@ -122,9 +125,16 @@ func (m *Machine) Append(now time.Duration, at int64, records [][]byte) (uint64,
 // allows.
 func (m *Machine) seal() {
 	if m.log.gathering != nil {
-		m.log.sealed = append(m.log.sealed, *m.log.gathering)
-		m.log.gathering = nil
+		m.log.sealed = append(m.log.sealed, m.gathered())
 	}
+}
+
+// gathered takes the segment that is being gathered.
+func (m *Machine) gathered() format.Body {
+	l := &m.log
+	body := *l.gathering
+	l.gathering, l.callers, l.lastCallers = nil, 0, l.callers
+	return body
 }
 
 // Tick tells the machine the time.
@@ -153,9 +163,7 @@ func (m *Machine) writeSegments(now time.Duration) {
 			m.writeIdleMark(now)
 			return
 		case now >= due || m.phase == closing:
-			body := *l.gathering
-			l.gathering = nil
-			m.writeSegment(now, body)
+			m.writeSegment(now, m.gathered())
 		default:
 			m.wakeAt(due)
 			return
@@ -193,7 +201,12 @@ func (m *Machine) nextSegmentAt() time.Duration {
 	l := &m.log
 	due := l.budget.nextAt()
 	if len(l.window) == 0 && m.cfg.MaxGap > m.cfg.MinGap {
-		return due // nothing is being written, so nothing is gained by gathering more
+		// Nothing is being written. Callers who were answered together come back together, so the first of them waits for
+		// the others, but for no longer than two writes take. One that was alone waits for nobody.
+		if l.callers < l.lastCallers {
+			due = max(due, l.ackedAt+min(m.cfg.MinGap, 2*l.latency))
+		}
+		return due
 	}
 	// Spread over the latency of a write, the segments fill the window exactly. The fewer writes are under
 	// way, the sooner the next one begins: callers who were answered together come back together, and the

@@ -86,6 +86,70 @@ func TestNobodyElseInLine(t *testing.T) {
 	}
 }
 
+// TestCallersComeBackTogether: if several callers waited for a segment, the first of the next ones waits for the others, up to
+// two writes long. A caller who was alone does not wait, however many records it had.
+func TestCallersComeBackTogether(t *testing.T) {
+	t.Parallel()
+	cfg := config("a", 1)
+	cfg.MaxGap = 2 * cfg.MinGap // 5 ms
+	r := started(t, empty(), cfg)
+	call := func(callers int, records ...string) (written bool) {
+		t.Helper()
+		before := len(r.outstanding())
+		var raw [][]byte
+		for _, x := range records {
+			raw = append(raw, []byte(x))
+		}
+		_, effects, err := r.m.Append(r.now, 0, callers, raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.do(effects)
+		return len(r.outstanding()) > before
+	}
+	answer := func() {
+		r.hold = nil
+		r.run()
+		r.hold = writesSlots
+	}
+	r.hold = writesSlots
+	for range 200 { // the latency of a write, smoothed, falls to a millisecond
+		call(1, "x")
+		r.now += time.Millisecond
+		answer()
+	}
+	if !call(1, "a", "batch", "of", "four") {
+		t.Error("a caller waits who was alone before")
+	}
+	answer()
+	if !call(1, "x") {
+		t.Error("a caller waits for records that it had in the call before")
+	}
+	answer()
+	if !call(3, "x", "x", "x") {
+		t.Error("more callers than before wait")
+	}
+	answer()
+	if call(1, "x") || r.wake-r.now < time.Millisecond || r.wake-r.now > cfg.MinGap {
+		t.Errorf("of three callers who were answered, the first waits %v", r.wake-r.now)
+	}
+	if call(1, "x") || !call(1, "x") {
+		t.Error("the last of the three callers makes the segment be written, and none before")
+	}
+	answer()
+	if call(2, "x", "x") {
+		t.Error("two of three callers do not wait")
+	}
+	r.now = r.wake
+	if r.do(r.m.Tick(r.now)); len(r.outstanding()) != 1 {
+		t.Error("the third caller does not come back, and the others wait on")
+	}
+	answer()
+	if n := r.m.View().NewestSlot; n != r.m.View().Durable {
+		t.Errorf("newest slot %d, durable %d", n, r.m.View().Durable)
+	}
+}
+
 // TestBudget: writes of few records are limited to a rate, with a second's worth at once after a pause.
 // A record waits at most for one write to be earned, and full writes cost nothing.
 func TestBudget(t *testing.T) {
@@ -185,7 +249,7 @@ func TestBoundsOfAppend(t *testing.T) {
 	r := started(t, empty(), config("a", 1))
 	r.hold = writesSlots
 	try := func(n int) error {
-		_, effects, err := r.m.Append(r.now, 0, [][]byte{make([]byte, n)})
+		_, effects, err := r.m.Append(r.now, 0, 1, [][]byte{make([]byte, n)})
 		r.do(effects)
 		return err
 	}
@@ -206,7 +270,7 @@ func TestBoundsOfAppend(t *testing.T) {
 	if v := r.m.View(); v.Pending != 0 || v.Outstanding != 0 || v.Full {
 		t.Errorf("after everything was acknowledged: %+v", v)
 	}
-	if slot, effects, err := r.m.Append(r.now, 0, nil); slot != 2 || len(effects) != 0 || err != nil {
+	if slot, effects, err := r.m.Append(r.now, 0, 1, nil); slot != 2 || len(effects) != 0 || err != nil {
 		t.Errorf("nothing was appended: slot %d, %v, %v", slot, effects, err)
 	}
 }
@@ -218,7 +282,7 @@ func TestSegmentsAreCutBySize(t *testing.T) {
 	r.hold = writesSlots
 	var slots []uint64
 	for range 9 {
-		slot, effects, err := r.m.Append(r.now, 0, [][]byte{make([]byte, 300)})
+		slot, effects, err := r.m.Append(r.now, 0, 1, [][]byte{make([]byte, 300)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +365,7 @@ func TestASlotOfAnotherEndsTheLog(t *testing.T) {
 		if !errors.Is(r.err, c.want) || len(r.acks) != 0 {
 			t.Errorf("%s: %v, %v", name, r.err, r.acks)
 		}
-		if _, _, err := r.m.Append(r.now, 0, [][]byte{nil}); !errors.Is(err, c.want) {
+		if _, _, err := r.m.Append(r.now, 0, 1, [][]byte{nil}); !errors.Is(err, c.want) {
 			t.Errorf("%s: append says %v", name, err)
 		}
 	}
@@ -327,7 +391,7 @@ func TestTimesAreMonotone(t *testing.T) {
 	b := empty()
 	r := started(t, b, config("a", 1))
 	for _, at := range []int64{500, 100, 700} {
-		_, effects, err := r.m.Append(r.now, at, [][]byte{[]byte("x")})
+		_, effects, err := r.m.Append(r.now, at, 1, [][]byte{[]byte("x")})
 		if err != nil {
 			t.Fatal(err)
 		}

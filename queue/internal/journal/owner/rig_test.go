@@ -160,7 +160,7 @@ func (r *rig) append(records ...string) uint64 {
 	for i, x := range records {
 		raw[i] = []byte(x)
 	}
-	slot, effects, err := r.m.Append(r.now, int64(r.now/time.Microsecond), raw)
+	slot, effects, err := r.m.Append(r.now, int64(r.now/time.Microsecond), 1, raw)
 	if err != nil {
 		r.t.Fatal(err)
 	}

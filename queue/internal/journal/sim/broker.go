@@ -163,7 +163,7 @@ func (b *broker) work() {
 	}
 	// The clocks of processes differ; the journal makes one monotone time of them.
 	at := max(int64(w.now/time.Microsecond)+int64(w.rng.IntN(5_000_000)), b.m.View().Time)
-	slot, effects, err := b.m.Append(w.now, at, records)
+	slot, effects, err := b.m.Append(w.now, at, len(records), records)
 	if err != nil {
 		return // it is closing
 	}
