@@ -171,8 +171,12 @@ func TestAPauseOfTheGuardianKillsNobodyWhoseTrustWasExtended(t *testing.T) {
 	leader := r.pid(t, "stdout: up ")
 	guardian := r.guardian.process(t)
 	guardian.signal(t, unix.SIGSTOP)
-	for range 3 { // the first may be from before the signal; the one after it is under way when the last begins
+	for underWay := false; !underWay; {
 		<-renewals
+		l := r.guardian.link
+		l.mu.Lock()
+		underWay = len(l.waiting) > 0
+		l.mu.Unlock()
 	}
 	atomic.StoreInt64(&window, int64(time.Hour))
 	wants(readClock() + instant(short+500*time.Millisecond))
