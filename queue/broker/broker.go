@@ -43,7 +43,8 @@ type Config struct {
 	// beyond it cannot be declared. 0: [DefaultMaxShards]. Set the same value on all nodes.
 	MaxShards int
 	// MinGap is the least time between two commits of a shard. 0: a call is committed at once if no
-	// commit is under way, otherwise 2 to 5 ms after the last one, as the bucket's latency asks.
+	// commit is under way, or up to 2 ms later if callers who were answered with its own are expected; otherwise 2 to 5 ms
+	// after the last one, as the bucket's latency asks.
 	MinGap time.Duration
 	// WritesPerSecond is the budget of each shard for commits with few records, for a bucket that
 	// bills each write: commits wait, and become larger, for at most 1/WritesPerSecond. Each record

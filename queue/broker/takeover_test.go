@@ -594,3 +594,22 @@ func TestNothingPilesUp(t *testing.T) {
 		}
 	})
 }
+
+// TestRetriesAreLoggedNowAndThen: of many retries, one in ten seconds is logged, with the number of the others.
+func TestRetriesAreLoggedNowAndThen(t *testing.T) {
+	t.Parallel()
+	var l retryLog
+	now := time.Now()
+	if others, due := l.add(now); !due || others != 0 {
+		t.Errorf("the first retry: %v, %d others", due, others)
+	}
+	for range 5 {
+		now = now.Add(retryLogEvery / 6)
+		if _, due := l.add(now); due {
+			t.Error("a retry is logged soon after another")
+		}
+	}
+	if others, due := l.add(now.Add(retryLogEvery)); !due || others != 5 {
+		t.Errorf("after a while: %v, %d others", due, others)
+	}
+}

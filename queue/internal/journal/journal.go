@@ -87,10 +87,13 @@
 //
 // # Committing
 //
-// A record is written at once if no other is being written. Under load, segments are written
+// A record is written at once if no other is being written, unless fewer callers wait for it than
+// waited for the segment before ([Log.AppendFor]). Under load, segments are written
 // [Config.MinGap] apart, at 4 MiB, and never more than the window allows; [Config.WritesPerSecond]
-// is a budget for stores that bill each write. A write with an unknown outcome is repeated with the
-// same bytes. If the slot is then taken, a random number in its header (the put ID) tells whether
+// is a budget for stores that bill each write. A write that fails, or has an unknown outcome, is
+// repeated with the same bytes, the lowest slot first. On a store that refuses writes, or takes
+// long for them, fewer are under way than the window allows, down to one with pauses of up to a
+// second; owner/congestion.go has the rules. If the slot is then taken, a random number in its header (the put ID) tells whether
 // the segment is ours. If it is not, the owner is *fenced*: the log ends with [ErrFenced], and
 // records that were not acknowledged have an unknown outcome. Slots are acknowledged strictly in
 // order. An idle journal reads and writes nothing, except one mark; see Damage.
@@ -204,7 +207,7 @@ type Config struct {
 	Window int
 	// MinGap is the least time between two segments. A longer one adds latency and saves requests:
 	// there is at most one write per MinGap. By default, a record is written at once when none is
-	// being written. Otherwise, the default keeps the window full: the latency of a write divided by
+	// being written, or at most 2 ms later if it waits for callers: see Log.AppendFor. Otherwise, the default keeps the window full: the latency of a write divided by
 	// Window, but at least 2 ms and at most 5 ms.
 	MinGap time.Duration
 	// WritesPerSecond limits the average number of writes with few records, for a store that bills

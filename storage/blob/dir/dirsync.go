@@ -8,12 +8,7 @@ import "sync"
 // The zero value is ready for use.
 type dirSyncs struct {
 	mu   sync.Mutex
-	dirs map[string]*dirSync // the directories of which a sync is under way
-}
-
-// dirSync is what happens after the sync of a directory that is under way.
-type dirSync struct {
-	next *syncRound // nil: nobody waits
+	next map[string]*syncRound // the next sync of each directory of which one is under way; nil: nobody waits for it
 }
 
 // syncRound is one sync that has not begun.
@@ -26,24 +21,23 @@ type syncRound struct {
 // sync calls do(path), or waits for another caller's call of it that begins after this one.
 func (s *dirSyncs) sync(path string, do func(string) error) error {
 	s.mu.Lock()
-	d, busy := s.dirs[path]
+	round, busy := s.next[path]
 	if !busy {
-		if s.dirs == nil {
-			s.dirs = map[string]*dirSync{}
+		if s.next == nil {
+			s.next = map[string]*syncRound{}
 		}
-		s.dirs[path] = &dirSync{}
+		s.next[path] = nil
 		s.mu.Unlock()
 		defer s.ended(path)
 		return do(path)
 	}
-	round := d.next
 	if round != nil {
 		s.mu.Unlock()
 		<-round.done
 		return round.err
 	}
 	round = &syncRound{begin: make(chan struct{}), done: make(chan struct{})}
-	d.next = round
+	s.next[path] = round
 	s.mu.Unlock()
 	<-round.begin
 	defer s.ended(path)
@@ -56,11 +50,11 @@ func (s *dirSyncs) sync(path string, do func(string) error) error {
 func (s *dirSyncs) ended(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.dirs[path]
-	if d.next == nil {
-		delete(s.dirs, path)
+	round := s.next[path]
+	if round == nil {
+		delete(s.next, path)
 		return
 	}
-	close(d.next.begin)
-	d.next = nil
+	s.next[path] = nil
+	close(round.begin)
 }

@@ -57,8 +57,8 @@ func TestSyncsAreShared(t *testing.T) {
 		expect("the second has ended", 3, 11)
 		release <- struct{}{}
 		expect("the third has ended", 3, 21)
-		if len(syncs.dirs) > 0 {
-			t.Errorf("left: %v", syncs.dirs)
+		if len(syncs.next) > 0 {
+			t.Errorf("left: %v", syncs.next)
 		}
 	})
 }

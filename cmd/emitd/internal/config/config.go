@@ -140,7 +140,7 @@ type schedule struct {
 
 // queueKeys holds the defaults of queues.
 type queueKeys struct {
-	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto commits at once if no commit is under way, otherwise 2 to 5 ms after the last one; 250ms costs fewer requests, and every call may wait that long"`
+	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto commits at once if no commit is under way (up to 2 ms later after many calls were answered together), otherwise 2 to 5 ms after the last one; 250ms costs fewer requests, and every call may wait that long"`
 	WriteBudget       string   `key:"write_budget" help:"how many small commits (fewer than 27 records) each shard of a queue may write per second, on average. Larger commits are free, so throughput is not limited; with 8 per second, a call waits at most 125 ms. auto: 8 on s3 and gs, which bill each write, unlimited elsewhere"`
 	Claims            string   `key:"claims" words:"soft,durable" help:"soft: a claim is answered at once and stored within a second, so a crash may deliver the job again; durable: a claim is answered once it is stored"`
 	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`

@@ -21,8 +21,8 @@ type congestion struct {
 }
 
 const (
-	// slowWrite is how long a write may take before it counts as a sign that the store gets too much. Waiting for room costs
-	// a record no more than that, even on a store that is always so slow.
+	// slowWrite is how long a write may take before it counts as a sign that the store gets too much. On a store that is always
+	// so slow, a record waits for up to one such write more than with a full window.
 	slowWrite = 500 * time.Millisecond
 	// largeSegment is the size in bytes from which a write may be slow because of its size.
 	largeSegment = 256 << 10

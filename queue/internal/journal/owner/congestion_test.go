@@ -106,3 +106,28 @@ func TestSlowWritesAreFew(t *testing.T) {
 		}
 	}
 }
+
+// TestAPauseHoldsNewRecordsBack: after a write that was refused twice, the next records wait too, also in a full segment.
+func TestAPauseHoldsNewRecordsBack(t *testing.T) {
+	t.Parallel()
+	for name, size := range map[string]int{"a segment that is being gathered": 1, "a full segment": 1200} {
+		r := started(t, empty(), config("a", 1))
+		r.hold = writesSlots
+		r.add("x")
+		for refusals := range 3 {
+			r.instead = func(c *owner.Call) (owner.Result, bool) {
+				return owner.Result{Answer: owner.Failed, Err: errors.New("slow down")}, refusals < 2
+			}
+			r.release(format.SlotKey(1))
+		}
+		r.wake = 0
+		r.append(strings.Repeat("y", size))
+		if got := r.outstanding(); len(got) > 0 || r.wake-r.now < 20*time.Millisecond || r.wake-r.now > time.Second {
+			t.Errorf("%s: outstanding %v, wakes in %v", name, got, r.wake-r.now)
+		}
+		r.now = r.wake
+		if r.do(r.m.Tick(r.now)); !slices.Equal(r.outstanding(), []uint64{2}) {
+			t.Errorf("%s: outstanding %v after the pause", name, r.outstanding())
+		}
+	}
+}

@@ -40,7 +40,8 @@ type Config struct {
 
 	Window int
 	// MinGap is the least time between two segments. If MaxGap is longer, a segment is written at once
-	// when none is being written. Otherwise, the time is between the two: about the latency of a
+	// when none is being written, or up to MinGap after the newest acknowledgement if fewer callers wait for it
+	// than waited for the one before. Otherwise, the time is between the two: about the latency of a
 	// write divided by Window, less when few are being written.
 	MinGap, MaxGap time.Duration
 	// WritesPerSecond limits the segments that carry few records; see budget. 0: no limit.
