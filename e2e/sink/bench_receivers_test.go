@@ -37,7 +37,7 @@ func benchReceivers() []benchReceiver {
 func benchNATS() benchReceiver {
 	return benchReceiver{
 		name:   "nats",
-		oneKey: 50_000, manyKeys: 100_000,
+		oneKey: 100_000, manyKeys: 100_000,
 		start: func(b *testing.B) string {
 			return strings.TrimPrefix(newBroker(b, &server.Options{}).server.ClientURL(), "nats://")
 		},
@@ -57,6 +57,11 @@ func benchNATS() benchReceiver {
 				acks := make([]jetstream.PubAckFuture, len(rows))
 				for i, row := range rows {
 					m := &natsgo.Msg{Subject: "orders", Data: row.Payload, Header: natsgo.Header{"key": {row.Key}}}
+					if row.Alike {
+						for _, h := range row.headers() {
+							m.Header[h.Name] = []string{h.Value}
+						}
+					}
 					ack, err := js.PublishMsgAsync(m, jetstream.WithMsgID(row.Dedup.String()))
 					if err != nil {
 						return err
@@ -87,7 +92,7 @@ func benchKafka() benchReceiver {
 	}
 	return benchReceiver{
 		name:   "kafka",
-		oneKey: 50_000, manyKeys: 100_000,
+		oneKey: 300_000, manyKeys: 300_000,
 		start: func(b *testing.B) string { return newCluster(b).ListenAddrs()[0] },
 		sink: func(b *testing.B, addr string) outbox.Sink {
 			s, err := kafka.New(b.Context(), kafka.Config{Brokers: []string{addr}, Options: []kgo.Opt{through(addr)}})
@@ -103,6 +108,12 @@ func benchKafka() benchReceiver {
 				records := make([]*kgo.Record, len(rows))
 				for i, row := range rows {
 					records[i] = &kgo.Record{Topic: "orders", Key: []byte(row.Key), Value: row.Payload, Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(row.Dedup.String())}}}
+					if row.Alike {
+						records[i].Headers = nil
+						for _, h := range row.headers() {
+							records[i].Headers = append(records[i].Headers, kgo.RecordHeader{Key: h.Name, Value: []byte(h.Value)})
+						}
+					}
 				}
 				return client.ProduceSync(ctx, records...).FirstErr()
 			}
@@ -113,13 +124,13 @@ func benchKafka() benchReceiver {
 func benchRabbitMQ(pipeline bool) benchReceiver {
 	name, one := "rabbitmq", 1_000 // one after another
 	if pipeline {
-		name, one = "rabbitmq-pipeline", 10_000
+		name, one = "rabbitmq-pipeline", 30_000
 	}
 	var v *vhost
 	through := func(addr string) string { return strings.Replace(v.url, v.target, addr, 1) }
 	return benchReceiver{
 		name:   name,
-		oneKey: one, manyKeys: 10_000,
+		oneKey: one, manyKeys: 30_000,
 		start: func(b *testing.B) string {
 			v = newVhost(b)
 			return v.target
@@ -138,6 +149,12 @@ func benchRabbitMQ(pipeline bool) benchReceiver {
 				waits := make([]*amqp.DeferredConfirmation, len(rows))
 				for i, row := range rows {
 					m := amqp.Publishing{MessageId: row.Dedup.String(), DeliveryMode: amqp.Persistent, Body: row.Payload, Headers: amqp.Table{"key": row.Key}}
+					if row.Alike {
+						m.Headers = amqp.Table{}
+						for _, h := range row.headers() {
+							m.Headers[h.Name] = h.Value
+						}
+					}
 					wait, err := ch.PublishWithDeferredConfirm("", "orders", true, false, m)
 					if err != nil {
 						return err
@@ -166,7 +183,7 @@ func benchPostgres() benchReceiver {
 	}
 	return benchReceiver{
 		name:   "postgres",
-		oneKey: 50_000, manyKeys: 100_000,
+		oneKey: 100_000, manyKeys: 100_000,
 		start: func(b *testing.B) string {
 			d = newDatabase(b)
 			d.exec(b, "drop trigger failing on emitd_sink.message")
@@ -201,12 +218,15 @@ func benchPostgres() benchReceiver {
 	}
 }
 
+// cloudEvent are the headers of a CloudEvent, without those for what the sinks' headers say.
+var cloudEvent = []string{"Content-Type", "Ce-Specversion", "Ce-Source", "Ce-Type", "Ce-Time"}
+
 // benchWebhook posts to a server that answers 204. The plain poller sends 64 requests at once, and so does
 // not keep the order of a key.
 func benchWebhook(mode webhook.Mode) benchReceiver {
-	one, many := 1_000, 20_000 // one request for each message
+	one, many := 1_000, 50_000 // one request for each message
 	if mode == webhook.Batch {
-		one, many = 50_000, 50_000
+		one, many = 100_000, 100_000
 	}
 	return benchReceiver{
 		name:   "webhook-" + string(mode),
@@ -233,6 +253,14 @@ func benchWebhook(mode webhook.Mode) benchReceiver {
 						return err
 					}
 					req.Header.Set("id", row.Dedup.String())
+					if row.Alike {
+						for _, name := range cloudEvent {
+							req.Header.Set(name, row.Key)
+						}
+						for _, h := range row.headers() {
+							req.Header.Set(h.Name, h.Value)
+						}
+					}
 					resp, err := client.Do(req)
 					if err != nil {
 						return err

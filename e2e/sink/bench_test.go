@@ -23,6 +23,7 @@ import (
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/postgres"
+	"github.com/emitd/emitd/outbox/sink"
 	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
@@ -49,6 +50,15 @@ type plainRow struct {
 	Dedup   uuid.UUID
 	Key     string
 	Payload []byte
+	// Alike says that the message gets as many headers as emitd's.
+	Alike bool `db:"-"`
+}
+
+// headers are those of emitd's message about the row.
+func (r plainRow) headers() []sink.Header {
+	row := outbox.Row{Shard: 17}
+	row.ID, row.Topic, row.Key = r.Dedup, "orders", r.Key
+	return append(sink.Headers(outbox.Delivery{Subscription: "bench", Epoch: 12}, row), sink.Header{Name: sink.Topic, Value: row.Topic})
 }
 
 // benchReceiver is where a benchmark delivers, by emitd and by a plain poller with the same client library.
@@ -66,8 +76,8 @@ type benchReceiver struct {
 
 // BenchmarkEndToEnd delivers what waits in Postgres to a real receiver: by a relay of emitd; by a poller with FOR
 // UPDATE SKIP LOCKED that sends a page of 1,000 messages without waiting in between; by the forwarder of Watermill
-// over watermill-sql; and by River, with a job for each message. All use the same client library and the same proxy,
-// and take turns within each round.
+// over watermill-sql; by River, with a job for each message; and by the poller again, with the headers that emitd
+// sends. All use the same client library and the same proxy, and take turns within each round.
 func BenchmarkEndToEnd(b *testing.B) {
 	for _, r := range benchReceivers() {
 		b.Run(r.name, func(b *testing.B) {
@@ -83,21 +93,22 @@ func BenchmarkEndToEnd(b *testing.B) {
 						if delay > 0 {
 							few = min(n, 300)
 						}
-						rates := [4]rate{}
+						rates := [5]rate{}
 						for b.Loop() {
 							rates[0].add(n, w.relay(b, s, n, keys))
-							rates[1].add(n, w.poll(b, send, n, keys))
+							rates[1].add(n, w.poll(b, send, n, keys, false))
 							rates[2].add(few, cost{took: w.watermill(b, send, few, keys)})
 							rates[3].add(min(n, 5000), cost{took: w.river(b, send, min(n, 5000), keys)})
+							rates[4].add(n, w.poll(b, send, n, keys, true))
 						}
 						for i, way := range []string{"", "poller-"} {
 							b.ReportMetric(rates[i].cpu.Seconds()*1e6/float64(rates[i].messages), way+"cpu-µs/message")
 							b.ReportMetric(float64(rates[i].allocated)/float64(rates[i].messages), way+"allocated-B/message")
 						}
-						for i, way := range []string{"", "poller-", "watermill-", "river-"} {
+						for i, way := range []string{"", "poller-", "watermill-", "river-", "alike-"} {
 							b.ReportMetric(rates[i].perSecond(), way+"messages/s")
 						}
-						for i, way := range []string{"", "-watermill", "-river"} {
+						for i, way := range []string{"", "-watermill", "-river", "-alike"} {
 							b.ReportMetric(rates[0].perSecond()/rates[i+1].perSecond(), "times"+way)
 						}
 						b.ReportMetric(0, "ns/op")
@@ -284,8 +295,9 @@ func (c *counted) wait(ended <-chan error) error {
 	}
 }
 
-// poll inserts n rows and returns what it costs a plain poller to deliver them.
-func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) error, n, keys int) cost {
+// poll inserts n rows and returns what it costs a plain poller to deliver them, with the headers that emitd sends if
+// alike.
+func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) error, n, keys int, alike bool) cost {
 	b.Helper()
 	_, err := w.pool.Exec(b.Context(), `insert into plain (dedup, key, payload) select gen_random_uuid(), 'key-' || i % $2::int, $3 from generate_series(1, $1::int) i`, n, keys, benchPayload)
 	must(b, err)
@@ -300,6 +312,9 @@ func (w *benchWorld) poll(b *testing.B, send func(context.Context, []plainRow) e
 			rows, err := pgx.CollectRows(found, pgx.RowToStructByPos[plainRow])
 			if err != nil {
 				return err
+			}
+			for i := range rows {
+				rows[i].Alike = alike
 			}
 			if err := send(ctx, rows); err != nil {
 				return err

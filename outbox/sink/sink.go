@@ -69,6 +69,16 @@ type Plan struct {
 	Target func(i int) string
 	// OrderKey returns what keeps rows in order; default the key. Rows with an empty one have no order.
 	OrderKey func(i int) string
+	// Callers bounds the goroutines that make the calls of several deliveries; nil: each delivery has up to Parallel.
+	Callers Callers
+}
+
+// Callers bounds the goroutines that make calls, of all deliveries together.
+type Callers interface {
+	// Join reports whether a delivery may start another goroutine. For its first one it must return true.
+	Join(first bool) bool
+	// Leave says that a goroutine has ended.
+	Leave()
 }
 
 // Send sends rows, given by their indexes in the delivery. It returns nil if all were taken, an error for
@@ -160,7 +170,7 @@ func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
 
 // startLocked starts as many calls as the plan allows, and closes done when nothing is left.
 func (r *run) startLocked() {
-	for r.calls < r.plan.Parallel && r.moreLocked() {
+	for r.calls < r.plan.Parallel && r.moreLocked() && (r.plan.Callers == nil || r.plan.Callers.Join(r.calls == 0)) {
 		rows, queues := r.nextLocked()
 		r.calls++
 		go r.work(rows, queues)
@@ -184,6 +194,9 @@ func (r *run) work(rows []int, queues []*rowQueue) {
 			rows, queues = r.nextLocked()
 		} else {
 			r.calls--
+			if r.plan.Callers != nil {
+				r.plan.Callers.Leave()
+			}
 		}
 		r.startLocked()
 		r.mu.Unlock()

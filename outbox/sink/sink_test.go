@@ -324,3 +324,56 @@ func TestSecretsDoNotPrint(t *testing.T) {
 		t.Errorf("host: %s", got)
 	}
 }
+
+// few allows some goroutines of all deliveries together, and one of each.
+type few struct {
+	mu                   sync.Mutex
+	limit, callers, most int
+}
+
+func (f *few) Join(first bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.callers >= f.limit && !first {
+		return false
+	}
+	f.callers++
+	f.most = max(f.most, f.callers)
+	return true
+}
+
+func (f *few) Leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.callers--
+}
+
+// TestCallersAreShared checks that two deliveries together have no more goroutines than are allowed, that each has one,
+// and that one uses what the other leaves.
+func TestCallersAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &few{limit: 4}
+		began := time.Now()
+		var all sync.WaitGroup
+		for n, rows := range []int{20, 80} {
+			all.Go(func() {
+				time.Sleep(time.Duration(n) * time.Millisecond)
+				errs := sink.Run(t.Context(), sinktest.Rows("t", rows, 0), sink.Plan{Parallel: 50, Callers: f}, func(context.Context, []int) []error {
+					time.Sleep(time.Second)
+					return nil
+				})
+				if errs != nil {
+					t.Error(errs)
+				}
+			})
+		}
+		all.Wait()
+		synctest.Wait()
+		if f.most != 5 || f.callers != 0 {
+			t.Errorf("up to %d goroutines, and %d at the end: want 5 and 0", f.most, f.callers)
+		}
+		if took := time.Since(began).Round(time.Second); took > 25*time.Second {
+			t.Errorf("100 rows took %v", took)
+		}
+	})
+}

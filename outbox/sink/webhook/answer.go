@@ -32,7 +32,7 @@ const maxRetryAfter = 24 * time.Hour
 
 // send sends the request and classifies the answer. It also reports whether the receiver is overloaded.
 func (s *Sink) send(ctx context.Context, req *http.Request) (overloaded bool, err error) {
-	resp, err := s.client.Do(req)
+	resp, err := s.do(req)
 	if err != nil {
 		return false, s.unanswered(ctx, req, err)
 	}
@@ -44,6 +44,24 @@ func (s *Sink) send(ctx context.Context, req *http.Request) (overloaded bool, er
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRead))
 	overloaded = resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable
 	return overloaded, s.classify(resp, body)
+}
+
+// do returns the answer to a request, after redirects. The client follows them, from the first one on.
+func (s *Sink) do(req *http.Request) (*http.Response, error) {
+	if s.redirects.Load() {
+		return s.client.Do(req)
+	}
+	resp, err := s.transport.RoundTrip(req)
+	if err != nil || resp.StatusCode != http.StatusTemporaryRedirect && resp.StatusCode != http.StatusPermanentRedirect {
+		return resp, err
+	}
+	s.redirects.Store(true)
+	_, _ = io.CopyN(io.Discard, resp.Body, maxRead)
+	_ = resp.Body.Close()
+	if req.Body, err = req.GetBody(); err != nil {
+		return nil, err
+	}
+	return s.client.Do(req)
 }
 
 // unanswered returns the error for a request without an answer.
@@ -110,9 +128,18 @@ func (s *Sink) describe(resp *http.Response, body []byte) string {
 // redact hides the configured credentials, because a receiver's answer may contain them.
 func (s *Sink) redact(text string) string { return sink.Redact(text, s.hidden...) }
 
+// login returns the header for the login in a URL, "" if there is none.
+func login(u *url.Userinfo) string {
+	if u == nil {
+		return ""
+	}
+	password, _ := u.Password()
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password))
+}
+
 // credentials returns the credentials of a configuration: its secrets, the values of its headers, and the login in its URL
 // as it stands there and as it is sent.
-func credentials(c *Config, login *url.Userinfo) []sink.Secret {
+func credentials(c *Config, user *url.Userinfo) []sink.Secret {
 	out := slices.Clone(c.Secrets)
 	for _, value := range c.Headers {
 		out = append(out, value)
@@ -120,13 +147,13 @@ func credentials(c *Config, login *url.Userinfo) []sink.Secret {
 			out = append(out, sink.Secret(credential))
 		}
 	}
-	if login == nil {
+	if user == nil {
 		return out
 	}
-	password, _ := login.Password()
-	sent := base64.StdEncoding.EncodeToString([]byte(login.Username() + ":" + password))
+	password, _ := user.Password()
+	sent := strings.TrimPrefix(login(user), "Basic ")
 	// Without a password, the name is a token.
-	return append(out, sink.Secret(sent), sink.Secret(cmp.Or(password, login.Username())))
+	return append(out, sink.Secret(sent), sink.Secret(cmp.Or(password, user.Username())))
 }
 
 // retryAfter parses seconds or a date; 0 means none.

@@ -59,7 +59,14 @@ type fields struct {
 	values []string
 }
 
-func newFields() *fields { return &fields{make(http.Header, 24), make([]string, 0, 24)} }
+// newFields has room for the headers that a request of this sink may have, and for some of the message.
+func (s *Sink) newFields(own int) *fields {
+	n := 13 + own + len(s.cfg.Headers)
+	if len(s.keys) > 0 {
+		n += 3
+	}
+	return &fields{make(http.Header, n), make([]string, 0, n)}
+}
 
 // set sets a header. Its name must be in the canonical form.
 func (f *fields) set(name, value string) {

@@ -22,6 +22,7 @@ type limiter struct {
 	mu      sync.Mutex
 	limit   int
 	inUse   int
+	callers int             // goroutines that make requests
 	waiting []chan struct{} // in order of arrival
 
 	// Since the bound was last judged:
@@ -37,6 +38,26 @@ func newLimiter(parallel int) *limiter {
 		return &limiter{fixed: true, limit: parallel}
 	}
 	return &limiter{limit: firstParallel}
+}
+
+// Join reports whether a delivery may have another goroutine that makes requests. There are about as many as slots: more
+// would only wait, with a stack each.
+func (l *limiter) Join(first bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.callers >= l.limit && !first {
+		l.waited = true
+		return false
+	}
+	l.callers++
+	return true
+}
+
+// Leave says that a goroutine of [limiter.Join] has ended.
+func (l *limiter) Leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.callers--
 }
 
 // enter waits for a slot. It returns false if ctx ends before.

@@ -83,3 +83,25 @@ func TestLimitGivesSlotsBack(t *testing.T) {
 		}
 	})
 }
+
+// TestLimitBoundsGoroutines checks that deliveries have about as many goroutines as there are slots, and that a bound on
+// them counts as one on requests.
+func TestLimitBoundsGoroutines(t *testing.T) {
+	l := newLimiter(0)
+	for n := range firstParallel {
+		if !l.Join(n == 0) {
+			t.Fatalf("no goroutine %d", n)
+		}
+	}
+	if l.Join(false) || !l.waited {
+		t.Error("more goroutines than slots, or nobody waited")
+	}
+	if !l.Join(true) {
+		t.Error("a delivery has none")
+	}
+	l.Leave()
+	l.Leave()
+	if !l.Join(false) {
+		t.Error("no goroutine in the place of one that has ended")
+	}
+}

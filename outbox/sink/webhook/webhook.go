@@ -67,6 +67,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/internal/address"
@@ -120,9 +121,13 @@ type Sink struct {
 	cfg    Config
 	keys   [][]byte      // of the secrets
 	hidden []sink.Secret // what no error may contain
-	client *http.Client
+	login  string        // the header for the login in the URL, "" if there is none
 	slots  *limiter
 	now    func() time.Time
+
+	transport *http.Transport
+	client    *http.Client // follows redirects, which costs a copy of each header
+	redirects atomic.Bool  // the receiver has redirected a request
 }
 
 var _ outbox.Sink = (*Sink)(nil)
@@ -133,11 +138,11 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
-	transport, err := s.transport()
-	if err != nil {
+	var err error
+	if s.transport, err = s.newTransport(); err != nil {
 		return nil, fmt.Errorf("webhook: %w", err)
 	}
-	s.client = &http.Client{Transport: transport, CheckRedirect: sameHost}
+	s.client = &http.Client{Transport: s.transport, CheckRedirect: sameHost}
 	s.slots = newLimiter(s.cfg.Parallel)
 	return s, nil
 }
@@ -158,7 +163,7 @@ func (s *Sink) configure() error {
 	if !slices.Contains([]Mode{Binary, Structured, Batch}, c.Mode) {
 		return fmt.Errorf("mode is %q, want binary, structured or batch", c.Mode)
 	}
-	s.hidden = credentials(c, u.User)
+	s.hidden, s.login = credentials(c, u.User), login(u.User)
 	for i, secret := range c.Secrets {
 		key, err := decodeSecret(secret)
 		if err != nil {
@@ -186,7 +191,7 @@ func (s *Sink) configure() error {
 	return nil
 }
 
-func (s *Sink) transport() (*http.Transport, error) {
+func (s *Sink) newTransport() (*http.Transport, error) {
 	cfg, err := s.cfg.TLS.Config()
 	if err != nil {
 		return nil, err
@@ -194,6 +199,7 @@ func (s *Sink) transport() (*http.Transport, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // what net/http documents
 	t.TLSClientConfig = cfg
 	t.ForceAttemptHTTP2 = true
+	t.DisableCompression = true // answers are short, and mostly not read
 	t.MaxIdleConnsPerHost = s.mostAtOnce()
 	t.MaxIdleConns = 0    // no other bound
 	t.MaxConnsPerHost = 0 // slots bound the requests; HTTP/2 shares a connection
@@ -220,12 +226,12 @@ func (s *Sink) Close() error {
 // Deliver posts the rows. Rows of one key are posted one after the other, other rows at the same time.
 func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	if s.cfg.Mode != Batch {
-		return sink.Each(ctx, d.Rows, s.mostAtOnce(), func(ctx context.Context, i int) error {
-			return s.single(ctx, d, d.Rows[i])
+		return sink.Run(ctx, d.Rows, sink.Plan{Parallel: s.mostAtOnce(), Callers: s.slots}, func(ctx context.Context, rows []int) []error {
+			return []error{s.single(ctx, d, d.Rows[rows[0]])}
 		})
 	}
 	plan := sink.Plan{
-		Parallel: s.mostAtOnce(), Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Atomic: true,
+		Parallel: s.mostAtOnce(), Callers: s.slots, Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Atomic: true,
 		Size: func(i int) int { return size(d.Rows[i]) },
 	}
 	if s.byTopic() {
@@ -254,7 +260,7 @@ func size(row outbox.Row) int {
 // single posts one message.
 func (s *Sink) single(ctx context.Context, d outbox.Delivery, row outbox.Row) error {
 	e := s.event(d, row)
-	f := newFields()
+	f := s.newFields(len(row.Headers))
 	body := row.Payload
 	if s.cfg.Mode == Structured {
 		body = e.structured()
@@ -278,7 +284,7 @@ func (s *Sink) batch(ctx context.Context, d outbox.Delivery, rows []int) error {
 		body.Write(s.event(d, d.Rows[i]).structured())
 	}
 	body.WriteByte(']')
-	f := newFields()
+	f := s.newFields(0)
 	f.set("Content-Type", "application/cloudevents-batch+json; charset=utf-8")
 	return s.post(ctx, d, request{topic: d.Rows[rows[0]].Topic, id: batchID(d, rows), fields: f, body: body.Bytes()})
 }
@@ -314,6 +320,9 @@ func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
 	r.fields.set("User-Agent", "emitd")
 	r.fields.set("Emitd-Subscription", d.Subscription)
 	r.fields.set("Emitd-Generation", strconv.FormatInt(d.Epoch, 10))
+	if s.login != "" {
+		r.fields.set("Authorization", s.login)
+	}
 	for name, value := range s.cfg.Headers {
 		req.Header.Set(name, string(value))
 	}
