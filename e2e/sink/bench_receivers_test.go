@@ -135,6 +135,10 @@ func benchRabbitMQ(pipeline bool) benchReceiver {
 			v = newVhost(b)
 			return v.target
 		},
+		clean: func(b *testing.B) {
+			_, err := v.channel.QueuePurge("orders", false)
+			must(b, err)
+		},
 		sink: func(b *testing.B, addr string) outbox.Sink {
 			return v.open(b, rabbitmq.Config{URL: sinkpkg.Secret(through(addr)), Pipeline: pipeline})
 		},

@@ -68,6 +68,8 @@ type benchReceiver struct {
 	oneKey, manyKeys int
 	// start starts the receiver and returns its address.
 	start func(b *testing.B) (addr string)
+	// clean removes what was delivered, before each delivery; nil: what the receiver keeps does not make it slower.
+	clean func(b *testing.B)
 	// sink and send reach the receiver through addr. send hands over all rows at once and waits until the
 	// receiver has confirmed them. It may be called from many goroutines.
 	sink func(b *testing.B, addr string) outbox.Sink
@@ -94,12 +96,20 @@ func BenchmarkEndToEnd(b *testing.B) {
 							few = min(n, 300)
 						}
 						rates := [5]rate{}
+						ways := []func(){
+							func() { rates[0].add(n, w.relay(b, s, n, keys)) },
+							func() { rates[1].add(n, w.poll(b, send, n, keys, false)) },
+							func() { rates[2].add(few, cost{took: w.watermill(b, send, few, keys)}) },
+							func() { rates[3].add(min(n, 5000), cost{took: w.river(b, send, min(n, 5000), keys)}) },
+							func() { rates[4].add(n, w.poll(b, send, n, keys, true)) },
+						}
 						for b.Loop() {
-							rates[0].add(n, w.relay(b, s, n, keys))
-							rates[1].add(n, w.poll(b, send, n, keys, false))
-							rates[2].add(few, cost{took: w.watermill(b, send, few, keys)})
-							rates[3].add(min(n, 5000), cost{took: w.river(b, send, min(n, 5000), keys)})
-							rates[4].add(n, w.poll(b, send, n, keys, true))
+							for _, deliver := range ways {
+								if r.clean != nil {
+									r.clean(b)
+								}
+								deliver()
+							}
 						}
 						for i, way := range []string{"", "poller-"} {
 							b.ReportMetric(rates[i].cpu.Seconds()*1e6/float64(rates[i].messages), way+"cpu-µs/message")

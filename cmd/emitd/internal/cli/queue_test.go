@@ -353,6 +353,22 @@ func TestBenchmarkPayloads(t *testing.T) {
 	}
 }
 
+// TestBenchmarkNeedsAServer checks that a benchmark of nothing is refused, and does not count failed calls instead.
+func TestBenchmarkNeedsAServer(t *testing.T) {
+	t.Parallel()
+	n := newQueueNode(t)
+	if code, _, err := n.run(nil, "bench", "nothing"); code == 0 || !strings.Contains(err, "E3102") {
+		t.Errorf("a queue that does not exist: %d %s", code, err)
+	}
+	nowhere := &queueNode{t: t, url: "127.0.0.1:1"}
+	for _, protocol := range []string{"own", "osqueue"} {
+		code, _, err := nowhere.run(nil, "bench", "default", "--protocol", protocol, "--timeout", "1s", "--duration", "1h")
+		if code == 0 || !strings.Contains(err, "E3101") || !strings.Contains(err, "refused") {
+			t.Errorf("%s, nothing listens: %d %s", protocol, code, err)
+		}
+	}
+}
+
 // TestBenchmarkRefusesFlags checks that flags which make no benchmark are refused.
 func TestBenchmarkRefusesFlags(t *testing.T) {
 	t.Parallel()

@@ -47,6 +47,7 @@ func randomPayload(size int) func() []byte {
 
 // benchCalls are the three calls of a cycle in one of the protocols.
 type benchCalls interface {
+	reach(ctx context.Context) error // nil: the server answers, and has the queue
 	submit(ctx context.Context, jobs []queue.Job) error
 	claim(ctx context.Context, worker string, most int) ([]queue.Claimed, error) // waits for a while if there are none
 	complete(ctx context.Context, worker string, claims []queue.Claimed) error

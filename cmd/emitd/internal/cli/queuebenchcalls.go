@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/backoff"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
@@ -30,6 +31,11 @@ type ownCalls struct {
 }
 
 var _ benchCalls = ownCalls{}
+
+func (c ownCalls) reach(ctx context.Context) error {
+	_, err := c.service.Stats(ctx, c.queue)
+	return err
+}
 
 func (c ownCalls) submit(ctx context.Context, jobs []queue.Job) error {
 	_, err := c.service.Enqueue(ctx, c.queue, jobs)
@@ -109,6 +115,15 @@ func newOsqueueCalls(cfg client.Config, stats queue.Service, clients int) osqueu
 		c.head += "Authorization: Bearer " + cfg.Token + "\r\n"
 	}
 	return c
+}
+
+func (c osqueueCalls) reach(ctx context.Context) error {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return fault.New(fault.QueueDown, "no answer from %s: %w", c.address, err)
+	}
+	_ = conn.Close() // it ends with ctx
+	return nil
 }
 
 // connect returns a connection that no call uses.

@@ -81,6 +81,12 @@ func (q *queues) benchmark(ctx context.Context, b benchmark, clients []int, osqu
 	if osqueue {
 		calls = newOsqueueCalls(cfg, c, slices.Max(clients))
 	}
+	reaching, stop := context.WithTimeout(ctx, q.a.timeout)
+	err = calls.reach(reaching)
+	stop()
+	if err != nil {
+		return queueFault(err)
+	}
 	var all []benchResult
 	for _, n := range clients {
 		out, err := b.run(ctx, calls, n)
