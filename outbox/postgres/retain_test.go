@@ -198,7 +198,7 @@ func TestLateCommitBesideTheSweeper(t *testing.T) {
 }
 
 // TestOldPartitionIsFilledUp checks that a partition with few messages is closed, so that it can be
-// removed in time.
+// removed in time, and that the sequence stays in its file: a relay may read it at the same moment.
 func TestOldPartitionIsFilledUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Config{width: 1000, Retention: 2 * time.Hour, age: time.Minute})
@@ -208,6 +208,7 @@ func TestOldPartitionIsFilledUp(t *testing.T) {
 	if last := value[int](w, "select last_value from ~outbox_id"); last != 3 {
 		t.Fatalf("a young partition was filled up to %d", last)
 	}
+	file := value[int](w, "select pg_relation_filenode('~outbox_id')::bigint::int")
 	w.exec("update ~outbox set created_at = created_at - interval '3 hours'")
 	w.sweepAll()
 	drain(t, c)
@@ -215,6 +216,9 @@ func TestOldPartitionIsFilledUp(t *testing.T) {
 	w.goes(1, c)
 	if w.left() != 0 {
 		t.Errorf("%d messages are left", w.left())
+	}
+	if now := value[int](w, "select pg_relation_filenode('~outbox_id')::bigint::int"); now != file {
+		t.Errorf("the sequence was in file %d, and is in file %d", file, now)
 	}
 	w.publish(text("k", "next"))
 	if got := drain(t, c); !slices.Equal(got, []string{"next"}) {

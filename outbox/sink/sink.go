@@ -69,16 +69,11 @@ type Plan struct {
 	Target func(i int) string
 	// OrderKey returns what keeps rows in order; default the key. Rows with an empty one have no order.
 	OrderKey func(i int) string
-	// Callers bounds the goroutines that make the calls of several deliveries; nil: each delivery has up to Parallel.
-	Callers Callers
-}
-
-// Callers bounds the goroutines that make calls, of all deliveries together.
-type Callers interface {
-	// Join reports whether a delivery may start another goroutine. For its first one it must return true.
-	Join(first bool) bool
-	// Leave says that a goroutine has ended.
-	Leave()
+	// StartCaller and EndCaller bound the goroutines that make the calls of several deliveries together. StartCaller reports
+	// whether a delivery may have another one; for its first it must return true. EndCaller says that one has ended. Default:
+	// each delivery has up to Parallel.
+	StartCaller func(first bool) bool
+	EndCaller   func()
 }
 
 // Send sends rows, given by their indexes in the delivery. It returns nil if all were taken, an error for
@@ -170,7 +165,7 @@ func newRun(ctx context.Context, rows []outbox.Row, p Plan, send Send) *run {
 
 // startLocked starts as many calls as the plan allows, and closes done when nothing is left.
 func (r *run) startLocked() {
-	for r.calls < r.plan.Parallel && r.moreLocked() && (r.plan.Callers == nil || r.plan.Callers.Join(r.calls == 0)) {
+	for r.calls < r.plan.Parallel && r.moreLocked() && r.mayStartLocked() {
 		rows, queues := r.nextLocked()
 		r.calls++
 		go r.work(rows, queues)
@@ -179,6 +174,10 @@ func (r *run) startLocked() {
 		r.idle = true
 		close(r.done)
 	}
+}
+
+func (r *run) mayStartLocked() bool {
+	return r.plan.StartCaller == nil || r.plan.StartCaller(r.calls == 0)
 }
 
 func (r *run) moreLocked() bool { return len(r.ready) > 0 && r.restErr == nil && r.ctx.Err() == nil }
@@ -194,8 +193,8 @@ func (r *run) work(rows []int, queues []*rowQueue) {
 			rows, queues = r.nextLocked()
 		} else {
 			r.calls--
-			if r.plan.Callers != nil {
-				r.plan.Callers.Leave()
+			if r.plan.EndCaller != nil {
+				r.plan.EndCaller()
 			}
 		}
 		r.startLocked()

@@ -331,7 +331,7 @@ type few struct {
 	limit, callers, most int
 }
 
-func (f *few) Join(first bool) bool {
+func (f *few) start(first bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.callers >= f.limit && !first {
@@ -342,7 +342,7 @@ func (f *few) Join(first bool) bool {
 	return true
 }
 
-func (f *few) Leave() {
+func (f *few) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.callers--
@@ -358,7 +358,7 @@ func TestCallersAreShared(t *testing.T) {
 		for n, rows := range []int{20, 80} {
 			all.Go(func() {
 				time.Sleep(time.Duration(n) * time.Millisecond)
-				errs := sink.Run(t.Context(), sinktest.Rows("t", rows, 0), sink.Plan{Parallel: 50, Callers: f}, func(context.Context, []int) []error {
+				errs := sink.Run(t.Context(), sinktest.Rows("t", rows, 0), sink.Plan{Parallel: 50, StartCaller: f.start, EndCaller: f.end}, func(context.Context, []int) []error {
 					time.Sleep(time.Second)
 					return nil
 				})

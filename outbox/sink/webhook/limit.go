@@ -40,9 +40,9 @@ func newLimiter(parallel int) *limiter {
 	return &limiter{limit: firstParallel}
 }
 
-// Join reports whether a delivery may have another goroutine that makes requests. There are about as many as slots: more
+// startCaller reports whether a delivery may have another goroutine that makes requests. There are about as many as slots: more
 // would only wait, with a stack each.
-func (l *limiter) Join(first bool) bool {
+func (l *limiter) startCaller(first bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.callers >= l.limit && !first {
@@ -53,8 +53,8 @@ func (l *limiter) Join(first bool) bool {
 	return true
 }
 
-// Leave says that a goroutine of [limiter.Join] has ended.
-func (l *limiter) Leave() {
+// endCaller says that such a goroutine has ended.
+func (l *limiter) endCaller() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.callers--

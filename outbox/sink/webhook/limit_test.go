@@ -89,19 +89,19 @@ func TestLimitGivesSlotsBack(t *testing.T) {
 func TestLimitBoundsGoroutines(t *testing.T) {
 	l := newLimiter(0)
 	for n := range firstParallel {
-		if !l.Join(n == 0) {
+		if !l.startCaller(n == 0) {
 			t.Fatalf("no goroutine %d", n)
 		}
 	}
-	if l.Join(false) || !l.waited {
+	if l.startCaller(false) || !l.waited {
 		t.Error("more goroutines than slots, or nobody waited")
 	}
-	if !l.Join(true) {
+	if !l.startCaller(true) {
 		t.Error("a delivery has none")
 	}
-	l.Leave()
-	l.Leave()
-	if !l.Join(false) {
+	l.endCaller()
+	l.endCaller()
+	if !l.startCaller(false) {
 		t.Error("no goroutine in the place of one that has ended")
 	}
 }

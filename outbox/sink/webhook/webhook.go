@@ -225,15 +225,14 @@ func (s *Sink) Close() error {
 
 // Deliver posts the rows. Rows of one key are posted one after the other, other rows at the same time.
 func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
+	plan := sink.Plan{Parallel: s.mostAtOnce(), StartCaller: s.slots.startCaller, EndCaller: s.slots.endCaller}
 	if s.cfg.Mode != Batch {
-		return sink.Run(ctx, d.Rows, sink.Plan{Parallel: s.mostAtOnce(), Callers: s.slots}, func(ctx context.Context, rows []int) []error {
+		return sink.Run(ctx, d.Rows, plan, func(ctx context.Context, rows []int) []error {
 			return []error{s.single(ctx, d, d.Rows[rows[0]])}
 		})
 	}
-	plan := sink.Plan{
-		Parallel: s.mostAtOnce(), Callers: s.slots, Rows: s.cfg.BatchRows, Bytes: s.cfg.BatchBytes, Atomic: true,
-		Size: func(i int) int { return size(d.Rows[i]) },
-	}
+	plan.Rows, plan.Bytes, plan.Atomic = s.cfg.BatchRows, s.cfg.BatchBytes, true
+	plan.Size = func(i int) int { return size(d.Rows[i]) }
 	if s.byTopic() {
 		plan.Target = func(i int) string { return d.Rows[i].Topic }
 	}
