@@ -59,7 +59,7 @@ type fields struct {
 	values []string
 }
 
-// newFields has room for the headers that a request of this sink may have, and for some of the message.
+// newFields has room for the headers that most requests have, with so many of the message's own.
 func (s *Sink) newFields(own int) *fields {
 	n := 13 + own + len(s.cfg.Headers)
 	if len(s.keys) > 0 {
