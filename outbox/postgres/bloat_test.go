@@ -73,6 +73,7 @@ func carryByOutbox(b *testing.B, w *world, n int, size func() float64) {
 	var got atomic.Int64
 	all := make(chan struct{})
 	w.relay(b, outbox.Config{Sink: outbox.SinkFunc(func(_ context.Context, d outbox.Delivery) []error {
+		// Once: a relay that was interrupted delivers some messages again.
 		if now := got.Add(int64(len(d.Rows))); now >= int64(n) && now-int64(len(d.Rows)) < int64(n) {
 			close(all)
 		}

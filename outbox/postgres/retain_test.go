@@ -282,6 +282,32 @@ func TestClosingWaitsForNobody(t *testing.T) {
 	}
 }
 
+// TestClosingIsWhole checks that a partition which cannot be closed now keeps its ids. Otherwise they would count as
+// drawn, and partitions would become larger for days.
+func TestClosingIsWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{width: 1000})
+	w.publish(text("k", "0"))
+	open, err := w.owner.Begin(context.Background())
+	ok(t, err)
+	_, err = open.Exec(context.Background(), w.Log.names.q("update ~outbox_state set drawn = drawn"))
+	ok(t, err)
+	closing := `select ~outbox_close((select n.n from ~outbox_partition n, ~outbox_id s where s.last_value >= n.lo and s.last_value < n.hi))`
+	if value[bool](w, closing) {
+		t.Error("it was closed beside a transaction that holds the state")
+	}
+	if last := value[int](w, "select last_value from ~outbox_id"); last != 1 {
+		t.Errorf("the last id is %d", last)
+	}
+	ok(t, open.Rollback(context.Background()))
+	if !value[bool](w, closing) {
+		t.Error("it was not closed later")
+	}
+	if last := value[int](w, "select last_value from ~outbox_id"); last != 1000 {
+		t.Errorf("the last id is %d at the end", last)
+	}
+}
+
 // TestLanesOutliveTheLog checks that lanes and dead letters outlive the log's partitions.
 func TestLanesOutliveTheLog(t *testing.T) {
 	t.Parallel()

@@ -353,27 +353,43 @@ func (f *few) end() {
 func TestCallersAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &few{limit: 4}
-		began := time.Now()
 		var all sync.WaitGroup
-		for n, rows := range []int{20, 80} {
+		deliver := func(rows int) (answers chan<- bool) {
+			calls := make(chan bool)
 			all.Go(func() {
-				time.Sleep(time.Duration(n) * time.Millisecond)
-				errs := sink.Run(t.Context(), sinktest.Rows("t", rows, 0), sink.Plan{Parallel: 50, StartCaller: f.start, EndCaller: f.end}, func(context.Context, []int) []error {
-					time.Sleep(time.Second)
+				plan := sink.Plan{Parallel: 50, StartCaller: f.start, EndCaller: f.end}
+				errs := sink.Run(t.Context(), sinktest.Rows("t", rows, 0), plan, func(context.Context, []int) []error {
+					<-calls
 					return nil
 				})
 				if errs != nil {
 					t.Error(errs)
 				}
 			})
+			return calls
+		}
+		expect := func(when string, callers int) {
+			t.Helper()
+			if synctest.Wait(); f.callers != callers {
+				t.Errorf("%s: %d goroutines, want %d", when, f.callers, callers)
+			}
+		}
+		first := deliver(5)
+		expect("one delivery", 4)
+		second := deliver(20)
+		expect("two", 5)
+		for range 5 {
+			first <- true
+		}
+		expect("the first has ended", 1)
+		second <- true
+		expect("the second goes on", 4)
+		for range 19 {
+			second <- true
 		}
 		all.Wait()
-		synctest.Wait()
-		if f.most != 5 || f.callers != 0 {
-			t.Errorf("up to %d goroutines, and %d at the end: want 5 and 0", f.most, f.callers)
-		}
-		if took := time.Since(began).Round(time.Second); took > 25*time.Second {
-			t.Errorf("100 rows took %v", took)
+		if expect("the end", 0); f.most != 5 {
+			t.Errorf("up to %d goroutines", f.most)
 		}
 	})
 }

@@ -232,8 +232,8 @@ begin
 	if p.n is null or was is null or was < p.lo or was >= p.hi - 1 then
 		return false;
 	end if;
-	perform setval({{regclass "outbox_id"}}, p.hi - 1);
 	update {{outbox_state}} s set drawn = s.drawn + p.hi - 1 - was;
+	perform setval({{regclass "outbox_id"}}, p.hi - 1); -- last, because nothing takes it back
 	return true;
 exception when lock_not_available then
 	return false;

@@ -362,7 +362,7 @@ func TestBenchmarkNeedsAServer(t *testing.T) {
 	}
 	nowhere := &queueNode{t: t, url: "127.0.0.1:1"}
 	for _, protocol := range []string{"own", "osqueue"} {
-		code, _, err := nowhere.run(nil, "bench", "default", "--protocol", protocol, "--timeout", "1s", "--duration", "1h")
+		code, _, err := nowhere.run(nil, "bench", "default", "--protocol", protocol, "--timeout", "1s", "--duration", "1ms")
 		if code == 0 || !strings.Contains(err, "E3101") || !strings.Contains(err, "refused") {
 			t.Errorf("%s, nothing listens: %d %s", protocol, code, err)
 		}
