@@ -139,16 +139,23 @@ func (f *fixture) load(dump string) {
 	}
 }
 
-// upgrade migrates a schema of an earlier release, as an operator does before a node of today starts. Until then
-// today's emitd refuses the schema and says what to run. Nodes of the earlier release go on: what they call stays.
+// upgrade migrates the schemas of an earlier release, as an operator does before a node of today starts. Until then
+// today's emitd refuses them and says what to run. Nodes of the earlier release go on: what they call stays.
 func (f *fixture) upgrade() {
 	f.t.Helper()
-	out, err := exec.CommandContext(f.t.Context(), drill.Binary(f.t), "node", "ls", "--store", f.Store).CombinedOutput()
-	if err == nil || !bytes.Contains(out, []byte("E5103")) || !bytes.Contains(out, []byte("emitd migrate up")) {
+	f.migrate("E5103", []string{"node", "ls"}, "emitd migrate up")
+	f.load("select from pg_catalog.pg_proc where oid = 'emitd.heartbeat_1'::regproc and 1 = (select compatible from emitd.migration where version = 2)")
+	f.migrate("E4104", []string{"outbox", "stats"}, "emitd migrate up --outbox")
+}
+
+// migrate demands that a command is refused with an error that names another one, and runs that one.
+func (f *fixture) migrate(code string, refused []string, hint string) {
+	f.t.Helper()
+	out, err := exec.CommandContext(f.t.Context(), drill.Binary(f.t), append(refused, f.Args...)...).CombinedOutput()
+	if err == nil || !bytes.Contains(out, []byte(code)) || !bytes.Contains(out, []byte(hint)) {
 		f.t.Fatalf("the schema of the release: %v\n%s", err, out)
 	}
-	f.output(drill.Binary(f.t), "migrate", "up", "--store", f.Store)
-	f.load("select from pg_catalog.pg_proc where oid = 'emitd.heartbeat_1'::regproc and 1 = (select compatible from emitd.migration where version = 2)")
+	f.output(drill.Binary(f.t), append(strings.Fields(hint)[1:], f.Args...)...)
 }
 
 // reads checks that the code of today reads each fact as the release did, while no node runs.

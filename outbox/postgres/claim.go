@@ -47,9 +47,15 @@ type idFloor struct {
 	tx     uint64
 }
 
-// The sequence must be read before the transaction ID is drawn. The CTEs enforce that, because the
-// columns of at are computed after the row of seen exists.
-const writing = `with seen as materialized (select case when is_called then last_value else 0 end as drawn from ~outbox_id),
+// lastDrawn is the last id that was drawn, 0 if none was. A statement that only selects last_value may find up to 32 more:
+// nextval sets it that far ahead for a moment while it writes to the server's log, and a SELECT does not wait for the lock
+// of the page. As a floor, such an id would hide messages that are still to come. The function waits for the lock. FROM
+// makes a missing right an error, because later versions of the function return null then.
+const lastDrawn = `(select coalesce(pg_catalog.pg_sequence_last_value('~outbox_id'::regclass), 0) from ~outbox_id)`
+
+// The last id must be read before the transaction ID is drawn. The CTEs enforce that, because the columns of at
+// are computed after the row of seen exists.
+const writing = `with seen as materialized (select ` + lastDrawn + ` as drawn),
 	at as materialized (select drawn, pg_current_xact_id() as tx from seen)`
 
 // newFloor obtains a floor in a transaction of its own.
@@ -118,7 +124,7 @@ func (c *cursor) subscribe(q *query) (instances int, instancesEpoch int64) {
 	}
 	q.exec(`insert into ~outbox_cursor (subscription, lo, hi, claim_lo, claim_hi, epoch, turn, rev, era, snap_from, base_from, floor, drawn)
 		select $1, 0, $2::int, 0, $2::int, 0, 0, 0, s.era, $3::pg_snapshot, case when $4 then s.base else 0 end, $5,
-			case when $4 then (select last_value from ~outbox_id) else 0 end
+			case when $4 then `+lastDrawn+` else 0 end
 		from ~outbox_state s`,
 		name, outbox.Shards-1, from, c.claim.Newest, floor)
 	return c.claim.Instances, 0

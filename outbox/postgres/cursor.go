@@ -109,13 +109,17 @@ func (c *cursor) move(q *query, to []position) (moved []cursorRow, w idFloor, er
 	}
 	for i, p := range c.rows {
 		at := to[min(i, len(to)-1)]
-		if !q.moveOne(c.claim.Subscription, p, at, &w) {
+		floor, done := q.moveOne(c.claim.Subscription, p, at)
+		if !done {
 			if q.err != nil {
 				return nil, w, q.err
 			}
 			return nil, w, c.refusal(q)
 		}
-		p.position, p.drawn, p.Rev = at, w.lastID, p.Rev+1
+		if i == 0 {
+			w = floor // the other statements read the last id when the transaction had its ID already
+		}
+		p.position, p.drawn, p.Rev = at, floor.lastID, p.Rev+1
 		moved = append(moved, p)
 	}
 	if len(to) > 1 || len(moved) == 1 {
@@ -128,9 +132,10 @@ func (c *cursor) move(q *query, to []position) (moved []cursorRow, w idFloor, er
 	return []cursorRow{whole}, w, q.err
 }
 
-// moveOne writes one row, guarded by a comparison of the whole row.
-func (q *query) moveOne(subscription string, p cursorRow, to position, w *idFloor) bool {
-	return q.one(writing+`
+// moveOne writes one row, guarded by a comparison of the whole row. What it returns is a floor only if it is the first
+// statement of its transaction that writes.
+func (q *query) moveOne(subscription string, p cursorRow, to position) (w idFloor, done bool) {
+	done = q.one(writing+`
 		update ~outbox_cursor c set snap_from = $1::pg_snapshot, base_from = $2, snap_to = nullif($3::text, '')::pg_snapshot, base_to = $4,
 			last = $5, floor = $6, again = nullif($7::bigint, -1), drawn = at.drawn, rev = c.rev + 1, updated_at = clock_timestamp()
 		from at
@@ -140,6 +145,7 @@ func (q *query) moveOne(subscription string, p cursorRow, to position, w *idFloo
 			string(to.from.at), to.from.base, string(to.to.at), to.to.base, to.last, to.floor, to.replayAfter,
 			subscription, p.Lo, p.Hi, p.Epoch, p.ReadRev, p.Rev, p.last, p.era,
 		}, &w.lastID, &w.tx)
+	return w, done
 }
 
 // lockRows writes the rows with unchanged positions. This checks that they are still this cursor's, locks

@@ -17,15 +17,15 @@ import (
 )
 
 // Version is the newest schema version that this program knows.
-const Version = 2
+const Version = 3
 
-// needed is the oldest schema version that this program works with. Version 2 adds outbox_wake, which only
-// publishers call.
-const needed = 1
+// needed is the oldest schema version that this program works with. With earlier ones the sweeper could remove messages that
+// were not delivered.
+const needed = 3
 
 // compatible lists the steps that older programs still work with, with the oldest version that such a program
 // needs. A step that is not listed breaks all of them.
-var compatible = map[int]int{2: 1}
+var compatible = map[int]int{2: 1, 3: 1}
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
@@ -119,6 +119,7 @@ func (c Config) fill(text string) string {
 		"channel":    func() string { return pgschema.Literal(n.channel()) },
 		"limits":     limits,
 		"privileged": n.privileged,
+		"drawn":      func() string { return n.q(lastDrawn) },
 		"width":      func() int64 { return c.width },
 		"room":       func() int64 { return (minAhead - 1) * c.width },
 	}

@@ -346,7 +346,7 @@ func (r *reader) query(ctx context.Context, probe bool) (s pollResult, err error
 				exists (select from ~outbox_lane n where n.subscription = $1 and not n.held and n.next_at <= `+clock+` and n.shard between $2 and $3),
 				exists (select from ~outbox_delayed d where d.not_before <= `+clock+` and d.shard between $2 and $3),
 				pg_is_in_recovery(), pg_current_snapshot()::text, (select s.base from ~outbox_state s),
-				(select case when is_called then last_value else 0 end from ~outbox_id),
+				`+lastDrawn+`,
 				coalesce((select max(n.hi) - 1 from ~outbox_partition n where n.x0 < pg_snapshot_xmin($6::pg_snapshot)), 0),
 				exists (select from ~outbox_partition n where n.emptied_at is null and n.x0 >= pg_snapshot_xmin($7::pg_snapshot)),
 				$8::boolean and (

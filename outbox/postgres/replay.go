@@ -59,7 +59,7 @@ func (l *Log) locate(ctx context.Context, r *ranges.Replay) (after, upTo int64, 
 		}
 		var e ranges.LogState
 		q.one(`select coalesce(o.id, 0), coalesce(o.created_at, now()), n.drawn, clock_timestamp()
-			from (select case when is_called then last_value else 0 end as drawn from ~outbox_id) n
+			from (select `+lastDrawn+` as drawn) n
 			left join (select id, created_at from ~outbox order by id limit 1) o on true`, nil, &e.First, &e.FirstAt, &e.End, &e.Now)
 		if q.err != nil {
 			return q.err
@@ -149,7 +149,7 @@ func (q *query) rewind(subscription string, after int64) {
 }
 
 func (q *query) markReplayed(subscription string) {
-	q.exec(`update ~outbox_subscription set replayed = (select case when is_called then last_value else 0 end from ~outbox_id) where name = $1`, subscription)
+	q.exec(`update ~outbox_subscription set replayed = `+lastDrawn+` where name = $1`, subscription)
 }
 
 // parkAgain parks copies of the chosen messages and returns how many. Messages that are parked meanwhile, that

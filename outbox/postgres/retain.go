@@ -81,7 +81,7 @@ const (
 // decays by half in a day. Partitions grow so that a dozen hold the ids of three days.
 func (l *Log) extend(q *query) {
 	var peak float64
-	q.one(`with n as materialized (select case when is_called then last_value else 0 end as drawn from ~outbox_id)
+	q.one(`with n as materialized (select `+lastDrawn+` as drawn)
 		update ~outbox_state s set drawn = n.drawn, drawn_at = clock_timestamp(),
 			peak = greatest(s.peak * power(0.5, extract(epoch from clock_timestamp() - s.drawn_at) / 86400),
 				(n.drawn - s.drawn) / extract(epoch from clock_timestamp() - s.drawn_at + interval '1 second'))
@@ -98,8 +98,8 @@ func (l *Log) extend(q *query) {
 // would keep them for years, because only full partitions are removed. If a transaction that has
 // published is still open, the next call tries again.
 func (l *Log) closeOld(q *query) {
-	n := q.number(`select n.n from ~outbox_partition n, ~outbox_id s
-		where s.last_value >= n.lo and s.last_value < n.hi - 1
+	n := q.number(`select n.n from ~outbox_partition n, (select `+lastDrawn+` as drawn) s
+		where s.drawn >= n.lo and s.drawn < n.hi - 1
 			and (select o.created_at from ~outbox o where o.id >= n.lo and o.id < n.hi order by o.id limit 1) < clock_timestamp() - $1 * interval '1 microsecond'`,
 		max(l.cfg.Retention/2, l.cfg.age).Microseconds())
 	var done bool

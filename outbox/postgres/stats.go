@@ -20,7 +20,7 @@ func (l *Log) Stats(ctx context.Context, subscription string) (out []outbox.Stat
 	defer cancel()
 	err = l.read(ctx, nil, func(q *query) error {
 		var all outbox.Stats
-		q.one(`select clock_timestamp(), `+retained+`, (select count(*) from ~outbox_partition n, ~outbox_id s where n.lo > s.last_value)`,
+		q.one(`select clock_timestamp(), `+retained+`, (select count(*) from ~outbox_partition n where n.lo > greatest(`+lastDrawn+`, 1))`,
 			nil, &all.Now, &all.Retained, &all.PartitionsAhead)
 		var next *time.Time
 		q.one(`select count(*), min(not_before) from (select not_before from ~outbox_delayed order by not_before limit $1) d`,
@@ -106,5 +106,5 @@ type partialCount struct{ counted, after, last int64 }
 func (q *query) idsAfter(id int64) int64 {
 	return q.number(`select coalesce(sum(greatest(m.top - greatest(n.lo - 1, $1), 0)), 0)::bigint from ~outbox_partition n
 		cross join lateral (select max(o.id) as top from ~outbox o where o.id >= n.lo and o.id < n.hi) m
-		where n.hi > $1 and n.emptied_at is null and n.lo <= (select last_value from ~outbox_id)`, id)
+		where n.hi > $1 and n.emptied_at is null and n.lo <= `+lastDrawn, id)
 }

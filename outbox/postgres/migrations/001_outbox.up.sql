@@ -217,23 +217,22 @@ end
 $pass$;
 
 -- Closes a partition that is being filled: it skips the remaining ids of the partition, which do not count as speed.
--- The lock keeps publishers from drawing an id meanwhile, and lets relays read. If an open transaction that has published holds
--- the log, the function returns false after 10 ms. (ALTER SEQUENCE locks as well, but puts the sequence into another file, so that a
--- statement which reads it at that moment finds nothing.)
+-- The lock of ALTER SEQUENCE keeps publishers from drawing an id meanwhile. If an open transaction that has published
+-- holds the sequence, the function returns false after 10 ms.
 create function {{function "outbox_close"}}(which bigint) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10ms' as $close$
 declare
 	p {{outbox_partition}};
 	was bigint;
 begin
-	lock table only {{outbox}} in share row exclusive mode;
+	alter sequence {{outbox_id}} cache 1;
 	select * into p from {{outbox_partition}} q where q.n = which;
 	select s.last_value into was from {{outbox_id}} s where s.is_called;
 	if p.n is null or was is null or was < p.lo or was >= p.hi - 1 then
 		return false;
 	end if;
+	perform setval({{regclass "outbox_id"}}, p.hi - 1);
 	update {{outbox_state}} s set drawn = s.drawn + p.hi - 1 - was;
-	perform setval({{regclass "outbox_id"}}, p.hi - 1); -- last, because nothing takes it back
 	return true;
 exception when lock_not_available then
 	return false;

@@ -1,0 +1,1 @@
+-- The functions of this version are right for earlier programs too, so they stay.
