@@ -105,7 +105,7 @@ func carryByOutbox(b *testing.B, w *world, n int, size func() float64) {
 	case <-all:
 	case <-time.After(5 * time.Minute): // the relay keeps up with the publisher
 		first := 0
-		for took[first].Load() {
+		for first < n && took[first].Load() {
 			first++
 		}
 		b.Fatalf("%d of %d messages were not delivered; the first is number %d", left.Load(), n, first)

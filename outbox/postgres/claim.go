@@ -49,8 +49,8 @@ type idFloor struct {
 
 // lastDrawn is the last id that was drawn, 0 if none was. A statement that only selects last_value may find up to 32 more:
 // nextval sets it that far ahead for a moment while it writes to the server's log, and a SELECT does not wait for the lock
-// of the page. As a floor, such an id would hide messages that are still to come. The function waits for the lock. FROM
-// makes a missing right an error, because later versions of the function return null then.
+// of the page. As a floor, such an id would hide messages that are still to come. The function waits for the lock. Where
+// the right to read the sequence is missing, later versions of the function return null; FROM makes that an error.
 const lastDrawn = `(select coalesce(pg_catalog.pg_sequence_last_value('~outbox_id'::regclass), 0) from ~outbox_id)`
 
 // The last id must be read before the transaction ID is drawn. The CTEs enforce that, because the columns of at

@@ -119,7 +119,6 @@ func (c Config) fill(text string) string {
 		"channel":    func() string { return pgschema.Literal(n.channel()) },
 		"limits":     limits,
 		"privileged": n.privileged,
-		"drawn":      func() string { return n.q(lastDrawn) },
 		"width":      func() int64 { return c.width },
 		"room":       func() int64 { return (minAhead - 1) * c.width },
 	}

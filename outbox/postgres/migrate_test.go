@@ -104,9 +104,13 @@ func TestProgramsOfOtherVersions(t *testing.T) {
 	_, err := Migrate(ctx, cfg, 1)
 	ok(t, err)
 	s.exec(t, "alter table versions.outbox_migration drop column compatible")
-	if _, err := Open(ctx, cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "emitd migrate up --outbox") {
-		t.Errorf("version 1: %v", err)
+	refused := func(what string) {
+		t.Helper()
+		if _, err := Open(ctx, cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "emitd migrate up --outbox") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
+	refused("version 1")
 	all, err := MigrationStatus(ctx, cfg)
 	ok(t, err)
 	if len(all) != Version || all[0].AppliedAt.IsZero() || !all[1].AppliedAt.IsZero() {
@@ -125,7 +129,33 @@ func TestProgramsOfOtherVersions(t *testing.T) {
 		t.Errorf("a later version, of which one step is not compatible: %v", err)
 	}
 	s.exec(t, "delete from versions.outbox_migration")
-	if _, err := Open(ctx, cfg); !errors.Is(err, outbox.ErrSchema) || !strings.Contains(err.Error(), "emitd migrate up --outbox") {
-		t.Errorf("no version: %v", err)
+	refused("no version")
+}
+
+// TestGrantsStay checks that a role which was granted what it needs before a migration needs nothing more after it, and that
+// nobody else may execute the functions that it replaces.
+func TestGrantsStay(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := newStage(t)
+	cfg := Config{URL: s.url, Schema: "granted"}
+	_, err := Migrate(ctx, cfg, Version-1)
+	ok(t, err)
+	grants, err := GrantSQL(cfg, Roles{Relay: s.role})
+	ok(t, err)
+	s.exec(t, grants)
+	_, err = Migrate(ctx, cfg, Version)
+	ok(t, err)
+	cfg.URL = s.user
+	w := openWorld(t, cfg)
+	w.publish(text("k", "x"))
+	w.sweepAll()
+	if got := drain(t, w.claim("s", 1)); len(got) != 1 {
+		t.Errorf("got %v", got)
+	}
+	var may bool
+	ok(t, s.pool.QueryRow(ctx, `select has_function_privilege($1, 'granted.outbox_pass()', 'execute')`, s.publisher).Scan(&may))
+	if may {
+		t.Error("a role without grants may execute a function of the sweeper")
 	}
 }

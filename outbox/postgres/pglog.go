@@ -35,9 +35,10 @@
 //
 // # Reading
 //
-// A reader finds T without reading again what it has delivered. A transaction that writes cursor rows first
-// reads the last id that was drawn, and only then draws its own transaction ID. So a transaction with a
-// higher transaction ID has only ids above that last id, which is called a *floor*. With it, T is
+// A reader finds T without reading again what it has delivered. When it stores a position, the first
+// statement of that transaction reads the last id that was drawn, and only then draws the transaction ID. So
+// a transaction with a higher transaction ID has only ids above that last id, which is called a *floor*. With
+// it, T is
 //
 //	messages of transactions that were open in S1 and have ended since, by the index on (tx, id)
 //	+ a range of the primary key above a known floor
