@@ -17,13 +17,13 @@ type checkpoints struct {
 	committed storedCheckpoint // the newest one that was committed; nil: none
 	// committedUpTo is the newest slot that it covers.
 	committedUpTo uint64
+	next          uint64 // all slots before it are applied; 0: not known yet
 }
 
 // checkpointHost is what checkpoints needs of the shard and its journal.
 type checkpointHost interface {
 	checkpointDue() bool // whether a checkpoint is worth its cost
 	beginCheckpoint() (c storedCheckpoint, upTo uint64, err error)
-	durableSlot() uint64
 	checkpointFailed(err error)
 }
 
@@ -68,7 +68,8 @@ func (k *checkpoints) step() {
 	}
 }
 
-// begin begins a checkpoint at the newest slot, if there is none and the journal allows one now.
+// begin begins a checkpoint at the newest slot, if there is none and the journal allows one now. That slot may be durable
+// already, but not yet applied.
 func (k *checkpoints) begin() {
 	if k.current.log != nil {
 		return
@@ -78,12 +79,13 @@ func (k *checkpoints) begin() {
 		return // the last one is still being finished, or the log has ended
 	}
 	k.current = checkpoint{log: log, upTo: upTo}
-	k.beforeSlot(k.host.durableSlot() + 1)
+	k.beforeSlot(k.next)
 }
 
 // beforeSlot begins the ledger's checkpoint if all slots up to the checkpoint's are applied and next, the next
 // slot to apply, lies behind it.
 func (k *checkpoints) beforeSlot(next uint64) {
+	k.next = next
 	if k.current.log != nil && k.current.writer == nil && next > k.current.upTo {
 		k.current.writer = k.ledger.BeginCheckpoint()
 	}

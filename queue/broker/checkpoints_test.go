@@ -3,8 +3,10 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
+	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
@@ -34,14 +36,13 @@ func (c *fakeCheckpoint) Err() error                { return c.err }
 
 // fakeCheckpointHost begins the checkpoint next, which covers the slots up to upTo.
 type fakeCheckpointHost struct {
-	due           bool
-	next          *fakeCheckpoint
-	upTo, durable uint64
-	failed        error
+	due    bool
+	next   *fakeCheckpoint
+	upTo   uint64
+	failed error
 }
 
 func (h *fakeCheckpointHost) checkpointDue() bool        { return h.due }
-func (h *fakeCheckpointHost) durableSlot() uint64        { return h.durable }
 func (h *fakeCheckpointHost) checkpointFailed(err error) { h.failed = err }
 func (h *fakeCheckpointHost) beginCheckpoint() (storedCheckpoint, uint64, error) {
 	if h.next == nil {
@@ -55,8 +56,8 @@ func newCheckpoints(t *testing.T) (*checkpoints, *fakeCheckpointHost, *fakeCheck
 	l := ledger.New(ledger.Config{DedupWindow: 60_000, DedupIDs: 100})
 	addJobs(t, l, "before", 3)
 	stored := &fakeCheckpoint{done: make(chan struct{})}
-	host := &fakeCheckpointHost{due: true, next: stored, upTo: 7, durable: 5}
-	return &checkpoints{ledger: l, host: host}, host, stored
+	host := &fakeCheckpointHost{due: true, next: stored, upTo: 7}
+	return &checkpoints{ledger: l, host: host, next: 6}, host, stored
 }
 
 func addJobs(t *testing.T, l *ledger.Ledger, name string, jobs int) {
@@ -105,6 +106,36 @@ func TestCheckpointIsCutAtItsSlot(t *testing.T) {
 	close(stored.done)
 	if <-k.inForce(); !k.atRest() {
 		t.Error("it is in force, and something is awaited")
+	}
+}
+
+// TestCheckpointHasWhatIsDurable begins a checkpoint when its newest slot is durable but not yet applied, as happens if the store
+// answers within a round. A successor that starts from that checkpoint must have the slot's record.
+func TestCheckpointHasWhatIsDurable(t *testing.T) {
+	t.Parallel()
+	w, _, n, r := quiet(t, 0)
+	n.enqueue(queue.Job{ID: "a"})
+	s := n.shard(queue.DefaultQueue, 0)
+	if err := s.inquire(w.ctx, func(s *shard) {
+		s.commits.record(nil, &ledger.Record{Kind: ledger.Pause})
+		s.commits.appendBatch(true)
+		for s.log.Durable() < s.commits.inFlight[0].slot {
+			runtime.Gosched()
+		}
+		s.checkpoints.begin()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for rest := false; !rest; {
+		if err := s.inquire(w.ctx, func(s *shard) { rest = s.checkpoints.atRest() }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.kill()
+	successor := w.quietNode("n2", 0)
+	successor.serve(queue.DefaultQueue, 0)
+	if !successor.stats().Paused {
+		t.Error("the record of the checkpoint's newest slot is lost")
 	}
 }
 

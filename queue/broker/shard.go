@@ -236,9 +236,6 @@ func (s *shard) checkpointDue() bool { return s.b.checkpointDue(s.log, s.ledger.
 // beginCheckpoint begins a checkpoint in the journal, at the newest slot.
 func (s *shard) beginCheckpoint() (storedCheckpoint, uint64, error) { return s.log.Checkpoint() }
 
-// durableSlot returns the newest slot that is durable.
-func (s *shard) durableSlot() uint64 { return s.log.Durable() }
-
 // checkpointFailed logs why a checkpoint was given up.
 func (s *shard) checkpointFailed(err error) {
 	s.b.cfg.Logger.Warn("a checkpoint was aborted", "unit", s.unit.String(), "error", err)
