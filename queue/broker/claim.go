@@ -261,10 +261,15 @@ func (s *shard) repeatAnswer(c *claimCall) *progress {
 	return &p
 }
 
-// servePolls gives jobs to the long polls, in the order in which they came.
+// servePolls gives jobs to the long polls, in the order in which they came. A broker that may have been replaced refuses
+// them: a job whose claim has expired for it may have been extended at its successor.
 func (s *shard) servePolls() {
 	s.claims.removeWithdrawn()
-	if len(s.claims.waiting) == 0 || s.commits.blocked {
+	switch {
+	case len(s.claims.waiting) == 0 || s.commits.blocked:
+		return
+	case !s.holdsAssignment():
+		s.claims.releaseWaiting(s.refuseCall)
 		return
 	}
 	s.claims.serve(func() bool {

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -197,4 +198,26 @@ func TestGivingUpKeepsThePayload(t *testing.T) {
 			t.Fatalf("%d bytes", len(c.Payload))
 		}
 	})
+}
+
+// TestSettlingMuchAtOnce: the results of one call may be larger than a segment. The broker stores them in several.
+func TestSettlingMuchAtOnce(t *testing.T) {
+	t.Parallel()
+	const jobs = 600
+	w, n, _ := serving(t, queue.Settings{})
+	n.enqueue(jobsWithIDs(jobs)...)
+	result := bytes.Repeat([]byte("r"), queue.MaxResult)
+	var settlements []queue.Settlement
+	for _, c := range n.claim(queue.ClaimRequest{Max: jobs}) {
+		settlements = append(settlements, queue.Settlement{Verb: queue.Complete, ID: c.Job.ID, Token: c.Token, Result: result})
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	defer cancel()
+	outcomes, err := n.Settle(ctx, queue.DefaultQueue, settlements)
+	if err != nil || len(outcomes) != jobs {
+		t.Fatalf("%d outcomes, %v", len(outcomes), err)
+	}
+	for _, out := range outcomes {
+		wantOutcome(t, out, queue.Completed, "")
+	}
 }

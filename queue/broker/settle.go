@@ -192,6 +192,9 @@ func (c *settleCall) step(s *shard) progress {
 		return handled
 	}
 	for ; c.next < len(c.settlements); c.next++ {
+		if s.commits.size() > roundBytes {
+			return later
+		}
 		x := &c.settlements[c.next]
 		j, out := s.jobOfHolder(c, x)
 		if j != nil && j.Held {

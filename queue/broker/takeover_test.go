@@ -195,7 +195,7 @@ func TestDeposedBrokerAcknowledgesNothing(t *testing.T) {
 }
 
 // TestHole12NoTrustNoAnswer: a broker whose assignment has expired gives neither a positive nor a
-// negative answer.
+// negative answer, also to those who wait already.
 func TestHole12NoTrustNoAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, mem.New(mem.Config{}))
@@ -206,7 +206,15 @@ func TestHole12NoTrustNoAnswer(t *testing.T) {
 		n.serve(queue.DefaultQueue, 0)
 		n.enqueue(jobsWithIDs(1)...)
 		c := n.claimOne("j0")
-		time.Sleep(time.Minute)
+		n.enqueue(queue.Job{ID: "later", Type: "later", Delay: 61 * time.Second})
+		time.Sleep(30 * time.Second)
+		polled := make(chan error, 1)
+		go func() {
+			_, err := n.Claim(w.ctx, queue.DefaultQueue, queue.ClaimRequest{Types: []string{"later"}, Wait: time.Minute})
+			polled <- err
+		}()
+		time.Sleep(31 * time.Second)
+		wantRefusal(t, <-polled, queue.QueueNotOwner)
 		_, err := n.Settle(w.ctx, queue.DefaultQueue, []queue.Settlement{{Verb: queue.Extend, ID: "j0", Token: c.Token}})
 		wantRefusal(t, err, queue.QueueNotOwner)
 		_, _, err = n.Get(w.ctx, queue.DefaultQueue, "nobody")

@@ -201,6 +201,37 @@ func TestCollectionGivesUp(t *testing.T) {
 	}
 }
 
+// TestCollectionThatGaveUpForgetsNothing: a slot that two checkpoints kept, and that could not be deleted afterwards, is
+// deleted after the next checkpoint.
+func TestCollectionThatGaveUpForgetsNothing(t *testing.T) {
+	t.Parallel()
+	r := started(t, empty(), config("a", 1))
+	kept := r.add("kept")
+	r.run()
+	next := func(keep ...uint64) {
+		r.add("x")
+		r.run()
+		r.checkpoint(nil, keep...)
+		r.run()
+	}
+	next(kept)
+	next(kept)
+	next(kept)
+	next()
+	r.instead = func(c *owner.Call) (owner.Result, bool) {
+		return owner.Result{Answer: owner.Failed, Err: errors.New("no")}, c.Op == owner.Delete
+	}
+	next()
+	if last := r.progress[len(r.progress)-1]; !last.Collected || last.Err == nil {
+		t.Fatalf("%+v", last)
+	}
+	r.instead = nil
+	next()
+	if got := r.keys("log/"); slices.Contains(got, fmt.Sprint(kept)) {
+		t.Errorf("%v", got)
+	}
+}
+
 // TestADeposedOwnerNamesNoCheckpoint: if another owner has replaced HEAD, a checkpoint does not
 // come into force, and the log has ended.
 func TestADeposedOwnerNamesNoCheckpoint(t *testing.T) {

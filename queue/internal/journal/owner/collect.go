@@ -115,6 +115,9 @@ func (m *Machine) collectEnd(err error) {
 	g := &m.collector
 	m.emit(Progress{Collected: true, Deleted: g.deleted, Err: err})
 	g.bound, g.queue, g.more, g.inFlight = 0, nil, false, 0
+	if err != nil { // the next one lists all slots again, also those that this one has not deleted
+		g.examinedBelow, g.retained = 0, nil
+	}
 	m.calls = slices.DeleteFunc(m.calls, func(c *Call) bool { return c.Op == List || c.Op == Delete })
 	if g.newCheckpoint && err == nil && m.owns() {
 		m.beginCollection()
