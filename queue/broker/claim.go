@@ -103,7 +103,8 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 			return claims, err
 		}
 	}
-	return claims, claimOnce(false)
+	err := claimOnce(false)
+	return claims, err
 }
 
 // poll puts the call into all shards; the first one that has jobs answers it.

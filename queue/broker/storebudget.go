@@ -75,7 +75,9 @@ func (g *commits) refuseWaiting() {
 			w.call.refuse(late)
 		}
 		for _, c := range b.parked {
-			c.refuse(late)
+			if c.wrote || c.claimAnswer() { // otherwise another shard has answered it
+				c.refuse(late)
+			}
 		}
 	}
 }

@@ -141,13 +141,21 @@ func (s *Store) Break(statement string) (mend func()) {
 	return func() { s.sql[statement] = text }
 }
 
+// MaxMemberEvents is how many events about members one answer has.
+const MaxMemberEvents = maxMemberEvents
+
 // MemberEvents are the events that heartbeats share.
 type MemberEvents = memberEvents
 
-// Read returns the events about members after a cursor, as a heartbeat does that reads a log up to a number.
+// Read returns the events about members after a cursor, as a heartbeat does that reads a log up to a number and gets at most
+// maxMemberEvents.
 func (m *memberEvents) Read(store string, cursor, oldest, through int64, log []daemon.Event) []daemon.Event {
 	known := m.after(cursor)
 	read := laterThan(known.after, log)
+	if len(read) >= maxMemberEvents {
+		read = read[:maxMemberEvents]
+		through = read[maxMemberEvents-1].Seq
+	}
 	m.add(store, oldest, known.after, through, read)
 	return append(known.events, laterThan(cursor, read)...)
 }

@@ -31,11 +31,12 @@ type sharedEvents struct {
 }
 
 // after returns what is known after a cursor. A node whose cursor is a little ahead of what is known asks for the events in
-// between as well, so that there is no gap.
+// between as well, so that there is no gap. They must be fewer than one answer has: of an answer with nothing behind the cursor, the
+// node takes it that there is nothing.
 func (m *memberEvents) after(cursor int64) sharedEvents {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if cursor < 0 || m.store == "" || cursor < m.from || cursor > m.to+maxMemberEvents {
+	if cursor < 0 || m.store == "" || cursor < m.from || cursor >= m.to+maxMemberEvents {
 		return sharedEvents{after: cursor}
 	}
 	return sharedEvents{m.store, laterThan(cursor, m.events), m.to}

@@ -80,6 +80,23 @@ func TestLostMemberEventsAreNotShared(t *testing.T) {
 	}
 }
 
+// A node whose cursor is ahead of what its process knows, by as many events as one answer has, gets what is behind its cursor.
+func TestMemberEventsBehindAFullAnswer(t *testing.T) {
+	t.Parallel()
+	log := make([]daemon.Event, postgres.MaxMemberEvents+2)
+	for i := range log {
+		log[i].Seq = int64(i + 1)
+	}
+	last := log[len(log)-1].Seq
+	for cursor := int64(1); cursor < last; cursor++ {
+		var shared postgres.MemberEvents
+		shared.Read("store", 0, 1, 1, log[:1])
+		if got := shared.Read("store", cursor, 1, last, log); len(got) == 0 || got[0].Seq != cursor+1 {
+			t.Errorf("after %d come %v", cursor, numbersOf(got))
+		}
+	}
+}
+
 // Nodes of one process with any cursors, among sweeps and events about units, get every event about members once, in order.
 func TestSharedMemberEventsAreComplete(t *testing.T) {
 	t.Parallel()

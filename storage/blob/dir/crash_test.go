@@ -337,3 +337,26 @@ func TestStaleTemporaryFilesGo(t *testing.T) {
 		t.Errorf("left: %q", got)
 	}
 }
+
+// TestNameThatIsNotDurable: a name was linked, and the disk cannot make it durable. The repetition finds the name, and must
+// not say with certainty that the object exists: its caller would take its own write for stored.
+func TestNameThatIsNotDurable(t *testing.T) {
+	t.Parallel()
+	b, _ := prepared(t, 0)
+	failing := errors.New("input/output error")
+	b.step = func(name string) error {
+		if name == "sync" {
+			return failing
+		}
+		return nil
+	}
+	for range 2 {
+		if _, err := b.Create(t.Context(), "log/1", []byte("records")); !errors.Is(err, blob.ErrUnknownOutcome) || !errors.Is(err, failing) {
+			t.Errorf("got %v, want an unknown outcome", err)
+		}
+	}
+	b.step = nil
+	if _, err := b.Create(t.Context(), "log/1", []byte("records")); !errors.Is(err, blob.ErrExists) || errors.Is(err, blob.ErrUnknownOutcome) {
+		t.Errorf("got %v when the disk works again", err)
+	}
+}
