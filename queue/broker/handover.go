@@ -13,7 +13,8 @@ import (
 type handOver struct {
 	state     handOverState
 	drainAt   time.Time  // while preparing: when to drain at the latest
-	logClosed chan error // while draining: receives the result of closing the journal
+	closeAt   time.Time  // while draining: when to close the journal at the latest
+	logClosed chan error // receives the result of closing the journal; nil: that has not begun
 	sealing   bool       // the drain ends with a seal: the shard's jobs move to other shards
 }
 
@@ -32,8 +33,10 @@ const (
 	// A successor replays this much in negligible time.
 	drainReplaySlots = 256
 	drainReplayBytes = 4 << 20
-	// drainCheckpointWait is how long a drain waits for its checkpoint.
+	// drainCheckpointWait is how long a drain waits for its checkpoint, and drainAppendWait how long until the
+	// journal has room for the last records.
 	drainCheckpointWait = 3 * time.Second
+	drainAppendWait     = 3 * time.Second
 )
 
 // replayIsLong reports whether a successor would have so much to replay that a checkpoint is written
@@ -54,16 +57,29 @@ func (h *handOver) due(now time.Time, atRest bool) bool {
 	return h.state == statePreparing && (atRest || !now.Before(h.drainAt))
 }
 
-// untilDue returns how long it is until the drain begins at the latest; ok is false if no drain is
-// being prepared.
+// untilDue returns how long it is until the drain begins, or the journal is closed, at the latest; ok is false if
+// neither is awaited.
 func (h *handOver) untilDue(now time.Time) (wait time.Duration, ok bool) {
+	if h.state == stateDraining {
+		return max(0, h.closeAt.Sub(now)), h.logClosed == nil
+	}
 	return max(0, h.drainAt.Sub(now)), h.state == statePreparing
 }
 
-// drain begins the drain: the journal is closed on another goroutine.
-func (h *handOver) drain(closeLog func() error) {
+// drain begins the drain.
+func (h *handOver) drain(now time.Time) {
+	h.state, h.closeAt = stateDraining, now.Add(drainAppendWait)
+}
+
+// closeDue reports whether the journal can be closed: everything was appended, or there is no more time for that.
+func (h *handOver) closeDue(now time.Time, appended bool) bool {
+	return h.state == stateDraining && h.logClosed == nil && (appended || !now.Before(h.closeAt))
+}
+
+// close closes the journal on another goroutine.
+func (h *handOver) close(closeLog func() error) {
 	closed := make(chan error, 1)
-	h.state, h.logClosed = stateDraining, closed
+	h.logClosed = closed
 	go func() { closed <- closeLog() }()
 }
 
@@ -94,7 +110,7 @@ func (s *shard) checkpointInForce() <-chan struct{} {
 }
 
 // drain ends the run in order: what was decided is written and answered, all other calls are
-// refused, and the journal is closed so that the successor can start at once.
+// refused, and then the journal is closed so that the successor can start at once.
 func (s *shard) drain() {
 	s.readClock()
 	s.b.removeShard(s)
@@ -104,7 +120,7 @@ func (s *shard) drain() {
 	s.commits.appendBatch(true)
 	s.refuseWaiting()
 	s.checkpoints.current.abort()
-	s.handOver.drain(func() error { return s.log.Close(s.ctx) })
+	s.handOver.drain(time.Now())
 }
 
 // refuseWaiting refuses all calls that do not wait for a batch in flight.
@@ -124,7 +140,7 @@ func (s *shard) refuseWaiting() {
 // became durable before.
 func (s *shard) finishRun() error {
 	err := s.log.Err()
-	if s.handOver.state == stateDraining {
+	if s.handOver.logClosed != nil {
 		err = <-s.handOver.logClosed
 	}
 	s.clock.local = time.Now()

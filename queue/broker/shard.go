@@ -89,6 +89,9 @@ func (s *shard) run(draining <-chan struct{}) error {
 		if s.handOver.due(time.Now(), s.checkpoints.atRest()) {
 			s.drain()
 		}
+		if s.handOver.closeDue(time.Now(), !s.commits.blocked) {
+			s.handOver.close(func() error { return s.log.Close(s.ctx) })
+		}
 		if s.hasWork() {
 			select {
 			case <-s.log.Acks():
