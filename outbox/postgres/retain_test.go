@@ -290,7 +290,7 @@ func TestClosingIsWhole(t *testing.T) {
 	w.publish(text("k", "0"))
 	open, err := w.owner.Begin(context.Background())
 	ok(t, err)
-	_, err = open.Exec(context.Background(), w.Log.names.q("update ~outbox_state set drawn = drawn"))
+	_, err = open.Exec(context.Background(), w.names.q("update ~outbox_state set drawn = drawn"))
 	ok(t, err)
 	closing := `select ~outbox_close((select n.n from ~outbox_partition n, ~outbox_id s where s.last_value >= n.lo and s.last_value < n.hi))`
 	if value[bool](w, closing) {
