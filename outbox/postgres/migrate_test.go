@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -69,6 +70,14 @@ func TestMigrate(t *testing.T) {
 	}
 	w = openWorld(t, cfg)
 	w.publish(text("k", "x"))
+	for _, version := range []int{1, Version} { // back for a program of version 1, and up again
+		_, err := Migrate(ctx, cfg, version)
+		ok(t, err)
+		w.exec("select ~outbox_pass()")
+		if left := w.left(); left != 1 {
+			t.Errorf("%d messages with version %d", left, version)
+		}
+	}
 	for _, bad := range []int{-1, Version + 1} {
 		if _, err := Migrate(ctx, cfg, bad); err == nil {
 			t.Errorf("migrated to %d", bad)
@@ -86,8 +95,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestProgramsOfOtherVersions checks which versions of the schema this program works with: not with the first one, as an
-// earlier program has left it, before it is migrated, and with later ones whose record says so.
+// TestProgramsOfOtherVersions checks which versions of the schema this program works with: not with those before needed, the
+// first one as an earlier program has left it, and with later ones whose record says so.
 func TestProgramsOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -111,6 +120,13 @@ func TestProgramsOfOtherVersions(t *testing.T) {
 		}
 	}
 	refused("version 1")
+	for version := 2; version < needed; version++ {
+		_, err := Migrate(ctx, cfg, version)
+		ok(t, err)
+		refused(fmt.Sprint("version ", version))
+	}
+	_, err = Migrate(ctx, cfg, 1)
+	ok(t, err)
 	all, err := MigrationStatus(ctx, cfg)
 	ok(t, err)
 	if len(all) != Version || all[0].AppliedAt.IsZero() || !all[1].AppliedAt.IsZero() {

@@ -3,7 +3,6 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,14 +59,7 @@ func TestHandOverSteps(t *testing.T) {
 // drain begins. The successor knows the claim.
 func TestDrainOfAFullJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var down atomic.Bool
-		bucket := mem.New(mem.Config{Faults: func(c mem.Call) mem.Fault {
-			if down.Load() && c.Op == mem.Create {
-				return mem.Fault{Kind: mem.Unavailable}
-			}
-			return mem.Fault{}
-		}})
-		w := newWorld(t, bucket)
+		w, down := failing(t, mem.Config{}, isCreate)
 		w.declare(queue.Settings{})
 		a := w.node("a")
 		r := a.serve(queue.DefaultQueue, 0)

@@ -50,6 +50,20 @@ func newWorld(t testing.TB, bucket blob.Bucket) *world {
 	return &world{t: t, bucket: bucket, ctx: context.WithoutCancel(t.Context()), clock: time.Now}
 }
 
+// failing returns a world whose bucket is unavailable to some calls while the switch is on.
+func failing(t testing.TB, cfg mem.Config, calls func(c mem.Call) bool) (*world, *atomic.Bool) {
+	on := new(atomic.Bool)
+	cfg.Faults = func(c mem.Call) mem.Fault {
+		if on.Load() && calls(c) {
+			return mem.Fault{Kind: mem.Unavailable}
+		}
+		return mem.Fault{}
+	}
+	return newWorld(t, mem.New(cfg)), on
+}
+
+func isCreate(c mem.Call) bool { return c.Op == mem.Create }
+
 // declare declares a queue and returns its settings.
 func (w *world) declare(set queue.Settings) queue.Settings {
 	w.t.Helper()

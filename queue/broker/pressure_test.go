@@ -138,14 +138,7 @@ func TestMoreThanTheJournalTakes(t *testing.T) {
 // are told to come later, and everything continues when the store does.
 func TestAStoreThatIsDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var down atomic.Bool
-		bucket := mem.New(mem.Config{Faults: func(c mem.Call) mem.Fault {
-			if down.Load() && c.Op == mem.Create {
-				return mem.Fault{Kind: mem.Unavailable}
-			}
-			return mem.Fault{}
-		}})
-		w := newWorld(t, bucket)
+		w, down := failing(t, mem.Config{}, isCreate)
 		w.declare(queue.Settings{})
 		n := w.node("n1")
 		n.serve(queue.DefaultQueue, 0)

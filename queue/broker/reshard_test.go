@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -287,13 +286,7 @@ func TestReshardWaitsForBrokers(t *testing.T) {
 // does not serve a former shard.
 func TestSealedShardIsNotServed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var cut atomic.Bool
-		w := newWorld(t, mem.New(mem.Config{Faults: func(c mem.Call) mem.Fault {
-			if cut.Load() && c.Key == "v1/queues" {
-				return mem.Fault{Kind: mem.Unavailable}
-			}
-			return mem.Fault{}
-		}}))
+		w, cut := failing(t, mem.Config{}, func(c mem.Call) bool { return c.Key == "v1/queues" })
 		w.declare(queue.Settings{})
 		n, late := w.node("n1"), w.node("n2")
 		n.serve(queue.DefaultQueue, 0)
@@ -321,14 +314,10 @@ func TestSealedShardIsNotServed(t *testing.T) {
 // TestInterruptedImport: an import that has ended early begins again, and nothing comes twice.
 func TestInterruptedImport(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var cut atomic.Bool
+		w, cut := failing(t, mem.Config{}, func(c mem.Call) bool {
+			return c.Op == mem.Read && strings.HasSuffix(c.Key, "/0/000001") // the second object of the jobs
+		})
 		cut.Store(true)
-		w := newWorld(t, mem.New(mem.Config{Faults: func(c mem.Call) mem.Fault {
-			if cut.Load() && c.Op == mem.Read && strings.HasSuffix(c.Key, "/0/000001") { // the second object of the jobs
-				return mem.Fault{Kind: mem.Unavailable}
-			}
-			return mem.Fault{}
-		}}))
 		w.declare(queue.Settings{Shards: 2})
 		n := w.node("n1")
 		n.importBatch, n.exportObject = 1000, 50_000

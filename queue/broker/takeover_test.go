@@ -201,13 +201,12 @@ func TestHole12NoTrustNoAnswer(t *testing.T) {
 		w := newWorld(t, mem.New(mem.Config{}))
 		w.declare(queue.Settings{})
 		n := w.node("n1")
-		until := time.Now().Add(time.Minute)
+		until := time.Now().Add(30 * time.Second)
 		n.trust = func() time.Duration { return time.Until(until) }
 		n.serve(queue.DefaultQueue, 0)
 		n.enqueue(jobsWithIDs(1)...)
 		c := n.claimOne("j0")
-		n.enqueue(queue.Job{ID: "later", Type: "later", Delay: 61 * time.Second})
-		time.Sleep(30 * time.Second)
+		n.enqueue(queue.Job{ID: "later", Type: "later", Delay: 31 * time.Second}) // due when the assignment has expired
 		polled := make(chan error, 1)
 		go func() {
 			_, err := n.Claim(w.ctx, queue.DefaultQueue, queue.ClaimRequest{Types: []string{"later"}, Wait: time.Minute})
@@ -490,14 +489,9 @@ func TestPartingCheckpoint(t *testing.T) {
 // TestPartingHasAnEnd: a store that accepts no checkpoint does not delay a drain for long.
 func TestPartingHasAnEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var stuck atomic.Bool
-		bucket := mem.New(mem.Config{Latency: mem.Constant(latency), Faults: func(c mem.Call) mem.Fault {
-			if stuck.Load() && c.Op == mem.Create && strings.Contains(c.Key, "/ckpt/") {
-				return mem.Fault{Kind: mem.Unavailable}
-			}
-			return mem.Fault{}
-		}})
-		w := newWorld(t, bucket)
+		w, stuck := failing(t, mem.Config{Latency: mem.Constant(latency)}, func(c mem.Call) bool {
+			return c.Op == mem.Create && strings.Contains(c.Key, "/ckpt/")
+		})
 		w.declare(queue.Settings{})
 		a := w.node("a")
 		r := a.serve(queue.DefaultQueue, 0)

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,13 +44,7 @@ func TestTrustEndsMeanwhile(t *testing.T) {
 // takes over before that finds it as it was.
 func TestDeadWhenDurable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var down atomic.Bool
-		w := newWorld(t, mem.New(mem.Config{Latency: mem.Constant(latency), Faults: func(c mem.Call) mem.Fault {
-			if down.Load() && c.Op == mem.Create {
-				return mem.Fault{Kind: mem.Unavailable}
-			}
-			return mem.Fault{}
-		}}))
+		w, down := failing(t, mem.Config{Latency: mem.Constant(latency)}, isCreate)
 		w.declare(queue.Settings{})
 		n := w.node("n1")
 		r := n.serve(queue.DefaultQueue, 0)

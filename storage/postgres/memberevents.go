@@ -31,8 +31,8 @@ type sharedEvents struct {
 }
 
 // after returns what is known after a cursor. A node whose cursor is a little ahead of what is known asks for the events in
-// between as well, so that there is no gap. They must be fewer than one answer has: of an answer with nothing behind the cursor, the
-// node takes it that there is nothing.
+// between as well, so that there is no gap. They must be fewer than one answer has: a node whose answer has nothing behind its
+// cursor goes on from the newest event of all.
 func (m *memberEvents) after(cursor int64) sharedEvents {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -342,7 +342,7 @@ func TestStaleTemporaryFilesGo(t *testing.T) {
 // not say with certainty that the object exists: its caller would take its own write for stored.
 func TestNameThatIsNotDurable(t *testing.T) {
 	t.Parallel()
-	b, _ := prepared(t, 0)
+	b, v := prepared(t, 0)
 	failing := errors.New("input/output error")
 	b.step = func(name string) error {
 		if name == "sync" {
@@ -350,10 +350,17 @@ func TestNameThatIsNotDurable(t *testing.T) {
 		}
 		return nil
 	}
-	for range 2 {
-		if _, err := b.Create(t.Context(), "log/1", []byte("records")); !errors.Is(err, blob.ErrUnknownOutcome) || !errors.Is(err, failing) {
-			t.Errorf("got %v, want an unknown outcome", err)
+	unknown := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, blob.ErrUnknownOutcome) || !errors.Is(err, failing) || errors.Is(err, blob.ErrExists) || errors.Is(err, blob.ErrChanged) {
+			t.Errorf("%s: got %v, want an unknown outcome", what, err)
 		}
+	}
+	for range 2 {
+		_, err := b.Create(t.Context(), "log/1", []byte("records"))
+		unknown("create", err)
+		_, err = b.Replace(t.Context(), "q/HEAD", []byte("new"), v)
+		unknown("replace", err)
 	}
 	b.step = nil
 	if _, err := b.Create(t.Context(), "log/1", []byte("records")); !errors.Is(err, blob.ErrExists) || errors.Is(err, blob.ErrUnknownOutcome) {

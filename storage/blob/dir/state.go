@@ -123,8 +123,7 @@ func (b *Bucket) create(ctx context.Context, key string, data []byte, h header) 
 	path := b.path(key)
 	if err := b.link(ctx, tmp, path); err != nil {
 		if errors.Is(err, os.ErrExist) {
-			// The caller may act on the knowledge that the object exists: make it durable first.
-			return state{}, withCause(blob.ErrExists, b.publish(filepath.Dir(path)))
+			return state{}, b.lost(blob.ErrExists, filepath.Dir(path))
 		}
 		return state{}, err
 	}
@@ -143,7 +142,7 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 	}
 	f.Close()
 	if !accepts(old) {
-		return state{}, withCause(blob.ErrChanged, b.publish(versions(path)))
+		return state{}, b.lost(blob.ErrChanged, versions(path))
 	}
 	h.replaced = old.self
 	tmp, err := b.temporary(h, data)
@@ -154,7 +153,7 @@ func (b *Bucket) replace(ctx context.Context, key string, data []byte, h header,
 	next := state{root: old.root, n: old.n + 1, self: h.self}
 	if err := b.link(ctx, tmp, versionFile(path, next.root, next.n)); err != nil {
 		if errors.Is(err, os.ErrExist) {
-			return state{}, withCause(blob.ErrChanged, b.publish(versions(path)))
+			return state{}, b.lost(blob.ErrChanged, versions(path))
 		}
 		return state{}, err
 	}
@@ -208,8 +207,18 @@ func (b *Bucket) ownLink(tmp, path string, exists error) error {
 	return exists
 }
 
-// publish makes a linked name durable, of this call or of another one that was first. Other processes may have seen it
-// already, and the other call may have been an attempt of the same caller, so a failure is an unknown outcome.
+// lost returns why a write came too late, once the name that was first is durable: the caller may act on the knowledge
+// that the object is there. If it cannot be made durable, the outcome is unknown and nothing else, because the name may be
+// of an earlier attempt of the same caller, which would take it for stored.
+func (b *Bucket) lost(why error, dir string) error {
+	if err := b.publish(dir); err != nil {
+		return err
+	}
+	return why
+}
+
+// publish makes a linked name durable. Other processes may have seen it already, so a failure is an
+// unknown outcome.
 func (b *Bucket) publish(dir string) error {
 	err := b.at("sync")
 	if err == nil {
