@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -49,6 +50,7 @@ outbox:
 	answerTo(t, http.MethodPost, url+"/api/v1/commands", `{"kind": "daemon.pause", "daemon": "demo:crash"}`, token) // an event says who gave it
 	emitd("debug", "bundle", "--output", "bundle.tar.gz", "--token-file", "tokens")
 	metrics := answerOf(t, url+"/metrics", token)
+	said(t, out, regexp.MustCompile(`("SpanContext")`), t.Context().Done()) // traces are exported every few seconds
 
 	secrets := map[string]string{"token": token, "password": password, "signing key": key, "header": header, "session": string(read(t, pages+".cookie"))}
 	for where, text := range map[string]string{
