@@ -484,7 +484,8 @@ type Watcher interface {
 // Sweeper is implemented by stores whose old rows must be deleted. Each step is fenced, deletes at most limit rows,
 // and returns how many it deleted.
 type Sweeper interface {
-	// SweepNodes removes tombstones that ended more than age ago.
+	// SweepNodes removes tombstones that ended more than age ago, and what no node advertises any more. It counts the
+	// tombstones.
 	SweepNodes(ctx context.Context, fence daemon.Fence, age time.Duration, limit int) (int, error)
 	// SweepEvents removes the oldest events that keep does not retain, and commands that were done more than
 	// keep.Age ago.

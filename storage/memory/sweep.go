@@ -60,9 +60,7 @@ func (s *state) sweepNodes(before time.Time, limit int) int {
 		delete(s.nodes, m.Incarnation)
 	}
 	s.order = slices.DeleteFunc(s.order, func(m *member) bool { return s.nodes[m.Incarnation] == nil })
-	if len(old) > 0 {
-		s.sweepAdverts()
-	}
+	s.sweepAdverts()
 	return len(old)
 }
 

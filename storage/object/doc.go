@@ -44,10 +44,11 @@
 //   - If the caller's time ends before that is known, the error says that the outcome is unknown. Before the
 //     process answers another call from the same content, it writes a content in between. The late write then
 //     fails, so no answer can be overtaken by something older.
-//   - A content with a smaller n, or with another nonce for a number that this process knows, does not continue
-//     what the process has seen: the bucket was restored. The process that sees this writes the next content under
-//     a new store ID, with an n above both. All nodes thus learn that the store is another one. The same happens
-//     for an object that is gone, and for a bucket under another [Config.Name].
+//   - A content with a smaller n, with another nonce for a number that this process knows, or with a store ID that
+//     this process has left for another one, does not continue what the process has seen: the bucket was restored.
+//     The process that sees this writes the next content under a new store ID, with an n above both. All nodes thus
+//     learn that the store is another one. The same happens for an object that is gone, and for a bucket under
+//     another [Config.Name].
 //
 // # Heartbeats
 //

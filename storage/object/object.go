@@ -52,10 +52,11 @@ type Store struct {
 	clusterMu chan struct{}        // a mutex: held to read or write the cluster object
 	seen      atomic.Pointer[view] // its newest content that this process knows
 
-	// clusterMu guards these two. pendingWrite is a write of unknown outcome that may still happen.
-	// lastSegment is the segment of events that was written last; if the step that needed it failed,
-	// the next one uses it.
+	// clusterMu guards these three. pendingWrite is a write of unknown outcome that may still happen.
+	// left has the store IDs that this process has seen replaced by others. lastSegment is the segment of
+	// events that was written last; if the step that needed it failed, the next one uses it.
 	pendingWrite *cluster
+	left         map[string]bool
 	lastSegment  struct {
 		id      string
 		segment segment
@@ -79,7 +80,7 @@ var (
 func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	s := &Store{
-		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1),
+		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1), left: map[string]bool{},
 		pulses: pulses{of: map[node.Incarnation]knownPulse{}}, unchangedSince: unchangedTimes{of: map[string]observation{}},
 	}
 	if !cfg.NoProbe {

@@ -136,6 +136,57 @@ func TestEmptied(t *testing.T) {
 	}
 }
 
+// TestRestoredToAHistoryThatWasLeft: the bucket goes back to a history that the processes have left for another one,
+// because an operator restored the wrong backup first, or the bucket was empty in between. It is another store again,
+// also for a node that starts afterwards.
+func TestRestoredToAHistoryThatWasLeft(t *testing.T) {
+	t.Parallel()
+	advertise := func(h *storage.Heartbeat) { h.Advert = &daemon.Advert{} }
+	for _, tt := range []struct {
+		story string
+		lose  func(t *testing.T, bucket *mem.Bucket, old []byte)
+	}{
+		{"a backup was restored before", func(t *testing.T, bucket *mem.Bucket, old []byte) { putBack(t, bucket, old) }},
+		{"the bucket was emptied before", func(t *testing.T, bucket *mem.Bucket, _ []byte) {
+			if err := bucket.Delete(t.Context(), object.ClusterKey); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(tt.story, func(t *testing.T) {
+			t.Parallel()
+			store := mem.New(mem.Config{})
+			a, b := start(t, store, 0).lead(), start(t, store, 1)
+			old, id := copyOf(t, store), b.beat().StoreID
+			a.give(unit, b)
+			b.beat()
+			tt.lose(t, store, old)
+			for _, p := range []*process{a, b} {
+				if _, err := p.try(t.Context()); err != nil && !errors.Is(err, storage.ErrNotRegistered) {
+					t.Fatal(err)
+				}
+			}
+			between := a.beat(advertise)
+			if got := b.beat(advertise).StoreID; got == id || got != between.StoreID {
+				t.Fatalf("store id %q and %q, was %q", between.StoreID, got, id)
+			}
+			putBack(t, store, old)
+			ra, rb := a.beat(), b.beat()
+			if ra.StoreID != rb.StoreID || ra.StoreID == id || ra.StoreID == between.StoreID {
+				t.Errorf("store id %q, %q, was %q and before that %q", ra.StoreID, rb.StoreID, between.StoreID, id)
+			}
+			if c := start(t, store, 2).beat(); c.StoreID != ra.StoreID || c.StoreSince.IsZero() || !c.StoreSince.Equal(ra.StoreSince) {
+				t.Errorf("a newcomer is told of %q since %v, the others of %q since %v", c.StoreID, c.StoreSince, ra.StoreID, ra.StoreSince)
+			}
+			for range 3 {
+				if again := b.beat().StoreID; again != ra.StoreID || a.beat().StoreID != ra.StoreID {
+					t.Errorf("the name changes again: %q, was %q", again, ra.StoreID)
+				}
+			}
+		})
+	}
+}
+
 // TestMovedToACopy: under another name the same content is another store.
 func TestMovedToACopy(t *testing.T) {
 	t.Parallel()

@@ -212,12 +212,13 @@ func (s *Store) read(ctx context.Context) (*view, error) {
 // correction returns what must be written before the content may be used, or nil. There are two cases:
 //
 //   - The content does not continue what was seen before, because the bucket was restored or emptied. From now on
-//     it is another history with another name, so that all nodes learn of it.
+//     it is another history with another name, so that all nodes learn of it. A name that this process has left for
+//     another one comes back only by a restoration, too.
 //   - A write of this process that was based on the content is still on its way. A content in between makes that
 //     write fail.
 func (s *Store) correction(v *view) *cluster {
 	old := s.seen.Load()
-	if old != nil && !v.continues(old.cluster) {
+	if old != nil && (s.left[v.StoreID] || !v.continues(old.cluster)) {
 		next, name := v.clone(), newHistory(0).StoreID
 		next.advance()
 		next.N, next.EarlierNonces, next.StoreID = max(v.N, old.N)+1, nil, name
@@ -299,9 +300,13 @@ func (s *Store) begin(ctx context.Context, old *view) (*view, error) {
 	return &view{first, version}, nil
 }
 
-// setSeen records the newest content.
+// setSeen records the newest content. The caller holds clusterMu.
 func (s *Store) setSeen(v *view) {
-	if old := s.seen.Swap(v); old == nil || old.cluster != v.cluster {
+	old := s.seen.Swap(v)
+	if old != nil && old.StoreID != v.StoreID {
+		s.left[old.StoreID] = true
+	}
+	if old == nil || old.cluster != v.cluster {
 		s.pulses.dropDeparted(v.cluster)
 	}
 }

@@ -21,8 +21,9 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 		if err := c.checkFence(fence); err != nil {
 			return false, err
 		}
+		adverts := len(c.Adverts)
 		gone = c.sweepNodes(now.Add(-age), limit)
-		return len(gone) > 0, nil
+		return len(gone) > 0 || len(c.Adverts) < adverts, nil
 	}})
 	if err != nil {
 		return 0, wrapErr(err, "sweep nodes")

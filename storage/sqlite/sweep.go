@@ -16,9 +16,7 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 		n := st.exec(`DELETE FROM ~node WHERE incarnation IN (
 				SELECT incarnation FROM ~node WHERE state = 'removed' AND ended_at < ? ORDER BY ended_at, incarnation LIMIT ?)`,
 			nanos(st.now.Add(-age)), max(limit, 0))
-		if n > 0 {
-			st.exec(`DELETE FROM ~advert WHERE hash NOT IN (SELECT advert FROM ~node)`)
-		}
+		st.exec(`DELETE FROM ~advert WHERE hash NOT IN (SELECT advert FROM ~node)`)
 		return int(n)
 	})
 }

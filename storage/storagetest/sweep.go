@@ -11,6 +11,7 @@ import (
 var sweepStories = []story{
 	{"old tombstones are removed, within the limit", Sweeps, sweepsNodes},
 	{"adverts go with their last node", Sweeps, sweepsAdverts},
+	{"adverts go once no node has them, even if no node is gone", Sweeps, sweepsFormerAdverts},
 	{"events beyond a number are removed from the beginning", Sweeps, sweepsEvents},
 	{"old events and fulfilled commands are removed", Sweeps, sweepsOldEvents},
 	{"the newest events stay, however old they are said to be", Sweeps, keepsTheNewestEvents},
@@ -62,6 +63,22 @@ func sweepsAdverts(w *world) {
 	w.equal("advert of the one that stays", string(w.snapshot().Advert(w.row(b)).Encode()), string(plain.Encode()))
 	again := w.join("d", advert(daemon.Advert{Kinds: []daemon.Kind{"only:c"}}))
 	w.equal("an advert that comes back", w.snapshot().Advert(w.row(again)).RunsKind("only:c"), true)
+}
+
+// sweepsFormerAdverts: a node that changes what it advertises leaves texts behind, which go although no tombstone does.
+func sweepsFormerAdverts(w *world) {
+	p := w.join("a")
+	for i := range 10 {
+		p.beat(advert(daemon.Advert{Kinds: []daemon.Kind{daemon.Kind(fmt.Sprint("acme:k", i))}}))
+	}
+	n, err := w.sweep().SweepNodes(w.ctx, w.sweeper(), over, 100)
+	w.ok(err)
+	w.equal("removed", n, 0)
+	snap := w.snapshot()
+	w.equal("adverts", len(snap.Adverts), 1)
+	w.equal("the one that it has now", snap.Advert(w.row(p)).RunsKind("acme:k9"), true)
+	p.beat(advert(plain))
+	w.equal("one that comes back", w.snapshot().Advert(w.row(p)).RunsKind("acme:reports"), true)
 }
 
 func sweepsEvents(w *world) {
