@@ -51,7 +51,8 @@ var lifecycle = map[State]map[Step]State{
 	Deleted:    {Assign: Assigning},
 }
 
-// FailuresResetAfter is how long a run must last before the failures before it are reset ([Recover]).
+// FailuresResetAfter is how long a run must last before the failures before it are reset ([Recover]). With
+// Spec.StallTimeout the reset comes later by as much as it may take to find out that the run has made no progress meanwhile.
 const FailuresResetAfter = time.Minute
 
 // Next returns the state after step, and whether the table has that pair of state and step.

@@ -131,6 +131,9 @@ type RunFailed struct {
 	Err      error
 	Failures int
 	RetryIn  time.Duration // until the next attempt
+	// Hangs is set if the attempt has stalled and ignores its cancellation. There is no next attempt until it has returned,
+	// and then its failure is reported once more.
+	Hangs bool
 }
 
 // RunAbandoned is the answer to Abandon if the agent's code still runs. For a run that has not entered its agent,

@@ -1,6 +1,8 @@
 package member
 
 import (
+	"time"
+
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/storage"
@@ -10,11 +12,13 @@ import (
 // unit stays active in the store. Without a report, a unit in a crash loop would look like one that works.
 // Reports follow heartbeats: at most one per interval and unit, and none for a run that failed once.
 type health struct {
-	before      int           // failures of the unit in the store when the run began
-	failures    int           // failures of this run
-	err         error         // the last failure
-	retryAt     lease.Instant // when the supervisor starts it again
-	recoveredAt lease.Instant // when it will have run long enough to clear the failures; Never until it has begun
+	before   int           // failures of the unit in the store when the run began
+	failures int           // attempts of this run that have failed and returned
+	hangs    bool          // the present attempt has failed, and has not returned
+	err      error         // the last failure
+	retryAt  lease.Instant // when the supervisor starts it again
+	// recoveredAt is when it will have run long enough to clear the failures; Never until it has begun, and while it hangs.
+	recoveredAt lease.Instant
 }
 
 // crashLoopFailures is the number of failures in a row from which on a run counts as being in a crash loop.
@@ -28,8 +32,31 @@ func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
 		return
 	}
 	retry := now.Add(in.RetryIn)
+	r.health.err, r.health.retryAt, r.health.hangs = in.Err, retry, in.Hangs
+	if in.Hangs {
+		r.health.recoveredAt = lease.Never // the failure is reported again when the attempt has returned, and counts then
+		return
+	}
 	r.health.failures++
-	r.health.err, r.health.retryAt, r.health.recoveredAt = in.Err, retry, retry.Add(daemon.FailuresResetAfter)
+	r.health.recoveredAt = retry.Add(r.recoversAfter)
+}
+
+// recoversAfter returns how long an attempt must last to clear the failures before it. What the supervisor counts of an
+// attempt that stalls ends when its progress ceased. That it has stalled is known a quarter more than the stall timeout
+// later at the latest, and its failure once it has returned or has ignored its cancellation for StopTimeout.
+func (m *Member) recoversAfter(s *daemon.Spec) time.Duration {
+	if s.StallTimeout == 0 {
+		return daemon.FailuresResetAfter
+	}
+	return daemon.FailuresResetAfter + s.StallTimeout + s.StallTimeout/4 + m.t.StopTimeout
+}
+
+// count returns the number of the unit's failures in a row.
+func (h health) count() int {
+	if h.hangs {
+		return h.before + h.failures + 1
+	}
+	return h.before + h.failures
 }
 
 // total returns the number of the unit's failures after the run has ended.
@@ -37,7 +64,7 @@ func (h health) total(e RunEnded) int {
 	if e.How == GaveUp {
 		return h.before + max(h.failures+1, e.Failures) // the last failure ended the run
 	}
-	return h.before + h.failures
+	return h.count()
 }
 
 // reportHealth queues reports of runs in a crash loop, and of runs that have recovered. It is called after an
@@ -48,17 +75,17 @@ func (m *Member) reportHealth(now lease.Instant) {
 		if _, busy := m.runs.pending[u]; busy || l == nil || l.rec.Generation != r.Generation || r.Draining || r.Cancelled {
 			continue
 		}
-		h := r.health
+		h, failures := r.health, r.health.count()
 		switch {
 		case now >= h.recoveredAt && l.rec.State == daemon.Active:
 			if l.rec.Failures > 0 {
 				m.report(u, r.Generation, daemon.Recover, storage.UnitReport{})
 			}
 			r.health = health{recoveredAt: lease.Never}
-		case h.before+h.failures >= crashLoopFailures && h.before+h.failures > l.rec.Failures && h.err != nil:
+		case failures >= crashLoopFailures && failures > l.rec.Failures && h.err != nil:
 			text := h.err.Error()
 			m.report(u, r.Generation, daemon.Fail, storage.UnitReport{
-				Reason: text, Error: text, Failures: h.before + h.failures, RetryIn: max(h.retryAt.Sub(now), 0),
+				Reason: text, Error: text, Failures: failures, RetryIn: max(h.retryAt.Sub(now), 0),
 			})
 		}
 	}

@@ -58,7 +58,9 @@ type run struct {
 	abandonedAs int64
 	cause       CancelCause
 	health      health
-	began       lease.Instant
+	// recoversAfter is how long an attempt must last to clear the failures before it.
+	recoversAfter time.Duration
+	began         lease.Instant
 }
 
 // ending is how a run ended. cause is the reason of its cancellation, if it was cancelled.
@@ -478,7 +480,7 @@ func (m *Member) onRunStarted(now lease.Instant, f daemon.Fence) {
 	}
 	r.Started = true
 	if r.health.before > 0 {
-		r.health.recoveredAt = now.Add(daemon.FailuresResetAfter)
+		r.health.recoveredAt = now.Add(r.recoversAfter)
 	}
 	m.starts.started(now, f.Unit)
 	m.emit(Notice{Kind: UnitStarted, Fence: f})

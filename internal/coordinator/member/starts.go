@@ -172,11 +172,11 @@ func (m *Member) start(now lease.Instant, l *listing) {
 // begin starts a run of the listed unit. It returns false if the run could no longer be acknowledged in time, or
 // if the listing is too old to give it any validity.
 func (m *Member) begin(now lease.Instant, l *listing, timeout time.Duration) bool {
-	rec := &l.rec
+	rec, spec := &l.rec, m.spec(l.rec.Unit.Daemon)
 	r := &run{
 		localRun: localRun{Generation: rec.Generation}, validUntil: m.runValidUntil(l.sent),
 		ackBy: lease.Never, drainBy: lease.Never, abandonAt: lease.Never, began: now,
-		health: health{before: rec.Failures, recoveredAt: lease.Never},
+		health: health{before: rec.Failures, recoveredAt: lease.Never}, recoversAfter: m.recoversAfter(&spec),
 	}
 	window := m.startWindow(timeout)
 	if rec.State == daemon.Assigning {
@@ -189,7 +189,7 @@ func (m *Member) begin(now lease.Instant, l *listing, timeout time.Duration) boo
 	delete(m.runs.endings, rec.Unit)
 	m.starts.slots[rec.Unit] = &slot{began: now, window: window}
 	m.runs.next = min(m.runs.next, r.deadline())
-	m.emit(Start{Fence: rec.Fence(), Term: rec.Term, Spec: m.spec(rec.Unit.Daemon)})
+	m.emit(Start{Fence: rec.Fence(), Term: rec.Term, Spec: spec})
 	return true
 }
 

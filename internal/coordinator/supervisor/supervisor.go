@@ -86,8 +86,8 @@ type Config struct {
 	// StampTimeout bounds one attempt to stamp; default 5 s.
 	StampTimeout time.Duration
 	// StopTimeout is how long a stalled attempt may take to return once it was cancelled. If it has
-	// not returned by then, Failed is reported and its stacks are logged, and the run goes on waiting
-	// for it; default 5 s.
+	// not returned by then, Failed (Report.Hangs) is reported and its stacks are logged, and the run goes on
+	// waiting for it; default 5 s.
 	StopTimeout time.Duration
 	// RestartMin and RestartMax bound the back-off; defaults 100 ms and 30 s.
 	RestartMin, RestartMax time.Duration
@@ -135,6 +135,9 @@ type Report struct {
 	Failures int
 	// RetryIn is how long after a Failed the next attempt begins.
 	RetryIn time.Duration
+	// Hangs is set in a Failed of a stalled attempt that ignores its cancellation. When it has returned, its failure is
+	// reported again, without Hangs.
+	Hangs bool
 }
 
 // ReportKind is the kind of a report.
