@@ -5,15 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/backoff"
+	"github.com/emitd/emitd/internal/coordinator/history"
+	"github.com/emitd/emitd/storage"
 )
 
-// ErrEventsGone reports that events which a reader wanted have been swept. The reader should call
-// [Coordinator.Snapshot] for the current state, and can then go on.
-var ErrEventsGone = errors.New("older events are gone")
+// ErrEventsGone reports that events which a reader wanted have been swept, or that the store has lost events which the
+// reader has read (a restored backup, an asynchronous failover). The reader should call [Coordinator.Snapshot] for the
+// current state, and can then go on.
+var ErrEventsGone = errors.New("events are gone")
 
 const (
 	eventPage = 200         // events per call
@@ -22,13 +26,15 @@ const (
 
 // Events yields the history after the event with the given number, in order and without gaps, and
 // follows it until ctx ends. 0 begins with the oldest event kept. An error does not end the
-// sequence. After [ErrEventsGone] it continues with the oldest event there is, after any other
-// error with the next attempt. A reader that does not want to wait for new events leaves the loop.
+// sequence. After [ErrEventsGone] it continues with the oldest event there is or, if the store has lost events, after
+// the newest of the last few hundred that it still has: numbers that were yielded come again, with other events. After any
+// other error it continues with the next attempt. A reader that does not want to wait for new events leaves the loop.
 func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.Event, error] {
 	return func(yield func(daemon.Event, error) bool) {
+		p := place{after: after}
 		for failures := 0; ctx.Err() == nil; {
-			woken := c.wakeUps.next()
-			next, err := c.readEvents(ctx, after, yield)
+			woken, before := c.wakeUps.next(), p.after
+			err := c.readEvents(ctx, &p, yield)
 			switch {
 			case errors.Is(err, errBroken) || ctx.Err() != nil:
 				return
@@ -38,39 +44,89 @@ func (c *Coordinator) Events(ctx context.Context, after int64) iter.Seq2[daemon.
 				}
 				failures++
 				_ = backoff.Sleep(ctx, streamRetries.Jittered(failures))
-			case next == after:
+			case p.after == before:
 				failures = 0
 				await(ctx, woken, eventPoll)
 			default:
 				failures = 0
 			}
-			after = next
 		}
 	}
 }
 
 var errBroken = errors.New("the reader stopped")
 
-// readEvents reads and yields one page. It returns the number of the page's last event.
-func (c *Coordinator) readEvents(ctx context.Context, after int64, yield func(daemon.Event, error) bool) (int64, error) {
-	bounded, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
-	defer cancel()
-	page, err := c.store.Events(bounded, after, eventPage)
+// place is how far a reader of the history has come.
+type place struct {
+	after int64
+	known []daemon.Event // the newest events up to after, as they were read; none if the reader has named the place
+}
+
+// pass moves the place to the next event.
+func (p *place) pass(e *daemon.Event) {
+	if len(p.known) == 2*eventPage {
+		p.known = slices.Clone(p.known[eventPage:])
+	}
+	p.after, p.known = e.Seq, append(p.known, *e)
+}
+
+// stepBack moves the place to the event before, or to the beginning if that is not known.
+func (p *place) stepBack() {
+	p.after, p.known = 0, p.known[:max(len(p.known)-1, 0)]
+	if n := len(p.known); n > 0 {
+		p.after = p.known[n-1].Seq
+	}
+}
+
+// isIn reports whether the history that a page comes from has the place.
+func (p *place) isIn(page *storage.EventPage) bool {
+	if n := len(p.known); n > 0 {
+		return !history.Replaced(page, &p.known[n-1])
+	}
+	return page.Head >= p.after
+}
+
+// readEvents reads and yields one page, and moves the place to its end.
+func (c *Coordinator) readEvents(ctx context.Context, p *place, yield func(daemon.Event, error) bool) error {
+	page, err := c.eventsFrom(ctx, p)
 	if err != nil {
-		return after, fmt.Errorf("read events after %d: %w", after, err)
+		return err
 	}
-	if gone := page.Oldest - 1; after > 0 && after < gone {
-		if !yield(daemon.Event{}, fmt.Errorf("events %d to %d: %w", after+1, gone, ErrEventsGone)) {
-			return after, errBroken
+	if !p.isIn(page) && !yield(daemon.Event{}, fmt.Errorf("the store has another history than that of event %d: %w", p.after, ErrEventsGone)) {
+		return errBroken
+	}
+	for !p.isIn(page) {
+		p.stepBack()
+		if page, err = c.eventsFrom(ctx, p); err != nil {
+			return err
 		}
 	}
-	for _, e := range page.Events {
-		if !yield(e, nil) {
-			return after, errBroken
+	if gone := page.Oldest - 1; p.after > 0 && p.after < gone {
+		if !yield(daemon.Event{}, fmt.Errorf("events %d to %d: %w", p.after+1, gone, ErrEventsGone)) {
+			return errBroken
 		}
-		after = e.Seq
 	}
-	return after, nil
+	for i := range page.Events {
+		e := &page.Events[i]
+		if e.Seq > p.after && !yield(*e, nil) {
+			return errBroken
+		}
+		if e.Seq > p.after || len(p.known) == 0 {
+			p.pass(e)
+		}
+	}
+	return nil
+}
+
+// eventsFrom reads a page that begins with the event at the place, so that it can be compared.
+func (c *Coordinator) eventsFrom(ctx context.Context, p *place) (*storage.EventPage, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
+	defer cancel()
+	page, err := c.store.Events(ctx, max(p.after-1, 0), eventPage)
+	if err != nil {
+		return nil, fmt.Errorf("read events after %d: %w", p.after, err)
+	}
+	return page, nil
 }
 
 // await waits for a wake-up, at most for d.

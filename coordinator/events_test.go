@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,6 +156,83 @@ func TestEventsThatAreGone(t *testing.T) {
 	}
 	if !errors.Is(reported, coordinator.ErrEventsGone) || got[0] != 11 || got[9] != 20 {
 		t.Errorf("told %v, got %v", reported, got)
+	}
+}
+
+// numbers returns the numbers from one to another, with blanks between.
+func numbers(from, to int) string {
+	var all []string
+	for n := from; n <= to; n++ {
+		all = append(all, strconv.Itoa(n))
+	}
+	return strings.Join(all, " ")
+}
+
+// A reader learns that the store has lost events that it has read, although others have their numbers by then, and gets
+// those. It goes on after the newest event that it has read and that the store still has.
+func TestEventsThatAreLost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kept, lost, written int // events
+		after               int64
+		want                string
+	}{
+		"all numbers are taken again":    {5, 3, 10, 0, numbers(1, 8) + " gone " + numbers(6, 15)},
+		"some numbers are taken again":   {5, 3, 1, 0, numbers(1, 8) + " gone 6"},
+		"everything is lost":             {0, 3, 4, 0, numbers(1, 3) + " gone " + numbers(1, 4)},
+		"the place that was named is":    {2, 3, 5, 5, "gone " + numbers(1, 7)},
+		"there was no such place":        {2, 0, 3, 9, "gone " + numbers(1, 5)},
+		"nothing is lost":                {5, 0, 2, 3, numbers(4, 7)},
+		"more is lost than a page has":   {100, 250, 300, 99, numbers(100, 350) + " gone " + numbers(101, 400)},
+		"more is lost than a reader has": {100, 500, 600, 99, numbers(100, 600) + " gone " + numbers(1, 700)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				store := memory.Open(memory.Config{})
+				write := func(n int) {
+					for range n {
+						if err := store.Record(t.Context(), daemon.Event{Kind: daemon.UnitsChanged}); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				write(c.kept)
+				image := store.Clone()
+				write(c.lost)
+				node, err := coordinator.New(store, coordinator.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var got []string
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for e, err := range node.Events(ctx, c.after) {
+						switch {
+						case errors.Is(err, coordinator.ErrEventsGone):
+							got = append(got, "gone")
+						case err != nil:
+							t.Error(err)
+						default:
+							got = append(got, strconv.FormatInt(e.Seq, 10))
+						}
+					}
+				}()
+				advance(10 * time.Second)
+				if c.lost > 0 {
+					store.Restore(image)
+					store.SetStoreID("standby")
+				}
+				write(c.written)
+				advance(10 * time.Second)
+				cancel()
+				<-done
+				if text := strings.Join(got, " "); text != c.want {
+					t.Errorf("got  %s\nwant %s", text, c.want)
+				}
+			})
+		})
 	}
 }
 

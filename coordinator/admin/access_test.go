@@ -78,7 +78,7 @@ type unreached struct{ storage.Store }
 func TestLimitedLists(t *testing.T) {
 	t.Parallel()
 	inQueues := &declaredQueues{Queue: queuetest.New(), names: []string{"mail", "reports"}}
-	a := api(t, &history{}, func(c *Config) {
+	a := api(t, &historyStore{}, func(c *Config) {
 		c.Queues = inQueues
 		c.Outbox = func() (*Outbox, error) { return &Outbox{Kind: "sqlite", Operator: newLetters()}, nil }
 		c.Authorize = func(r *http.Request, need Access) error {

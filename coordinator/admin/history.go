@@ -10,6 +10,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/internal/coordinator/history"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -314,7 +315,7 @@ func (l *leadership) forward(ctx context.Context, store storage.Store) (head, ol
 		if err != nil {
 			return 0, 0, fmt.Errorf("read events: %w", err)
 		}
-		if l.through == 0 || p.Head-l.through > mostSearched || l.newest != nil && anotherHistory(p, *l.newest) {
+		if l.through == 0 || p.Head-l.through > mostSearched || l.newest != nil && history.Replaced(p, l.newest) {
 			*l = leadership{from: p.Head, through: p.Head}
 			return p.Head, p.Oldest, nil
 		}
@@ -367,19 +368,6 @@ func aboutLeader(e daemon.Event) []daemon.Event {
 		return []daemon.Event{e}
 	}
 	return nil
-}
-
-// anotherHistory reports whether a page, read from the event before newest on, comes from another history: that of a
-// restored backup or a new store.
-func anotherHistory(p *storage.EventPage, newest daemon.Event) bool {
-	if p.Head < newest.Seq {
-		return true
-	}
-	if len(p.Events) == 0 || p.Events[0].Seq != newest.Seq {
-		return false // it was deleted
-	}
-	is := &p.Events[0]
-	return newest.Kind != is.Kind || !newest.At.Equal(is.At) || newest.Unit != is.Unit || newest.Incarnation != is.Incarnation
 }
 
 // readLeadership reads the events about the leader.

@@ -9,6 +9,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/internal/coordinator/history"
 )
 
 // hub lets all streams share one poller of the store. The poller runs only while somebody listens.
@@ -171,7 +172,7 @@ func (p *poller) readEvents(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if page.Head < last || len(recent) > 0 && anotherHistory(page, recent[len(recent)-1]) {
+	if page.Head < last || len(recent) > 0 && history.Replaced(page, &recent[len(recent)-1]) {
 		p.restart(page.Head)
 		return false, nil
 	}

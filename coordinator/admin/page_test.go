@@ -63,15 +63,15 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// history is a store with a history of its own: events first to head.
-type history struct {
+// historyStore is a store with a history of its own: events first to head.
+type historyStore struct {
 	storage.Store
 	events []daemon.Event
 	reads  int // calls
 	read   int // events
 }
 
-func (h *history) Events(_ context.Context, after int64, limit int) (*storage.EventPage, error) {
+func (h *historyStore) Events(_ context.Context, after int64, limit int) (*storage.EventPage, error) {
 	h.reads++
 	p := &storage.EventPage{}
 	if n := len(h.events); n > 0 {
@@ -83,13 +83,13 @@ func (h *history) Events(_ context.Context, after int64, limit int) (*storage.Ev
 	return p, nil
 }
 
-func (h *history) Snapshot(context.Context) (*daemon.Snapshot, error) {
+func (h *historyStore) Snapshot(context.Context) (*daemon.Snapshot, error) {
 	return &daemon.Snapshot{Now: time.Unix(1_000_000, 0)}, nil
 }
 
 // newHistory returns a history in which one event per second happened, and the last of them just now.
-func newHistory(first, head int64) *history {
-	h := &history{}
+func newHistory(first, head int64) *historyStore {
+	h := &historyStore{}
 	kinds := []daemon.EventKind{daemon.LeaderElected, "assignment.assigned", "assignment.acknowledged"}
 	for seq := first; seq <= head; seq++ {
 		term := seq / 100
@@ -108,7 +108,7 @@ func newHistory(first, head int64) *history {
 // the oldest events are gone, and one call reads a bounded part of the history.
 func TestEventPages(t *testing.T) {
 	t.Parallel()
-	for _, store := range []*history{newHistory(1, 0), newHistory(1, 7), newHistory(400, 2345), newHistory(1, 12000)} {
+	for _, store := range []*historyStore{newHistory(1, 0), newHistory(1, 7), newHistory(400, 2345), newHistory(1, 12000)} {
 		a := api(t, store)
 		for query, filter := range map[string]view.EventFilter{
 			"":                                      {},
@@ -144,7 +144,7 @@ func TestEventPages(t *testing.T) {
 func some(all []int64) []int64 { return all[:min(len(all), 5)] }
 
 // follow reads all pages of events.
-func follow(t *testing.T, a *API, store *history, query string) (got []int64) {
+func follow(t *testing.T, a *API, store *historyStore, query string) (got []int64) {
 	t.Helper()
 	next := ""
 	for range 2000 {
@@ -191,7 +191,7 @@ func TestTermsOfAnotherHistory(t *testing.T) {
 				next = *p.Cursor
 			}
 		}
-		elected := func(h *history) (n int) {
+		elected := func(h *historyStore) (n int) {
 			for _, e := range h.events {
 				if e.Kind == daemon.LeaderElected {
 					n++

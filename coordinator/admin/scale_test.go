@@ -17,7 +17,7 @@ import (
 
 // large is a store with a large cluster: 1,000 nodes, 10,000 units and 100,000 events.
 type large struct {
-	*history
+	*historyStore
 	snap *daemon.Snapshot
 }
 

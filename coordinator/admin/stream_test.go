@@ -35,7 +35,7 @@ func (s *script) Events(_ context.Context, after int64, limit int) (*storage.Eve
 	if s.down {
 		return nil, fmt.Errorf("events: %w", storage.ErrUnavailable)
 	}
-	return (&history{events: s.events}).Events(context.Background(), after, limit)
+	return (&historyStore{events: s.events}).Events(context.Background(), after, limit)
 }
 
 func (s *script) Snapshot(context.Context) (*daemon.Snapshot, error) {

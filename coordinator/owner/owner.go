@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/coordinator/history"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -38,7 +39,7 @@ type Directory struct {
 
 	units  map[daemon.Unit]Owner
 	nodes  map[node.Incarnation]string // addresses
-	head   int64                       // newest event that units includes
+	newest daemon.Event                // that units includes; only its number is known if it was deleted
 	readAt time.Time                   // zero: read the cluster anew
 }
 
@@ -97,11 +98,7 @@ func (d *Directory) Watch(ctx context.Context, id daemon.ID) iter.Seq2[Owner, er
 			var changed []Owner
 			err := d.locked(ctx, func() error {
 				err := d.refresh(ctx)
-				for u, o := range d.units {
-					if u.Daemon == id && seen[u] != o {
-						changed, seen[u] = append(changed, o), o
-					}
-				}
+				changed = d.changes(id, seen)
 				return err
 			})
 			if err != nil && ctx.Err() == nil && !yield(Owner{}, fmt.Errorf("owners of %s: %w", id, err)) {
@@ -120,22 +117,42 @@ func (d *Directory) Watch(ctx context.Context, id daemon.ID) iter.Seq2[Owner, er
 	}
 }
 
+// changes returns what differs from the owners that a watch has seen, and notes it there. A unit that the cluster has no more,
+// such as one that a failover has lost, has no owner.
+func (d *Directory) changes(id daemon.ID, seen map[daemon.Unit]Owner) (changed []Owner) {
+	for u, o := range d.units {
+		if u.Daemon == id && seen[u] != o {
+			changed, seen[u] = append(changed, o), o
+		}
+	}
+	for u, o := range seen {
+		if _, is := d.units[u]; is {
+			continue
+		}
+		delete(seen, u)
+		if !o.State.IsFree() {
+			changed = append(changed, Owner{Unit: u, State: daemon.Unassigned})
+		}
+	}
+	return changed
+}
+
 // refresh brings the directory up to date, by the history if that has no gap.
 func (d *Directory) refresh(ctx context.Context) error {
 	if d.readAt.IsZero() {
 		return d.readAll(ctx)
 	}
 	for {
-		page, err := d.store.Events(ctx, d.head, eventsRead)
+		page, err := d.store.Events(ctx, max(d.newest.Seq-1, 0), eventsRead)
 		if err != nil {
 			return err
 		}
-		if page.Head < d.head || page.Oldest > d.head+1 {
-			return d.readAll(ctx) // another store, or events are gone
+		if page.Oldest > d.newest.Seq || history.Replaced(page, &d.newest) {
+			return d.readAll(ctx) // events are gone, or may be
 		}
 		for i := range page.Events {
 			e := &page.Events[i]
-			if e.Unit.IsZero() {
+			if e.Seq <= d.newest.Seq || e.Unit.IsZero() {
 				continue
 			}
 			if _, known := d.nodes[e.Incarnation]; !known && e.Kind == daemon.AssignmentAssigned {
@@ -144,7 +161,7 @@ func (d *Directory) refresh(ctx context.Context) error {
 			d.apply(e)
 		}
 		if len(page.Events) > 0 {
-			d.head = page.Events[len(page.Events)-1].Seq
+			d.newest = page.Events[len(page.Events)-1]
 		}
 		if len(page.Events) < eventsRead {
 			d.readAt = time.Now()
@@ -182,6 +199,14 @@ func (d *Directory) readAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	page, err := d.store.Events(ctx, max(snap.Head-1, 0), 1)
+	if err != nil {
+		return err
+	}
+	d.newest = daemon.Event{Seq: snap.Head}
+	if len(page.Events) > 0 && page.Events[0].Seq == snap.Head {
+		d.newest = page.Events[0]
+	}
 	d.units, d.nodes = make(map[daemon.Unit]Owner, len(snap.Units)), make(map[node.Incarnation]string, len(snap.Nodes))
 	for i := range snap.Nodes {
 		d.nodes[snap.Nodes[i].Incarnation] = snap.Nodes[i].Address
@@ -194,6 +219,6 @@ func (d *Directory) readAll(ctx context.Context) error {
 		}
 		d.units[r.Unit] = o
 	}
-	d.head, d.readAt = snap.Head, time.Now()
+	d.readAt = time.Now()
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/emitd/emitd/coordinator/coordinatortest"
 	"github.com/emitd/emitd/coordinator/owner"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/memory"
 )
@@ -98,6 +99,89 @@ func TestWatch(t *testing.T) {
 			}
 		}
 		t.Error("the watch has ended")
+	})
+}
+
+// failedOver is a store with a unit in its rows and history, as a failover leaves it that has lost its newest events.
+type failedOver struct {
+	*memory.Store
+	t     *testing.T
+	nodes []node.Identity
+	early *memory.Image // the unit is on the first node
+}
+
+// newFailedOver makes a store in which a unit runs on a node, and then on another one.
+func newFailedOver(t *testing.T) *failedOver {
+	f := &failedOver{Store: memory.Open(memory.Config{}), t: t}
+	c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2})
+	c.Register(daemon.Spec{ID: globex.Daemon}, daemon.AgentFunc(agent))
+	c.WaitUntil("it runs", func() bool { return c.Holder(single.String()) >= 0 })
+	first := c.Holder(single.String())
+	f.nodes = []node.Identity{c.Node(first).Node(), c.Node(1 - first).Node()}
+	f.early = c.Store().Clone()
+	c.Kill(first)
+	c.WaitUntil("it runs elsewhere", func() bool { return c.Holder(single.String()) == 1-first })
+	f.Restore(c.Store().Clone())
+	return f
+}
+
+// failOver replaces the content by an earlier one, which soon has more events than the former one had.
+func (f *failedOver) failOver(image *memory.Image) {
+	f.t.Helper()
+	snap, err := f.Snapshot(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.Restore(image)
+	f.SetStoreID("standby")
+	for range snap.Head {
+		if err := f.Record(f.t.Context(), daemon.Event{Kind: daemon.UnitsChanged}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// single is a unit that is not keyed.
+var single = daemon.Unit{Daemon: globex.Daemon}
+
+// TestOwnerAfterLostEvents: a directory notices that the events that it has read are lost, also if the store has written
+// others with the same numbers since.
+func TestOwnerAfterLostEvents(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFailedOver(t)
+		d := owner.NewDirectory(s)
+		for i, want := range []node.Identity{s.nodes[1], s.nodes[0]} {
+			time.Sleep(time.Second)
+			if o, err := d.Owner(t.Context(), single); err != nil || o.Node != want {
+				t.Errorf("%d: %+v, %v; want %s", i, o, err, want.Name)
+			}
+			if i == 0 {
+				s.failOver(s.early)
+			}
+		}
+	})
+}
+
+// TestWatchOfALostUnit: a watch yields that a unit is free if the store does not have it any more.
+func TestWatchOfALostUnit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newFailedOver(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var last owner.Owner
+		for o, err := range owner.NewDirectory(s).Watch(ctx, single.Daemon) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last = o; o.Node == s.nodes[1] {
+				s.failOver(memory.Open(memory.Config{}).Clone())
+			}
+		}
+		if last.Unit != single || last.Node.Name != "" || last.State != daemon.Unassigned {
+			t.Errorf("at last %+v", last)
+		}
 	})
 }
 
