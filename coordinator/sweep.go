@@ -8,6 +8,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/daemon/sweeper"
+	"github.com/emitd/emitd/internal/coordinator/plan"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -26,9 +27,10 @@ type Retention struct {
 	// LockAge is how long released locks are kept for people to see; default one hour. A lock whose
 	// holder died stays until another process takes it.
 	LockAge time.Duration
-	// NodeAge is how long the rows of nodes that left are kept for people to see. The default, and
-	// the minimum, is 2·NodeRegistrationTTL of the sweeping node: these rows let the store refuse
-	// late messages of such nodes. While timings change, choose at least that of the slowest node.
+	// NodeAge is how long the rows of nodes that left are kept for people to see. The default, and the minimum, is
+	// 20·NodeRegistrationTTL of the sweeping node, at least ten minutes: these rows let the store refuse late messages
+	// of such nodes, and show which nodes are lost again and again. While timings change, choose at least that of the
+	// slowest node.
 	NodeAge time.Duration
 	// KeyAge is how long the rows of removed keys are kept for people to see, from when nobody holds the unit any
 	// more; default 15 minutes. A key that comes back meanwhile goes on with what the row has: its failures, and the
@@ -51,10 +53,10 @@ func (c *Coordinator) SweepTasks(keep Retention) []sweeper.Task {
 		MaxEvents: cmp.Or(keep.Events, 100_000), MinEvents: cmp.Or(keep.LeastEvents, 10_000),
 		Age: cmp.Or(keep.EventAge, 30*24*time.Hour),
 	}
-	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), max(keep.NodeAge, 2*c.timing.NodeRegistrationTTL)
+	locks, tombstones := cmp.Or(keep.LockAge, time.Hour), max(keep.NodeAge, plan.LossMemory(c.timing.StableAfter()))
 	clock := &clockStability{read: c.storeClock.Load, slack: c.timing.QueryTimeout}
 	tasks := []sweeper.Task{ // rarely, so that an idle cluster costs its store next to nothing
-		{Name: "nodes", Every: min(tombstones, 5*time.Minute), Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
+		{Name: "nodes", Every: 5 * time.Minute, Step: func(ctx context.Context, f daemon.Fence, limit int) (int, error) {
 			if !clock.measures(tombstones) {
 				return 0, nil
 			}

@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,7 +14,6 @@ import (
 	"github.com/emitd/emitd/daemon/sweeper"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/storage"
-	"github.com/emitd/emitd/storage/memory"
 )
 
 // The sweeper, run as a daemon of the cluster, removes what is old and nothing else.
@@ -41,7 +41,7 @@ func TestSweeperSweepsTheStore(t *testing.T) {
 		}
 		advance(lease.Fast().NodeRegistrationTTL)
 		if n := tombstones(t, c); n != 10 {
-			t.Errorf("%d tombstones within 2·TTL, want all 10", n)
+			t.Errorf("%d tombstones soon afterwards, want all 10", n)
 		}
 		advance(20 * time.Minute)
 		if n := tombstones(t, c); n != 0 {
@@ -129,32 +129,41 @@ func TestNodeAge(t *testing.T) {
 	})
 }
 
-// Rows of nodes that left are swept at intervals of their retention, but at least every five minutes. An idle
-// cluster calls its store no more often than that.
-func TestNodesAreSweptByTheirAge(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		profile   string
-		age, want time.Duration
-	}{
-		{coordinator.ProfileFast, 0, 2 * lease.Fast().NodeRegistrationTTL},
-		{coordinator.ProfileFast, time.Second, 2 * lease.Fast().NodeRegistrationTTL},
-		{coordinator.ProfileFast, time.Minute, time.Minute},
-		{coordinator.ProfileFast, time.Hour, 5 * time.Minute},
-		{coordinator.ProfileDefault, 0, 2 * lease.Default().NodeRegistrationTTL},
-		{coordinator.ProfileDefault, 5 * time.Minute, 5 * time.Minute},
-		{coordinator.ProfileDefault, 24 * time.Hour, 5 * time.Minute},
-	} {
-		c, err := coordinator.New(memory.Open(memory.Config{}), coordinator.Config{Profile: tc.profile})
+// A process that is killed twice within the time for which a loss counts flaps, also where the rows of nodes that left are
+// kept for no longer than they must be.
+func TestKilledProcessesFlap(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 2, Configure: func(i int, cfg *coordinator.Config) {
+			if i >= 2 {
+				cfg.Node.Name = "returns"
+			}
+		}})
+		for i := range 2 {
+			tasks := c.Node(i).SweepTasks(coordinator.Retention{NodeAge: time.Second})
+			if err := c.Node(i).RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		advance(30 * time.Minute) // the sweeper has measured the store's clock
+		for range 2 {
+			i := c.Add()
+			advance(time.Minute)
+			c.Kill(i)
+			advance(3 * time.Minute)
+		}
+		c.Add()
+		advance(5 * time.Second)
+		page, err := c.Store().Events(t.Context(), 0, 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tasks := c.SweepTasks(coordinator.Retention{NodeAge: tc.age})
-		i := slices.IndexFunc(tasks, func(task sweeper.Task) bool { return task.Name == "nodes" })
-		if i < 0 || tasks[i].Every != tc.want {
-			t.Errorf("profile %s, age %v: %+v, want nodes every %v", tc.profile, tc.age, tasks, tc.want)
+		sick := slices.ContainsFunc(page.Events, func(e daemon.Event) bool {
+			return e.Kind == daemon.LedgerSick && strings.Contains(e.Reason, "lost 2 times")
+		})
+		if n := tombstones(t, c); !sick || n != 2 {
+			t.Errorf("the node does not flap, %d tombstones", n)
 		}
-	}
+	})
 }
 
 func tombstones(t *testing.T, c *coordinatortest.Cluster) (n int) {
