@@ -367,3 +367,21 @@ func TestNameThatIsNotDurable(t *testing.T) {
 		t.Errorf("got %v when the disk works again", err)
 	}
 }
+
+// TestParentThatGoesAgain: a deletion removes the empty parent directory after a writer has made it, and before the writer
+// has made the directory in it.
+func TestParentThatGoesAgain(t *testing.T) {
+	t.Parallel()
+	b := mustOpen(t, t.TempDir())
+	removed := false
+	b.step = func(name string) error {
+		if name == "mkdir" && !removed {
+			removed = true
+			return os.Remove(filepath.Join(b.root, "deep"))
+		}
+		return nil
+	}
+	if _, err := b.Create(t.Context(), "deep/er/key", []byte("text")); err != nil || !removed {
+		t.Errorf("got %v, removed %v", err, removed)
+	}
+}

@@ -170,20 +170,23 @@ func (b *Bucket) syncDir(path string) error {
 
 // makeDir creates a directory inside the bucket, and its parents, durably. It is called after a
 // temporary file was written, so it never creates the bucket itself. A disk that is not mounted
-// must not look like an empty bucket.
+// must not look like an empty bucket. It returns os.ErrNotExist if a deletion has removed the empty
+// parent again.
 func (b *Bucket) makeDir(path string) error {
 	err := os.Mkdir(path, 0o700)
-	switch {
-	case errors.Is(err, os.ErrExist):
-		return nil
-	case errors.Is(err, os.ErrNotExist):
+	if errors.Is(err, os.ErrNotExist) {
 		if err := b.makeDir(filepath.Dir(path)); err != nil {
 			return err
 		}
-		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := b.at("mkdir"); err != nil {
 			return err
 		}
-	case err != nil:
+		err = os.Mkdir(path, 0o700)
+	}
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return b.syncDir(filepath.Dir(path))

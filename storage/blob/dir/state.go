@@ -189,7 +189,7 @@ func (b *Bucket) link(ctx context.Context, tmp, path string) error {
 		if _, err := os.Lstat(tmp); err != nil {
 			return fmt.Errorf("%w: the temporary file is gone: %w", blob.ErrUnavailable, err)
 		}
-		if err := b.makeDir(filepath.Dir(path)); err != nil {
+		if err := b.makeDir(filepath.Dir(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
