@@ -156,7 +156,7 @@ func TestTakeoverDoesNotWaitForTheList(t *testing.T) {
 		waits.Store(true)
 		b.serve(queue.DefaultQueue, 0)
 		waits.Store(false)
-		if got := b.settings(queue.DefaultQueue).Visibility; got != 7*time.Minute {
+		if got := servedSettings(b).Visibility; got != 7*time.Minute {
 			t.Errorf("the settings are old: visibility %v", got)
 		}
 	})
@@ -201,18 +201,41 @@ func TestTakeoverOfAnotherQueue(t *testing.T) {
 }
 
 // TestListThatCannotBeRead: a broker that knows the queue already serves it, and reads the list
-// later.
+// later. It opens no journal that nothing was ever in: the list could say that the shard is gone, with all its objects.
 func TestListThatCannotBeRead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bucket := mem.New(mem.Config{})
-		w := newWorld(t, unread{bucket})
+		w := newWorld(t, bucket)
 		w.declare(queue.Settings{})
-		n := w.node("a")
-		if _, err := n.Registry().List(w.ctx); err != nil {
-			t.Fatal(err)
+		later := newWorld(t, unread{bucket})
+		first, second := w.node("a"), later.node("b")
+		know := func() {
+			t.Helper()
+			if _, err := second.Registry().List(w.ctx); err != nil {
+				t.Fatal(err)
+			}
 		}
-		n.serve(queue.DefaultQueue, 0)
-		n.enqueue(queue.Job{ID: "x"})
+		know()
+		for range 2 {
+			r := second.begin(queue.DefaultQueue, 0)
+			select {
+			case <-r.done:
+				wantRefusal(t, r.err, queue.Unavailable)
+			case <-r.a.ReadyDone():
+				t.Fatal("it serves a new journal")
+			}
+		}
+		later.gen++
+		w.gen = later.gen
+		r := first.serve(queue.DefaultQueue, 0)
+		first.enqueue(queue.Job{ID: "x"})
+		r.kill()
+		later.gen = w.gen
+		second.serve(queue.DefaultQueue, 0)
+		second.enqueue(queue.Job{ID: "y"})
+		time.Sleep(maxListAge)
+		_, err := second.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{ID: "z"}})
+		wantRefusal(t, err, queue.Unavailable)
 	})
 }
 

@@ -93,7 +93,8 @@ type Broker struct {
 // servedQueue is a queue of which this node serves shards.
 type servedQueue struct {
 	settings *queue.Settings
-	shards   []*shard // by index
+	shards   []*shard                // by index
+	listed   atomic.Pointer[listing] // the newest list that had the queue
 }
 
 // shardID identifies a shard: its queue's name and its index.
@@ -132,7 +133,7 @@ func New(cfg Config) (*Broker, error) {
 	b.registry = NewRegistry(cfg.Bucket, cfg.Root)
 	b.registry.SetMaxShards(cmp.Or(cfg.MaxShards, DefaultMaxShards))
 	b.registry.onChange = b.settingsChanged
-	b.watcher.wake = make(chan struct{}, 1)
+	b.watcher.wake, b.watcher.listAges = make(chan struct{}, 1), make(chan struct{}, 1)
 	b.registry.onRead = b.watcher.signal
 	var err error
 	b.instruments, err = newInstruments(b)
@@ -325,16 +326,20 @@ func (b *Broker) beginCall(ctx context.Context, name string) (*queue.Settings, e
 	if err := contextError(ctx); err != nil {
 		return nil, err
 	}
-	if set := b.settings(name); set != nil {
-		return set, b.checkShardCount(ctx, set)
-	}
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	if b.awaitTakeover(ctx, name, -1) {
-		if set := b.settings(name); set != nil {
-			return set, b.checkShardCount(ctx, set)
+	q, set := b.served(name)
+	if q == nil {
+		if err := checkName(name); err != nil {
+			return nil, err
 		}
+		if b.awaitTakeover(ctx, name, -1) {
+			q, set = b.served(name)
+		}
+	}
+	if q != nil {
+		if err := b.checkListed(ctx, q, set); err != nil {
+			return nil, err
+		}
+		return set, b.checkShardCount(ctx, set)
 	}
 	if _, err := b.registry.get(ctx, name, notFoundAge); err != nil {
 		return nil, err
@@ -353,14 +358,14 @@ func (b *Broker) checkShardCount(ctx context.Context, set *queue.Settings) error
 	return e
 }
 
-// settings returns a queue's settings; nil if this node serves no shard of it.
-func (b *Broker) settings(name string) *queue.Settings {
+// served returns a queue and its settings; nil if this node serves no shard of it.
+func (b *Broker) served(name string) (*servedQueue, *queue.Settings) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if q := b.queues[name]; q != nil {
-		return q.settings
+		return q, q.settings
 	}
-	return nil
+	return nil, nil
 }
 
 // notOwner refuses a call for a shard (-1: any) that this node does not serve. It names the holder

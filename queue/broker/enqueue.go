@@ -48,6 +48,7 @@ func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ 
 		shards[index] = s
 	}
 	if err := b.upload(ctx, shards, ready); err != nil {
+		b.deleteUnused(shards, ready, nil, err)
 		return nil, err
 	}
 	receipts := make([]queue.Receipt, len(jobs))
@@ -191,11 +192,11 @@ func (b *Broker) upload(ctx context.Context, shards map[int]*shard, jobs []valid
 		if j.payload == nil {
 			continue
 		}
-		key := shards[j.shard].payloads.newKey(j.payload)
-		if _, err := b.cfg.Bucket.Create(ctx, key, j.payload); err != nil {
+		j.blob, j.size = shards[j.shard].payloads.newKey(j.payload), len(j.payload)
+		if _, err := b.cfg.Bucket.Create(ctx, j.blob, j.payload); err != nil {
 			return queue.Refuse(queue.Unavailable, "store the payload of job %q: %w", j.id, err)
 		}
-		j.blob, j.size, j.payload = key, len(j.payload), nil
+		j.payload = nil
 	}
 	return nil
 }

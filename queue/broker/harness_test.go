@@ -226,6 +226,12 @@ func (n *node) stats() *queue.Stats {
 	return st
 }
 
+// servedSettings returns the settings of the default queue as a broker's calls have them.
+func servedSettings(n *node) *queue.Settings {
+	_, set := n.served(queue.DefaultQueue)
+	return set
+}
+
 func (n *node) get(id string) *queue.Info {
 	n.w.t.Helper()
 	i, _, err := n.Get(n.w.ctx, queue.DefaultQueue, id)

@@ -1,12 +1,18 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/emitd/emitd/internal/storage/mem"
+	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
 
@@ -63,4 +69,46 @@ func TestPayloadsWithoutAnAnswer(t *testing.T) {
 
 func sameKeys(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// TestUploadThatFails: of a call whose payloads could not all be stored, nothing stays.
+func TestUploadThatFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var blobs atomic.Int32
+		w, down := failing(t, mem.Config{}, func(c mem.Call) bool {
+			return c.Op == mem.Create && strings.Contains(c.Key, "/blob/") && blobs.Add(1) > 1
+		})
+		w.declare(queue.Settings{})
+		n := w.node("n1")
+		n.serve(queue.DefaultQueue, 0)
+		down.Store(true)
+		large := make([]byte, queue.InlinePayload+1)
+		_, err := n.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{Payload: large}, {Payload: large}})
+		wantRefusal(t, err, queue.Unavailable)
+		synctest.Wait()
+		for _, key := range w.bucket.(*mem.Bucket).Keys() {
+			if strings.Contains(key, "/blob/") {
+				t.Errorf("%s is left", key)
+			}
+		}
+	})
+}
+
+// TestResultOfTheCaller: a caller that gave up may use the memory of a result again, although it is not stored yet.
+func TestResultOfTheCaller(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, n, _ := slow(t, queue.Settings{})
+		n.serve(queue.DefaultQueue, 0)
+		n.enqueue(queue.Job{ID: "x"})
+		c, result := n.claimOne("x"), []byte("done")
+		ctx, cancel := context.WithTimeout(w.ctx, latency/2)
+		defer cancel()
+		_, err := n.Settle(ctx, queue.DefaultQueue, []queue.Settlement{{Verb: queue.Complete, ID: "x", Token: c.Token, Result: result}})
+		wantRefusal(t, err, queue.UnknownOutcome)
+		copy(result, "gone")
+		time.Sleep(2 * latency)
+		if i := n.get("x"); i.State != queue.Completed || string(i.Result) != "done" {
+			t.Errorf("%s with the result %q", i.State, i.Result)
+		}
+	})
 }

@@ -34,6 +34,7 @@ type Registry struct {
 	emptySince sync.Map // removed queues of which nothing was found: since when
 	doubt      atomic.Bool
 	counted    atomic.Pointer[sync.Map] // of countedShards by queue: what Shards has returned since the list has changed
+	reading    atomic.Pointer[listReading]
 
 	mu      chan struct{} // mutex that a context can abandon: guards the object and the fields below
 	version blob.Version
@@ -41,6 +42,8 @@ type Registry struct {
 	readAt  time.Time    // when list was last known to be current; zero: never
 	damage  *queue.Error // what is wrong with the object; list is then the newest known
 	nonce   string       // of the list that counted is about
+	// removedAt says when this process learned of each removed queue that the list names.
+	removedAt map[removedQueue]time.Time
 }
 
 // registryFile is the content of the object. Its nonce makes every version's bytes different, as
@@ -129,7 +132,8 @@ func (q registryQueue) settings() queue.Settings {
 
 // Declare creates a queue, or changes the settings of an existing one; declaring the same again
 // changes nothing. It returns the settings with the queue's incarnation. Shards that are being
-// served follow within half a minute.
+// served follow within half a minute. If a queue of this name was removed a moment ago, Declare waits until no broker
+// accepts calls for that one any more, 5 s at most; if ctx ends before, it returns Unavailable.
 func (r *Registry) Declare(ctx context.Context, set queue.Settings) (queue.Settings, error) {
 	if err := checkSettings(&set); err != nil {
 		return queue.Settings{}, err
@@ -146,7 +150,28 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(queue.Set
 		return queue.Settings{}, err
 	}
 	var made queue.Settings
-	err := r.change(ctx, func(f *registryFile) (bool, error) {
+	for {
+		wait, err := r.amend(ctx, name, revise, &made)
+		if err != nil {
+			return queue.Settings{}, err
+		}
+		if wait == 0 {
+			break
+		}
+		if err := awaitForgotten(ctx, name, wait); err != nil {
+			return queue.Settings{}, err
+		}
+	}
+	if r.onChange != nil {
+		r.onChange(made)
+	}
+	return made, nil
+}
+
+// amend is one attempt of Amend. It changes nothing and returns how long to wait if a queue of this name was removed a
+// moment ago.
+func (r *Registry) amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error), made *queue.Settings) (wait time.Duration, err error) {
+	err = r.change(ctx, func(f *registryFile) (bool, error) {
 		at := slices.IndexFunc(f.Queues, func(q registryQueue) bool { return q.Name == name })
 		now := queue.Settings{Name: name}
 		if at >= 0 {
@@ -159,15 +184,18 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(queue.Set
 		if err := checkSettings(&set); err != nil {
 			return false, err
 		}
-		made = set
+		*made = set
 		made.Name, made.Layout, made.Resharding = name, now.Layout, now.Resharding
 		if at < 0 {
+			if wait = r.untilForgotten(f, name); wait > 0 {
+				return false, nil
+			}
 			if err := f.checkShards(name, max(1, made.Shards), r.maxShards); err != nil {
 				return false, err
 			}
 			f.Next++
 			made.Incarnation = f.Next
-			f.Queues = append(f.Queues, storedForm(made))
+			f.Queues = append(f.Queues, storedForm(*made))
 			slices.SortFunc(f.Queues, func(a, b registryQueue) int { return cmp.Compare(a.Name, b.Name) })
 			return true, nil
 		}
@@ -177,19 +205,13 @@ func (r *Registry) Amend(ctx context.Context, name string, revise func(queue.Set
 			return false, queue.Refuse(queue.BadRequest, "queue %q has %d shards: a declaration does not change their number", name, old.Shards).
 				WithHint("emitd queue reshard %s --shards %d changes it", name, set.Shards)
 		}
-		if old == storedForm(made) {
+		if old == storedForm(*made) {
 			return false, nil
 		}
-		f.Queues[at] = storedForm(made)
+		f.Queues[at] = storedForm(*made)
 		return true, nil
 	})
-	if err != nil {
-		return queue.Settings{}, err
-	}
-	if r.onChange != nil {
-		r.onChange(made)
-	}
-	return made, nil
+	return wait, err
 }
 
 // List returns the queues, sorted by name.
@@ -208,8 +230,8 @@ func (r *Registry) List(ctx context.Context) ([]queue.Settings, error) {
 	return out, nil
 }
 
-// Remove takes a queue off the list. Its brokers stop serving it within a minute. Its objects are
-// deleted after that, by the broker of any queue.
+// Remove takes a queue off the list. Its brokers accept calls for at most 5 s more, and stop serving it within a minute. Its
+// objects are deleted after that, by the broker of any queue.
 func (r *Registry) Remove(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -244,11 +266,27 @@ func (r *Registry) lock(ctx context.Context) error {
 }
 
 func (r *Registry) unlock() {
+	r.publish()
+	<-r.mu
+}
+
+// publish makes what the caller, who holds the lock, has learned of the list known to those who do not take the lock.
+func (r *Registry) publish() listReading {
+	var last listReading
+	if p := r.reading.Load(); p != nil {
+		last = *p
+	}
+	next := listReading{last.changes, r.readAt}
 	if r.nonce != r.list.Nonce {
 		r.nonce = r.list.Nonce
 		r.counted.Store(new(sync.Map))
+		r.noteRemoved()
+		next.changes++
 	}
-	<-r.mu
+	if next != last {
+		r.reading.Store(&next)
+	}
+	return next
 }
 
 func noQueue(name string) *queue.Error {
@@ -308,7 +346,7 @@ func (r *Registry) all(ctx context.Context, age time.Duration) (map[string]*queu
 // wait for each other share a read. Thousands of shards that are taken over at once would otherwise read it
 // one after the other. The caller holds the lock.
 func (r *Registry) refreshIfOlder(ctx context.Context, called time.Time, age time.Duration) error {
-	if !r.readAt.IsZero() && (time.Since(r.readAt) < age || r.readAt.After(called)) {
+	if !r.readAt.IsZero() && (since(r.readAt) < age || r.readAt.After(called)) {
 		return nil
 	}
 	return r.refresh(ctx)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -65,22 +66,23 @@ func TestRegistry(t *testing.T) {
 // TestRemovedQueueComesBackEmpty: a queue that is declared again has nothing of the removed one
 // with the same name.
 func TestRemovedQueueComesBackEmpty(t *testing.T) {
-	t.Parallel()
-	w, n, r := serving(t, queue.Settings{})
-	n.enqueue(jobsWithIDs(3)...)
-	if err := n.Registry().Remove(w.ctx, queue.DefaultQueue); err != nil {
-		t.Fatal(err)
-	}
-	<-r.done
-	wantRefusal(t, r.err, queue.QueueNotFound)
-	gone := n.begin(queue.DefaultQueue, 0)
-	<-gone.done
-	wantRefusal(t, gone.err, queue.QueueNotFound)
-	w.declare(queue.Settings{})
-	n.serve(queue.DefaultQueue, 0)
-	if st := n.stats(); st.Waiting != 0 || st.Enqueued != 0 || st.Epoch != 1 {
-		t.Fatalf("%+v", st)
-	}
+	bubble(t, func(t *testing.T) {
+		w, n, r := serving(t, queue.Settings{})
+		n.enqueue(jobsWithIDs(3)...)
+		if err := n.Registry().Remove(w.ctx, queue.DefaultQueue); err != nil {
+			t.Fatal(err)
+		}
+		<-r.done
+		wantRefusal(t, r.err, queue.QueueNotFound)
+		gone := n.begin(queue.DefaultQueue, 0)
+		<-gone.done
+		wantRefusal(t, gone.err, queue.QueueNotFound)
+		w.declare(queue.Settings{})
+		n.serve(queue.DefaultQueue, 0)
+		if st := n.stats(); st.Waiting != 0 || st.Enqueued != 0 || st.Epoch != 1 {
+			t.Fatalf("%+v", st)
+		}
+	})
 }
 
 // TestRemovedQueuesLeaveTombstones: a queue that was removed elsewhere is no longer served, and its
@@ -131,6 +133,71 @@ func TestRemovedQueuesLeaveTombstones(t *testing.T) {
 		}
 		if _, err := b.Registry().List(w.ctx); err != nil || len(b.Registry().list.Removed) != 0 {
 			t.Errorf("%v, %+v", err, b.Registry().list.Removed)
+		}
+	})
+}
+
+// TestDeclaredAgainAtOnce: a queue is removed and declared again elsewhere, while a broker that has not read the list since
+// serves the removed one. It must not accept a job: it would be lost with the removed queue.
+func TestDeclaredAgainAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, _, a, _ := slow(t, queue.Settings{})
+		former := a.serve(queue.DefaultQueue, 0)
+		a.enqueue(jobsWithIDs(3)...)
+		elsewhere := NewRegistry(w.bucket, "")
+		if err := elsewhere.Remove(w.ctx, queue.DefaultQueue); err != nil {
+			t.Fatal(err)
+		}
+		a.enqueue(queue.Job{ID: "meanwhile"}) // as if it had been before the removal
+		brief, cancel := context.WithTimeout(w.ctx, time.Second)
+		defer cancel()
+		_, err := elsewhere.Declare(brief, queue.Settings{Name: queue.DefaultQueue})
+		wantRefusal(t, err, queue.Unavailable)
+		made, err := elsewhere.Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue})
+		if err != nil || made.Incarnation != 2 {
+			t.Fatalf("%+v, %v", made, err)
+		}
+		_, err = a.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{ID: "new"}})
+		wantRefusal(t, err, queue.QueueNotOwner)
+		<-former.done
+		a.serve(queue.DefaultQueue, 0)
+		a.enqueue(queue.Job{ID: "new"})
+		if st := a.stats(); st.Waiting != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// TestRemovedAgainElsewhere: who has not seen the removal waits as long as who has removed the queue.
+func TestRemovedAgainElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.declare(queue.Settings{})
+		one, other := NewRegistry(w.bucket, ""), NewRegistry(w.bucket, "")
+		if err := one.Remove(w.ctx, queue.DefaultQueue); err != nil {
+			t.Fatal(err)
+		}
+		took := func(r *Registry) time.Duration {
+			t.Helper()
+			begun := time.Now()
+			if _, err := r.Declare(w.ctx, queue.Settings{Name: queue.DefaultQueue}); err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(begun)
+		}
+		time.Sleep(maxListAge / 2)
+		if d := took(other); d != maxListAge {
+			t.Errorf("declared after %v", d)
+		}
+		if err := one.Remove(w.ctx, queue.DefaultQueue); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(maxListAge / 2)
+		if d := took(one); d != maxListAge/2 {
+			t.Errorf("declared after %v", d)
+		}
+		if d := took(one); d != 0 {
+			t.Errorf("declared again after %v", d)
 		}
 	})
 }

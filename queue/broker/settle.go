@@ -359,7 +359,7 @@ func (s *shard) recordSettlement(c *settleCall, x *queue.Settlement, j *ledger.J
 	out := queue.Outcome{ID: x.ID}
 	switch x.Verb {
 	case queue.Complete:
-		r.Kind, r.Result, out.State = ledger.Complete, x.Result, queue.Completed
+		r.Kind, r.Result, out.State = ledger.Complete, slices.Clone(x.Result), queue.Completed
 	case queue.Fail:
 		s.fillFail(x, j, &r)
 		switch {

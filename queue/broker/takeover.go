@@ -191,6 +191,10 @@ func (b *Broker) takeOverCurrent(ctx context.Context, a *daemon.Assignment, name
 		return b.takeOverIfAny(ctx, a, set)
 	case err != nil:
 		return nil, err
+	case unread != nil && s.ledger.Fresh():
+		// Nothing was ever in it: it may be a shard of a removed queue, or of a former number of shards, whose objects are
+		// deleted already.
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", a.Unit, unread), s.log.Close(ctx))
 	case unread != nil: // follow reads the settings later
 		b.cfg.Logger.WarnContext(ctx, "cannot read the list of queues; the shard is served with its former settings", "unit", a.Unit.String(), "error", unread)
 	default:

@@ -13,17 +13,18 @@ import (
 // settings.
 const followEvery = 30 * time.Second
 
-// registryWatcher is the state of the one goroutine that reads the list of queues for all shards of a
-// broker. It runs while the broker serves a shard. Idle shards need no goroutine of their own for
-// this.
+// registryWatcher is the state of the two goroutines (follow and keepListRecent) that read the list of queues for all shards
+// of a broker. They run while the broker serves a shard. Idle shards need no goroutine of their own for this.
 type registryWatcher struct {
 	mu     sync.Mutex
 	shards int
-	stop   func() // stops the goroutine and waits for its end
+	stop   func() // stops the goroutines and waits for their end
 	wake   chan struct{}
+	// listAges has a token when calls need a newer list soon.
+	listAges chan struct{}
 }
 
-// signal makes the goroutine look at the list of queues now.
+// signal makes follow look at the list of queues now.
 func (w *registryWatcher) signal() {
 	select {
 	case w.wake <- struct{}{}:
@@ -31,7 +32,7 @@ func (w *registryWatcher) signal() {
 	}
 }
 
-// watch keeps that goroutine running until the function that it returns is called.
+// watch keeps the goroutines running until the function that it returns is called.
 func (b *Broker) watch() (leave func()) {
 	w := &b.watcher
 	w.mu.Lock()
@@ -40,6 +41,7 @@ func (b *Broker) watch() (leave func()) {
 		ctx, cancel := context.WithCancel(context.Background()) // no run's context: it serves all shards
 		var ended sync.WaitGroup
 		ended.Go(func() { b.follow(ctx) })
+		ended.Go(func() { b.keepListRecent(ctx) })
 		w.stop = func() { cancel(); ended.Wait() }
 	}
 	return func() {

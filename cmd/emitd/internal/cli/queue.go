@@ -317,7 +317,8 @@ func (q *queues) declare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "declare QUEUE", Short: "Create a queue or change its settings",
 		Long: "Create a queue or change its settings. In an existing queue, settings without a flag stay as they are; 0 or\n" +
-			"an empty text means the default.",
+			"an empty text means the default. If a queue of this name was removed a moment ago, this takes up to 5 s,\n" +
+			"until all brokers know.",
 		Args: exactly(1, "the name of a queue"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fields := map[string]any{}
