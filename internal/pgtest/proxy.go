@@ -23,6 +23,7 @@ type Proxy struct {
 	moved   *sync.Cond // signalled when anything below changes
 	lose    int        // replies that are still to be lost
 	stalled bool
+	full    bool
 	closed  bool
 	conns   map[net.Conn]struct{}
 
@@ -57,6 +58,10 @@ func (p *Proxy) URL() string {
 // LoseReplies loses the next n answers. The server carries out the request and answers completely;
 // then the connection breaks without the answer.
 func (p *Proxy) LoseReplies(n int) { p.change(func() { p.lose = n }) }
+
+// StopReading makes the proxy take nothing more of what the server sends, as if the client was stopped, or its host was lost.
+// The server has to wait once its buffers are full.
+func (p *Proxy) StopReading(on bool) { p.change(func() { p.full = on }) }
 
 // Stall holds everything back in both directions, like a partition, until it is switched off. Then
 // it delivers what it held back.
@@ -138,6 +143,16 @@ func (p *Proxy) register(conns ...net.Conn) bool {
 	return !p.closed
 }
 
+// takes waits while the proxy takes no answers. It returns false if the proxy is closed.
+func (p *Proxy) takes() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.full && !p.closed {
+		p.moved.Wait()
+	}
+	return !p.closed
+}
+
 // pass waits while the proxy stalls. It returns false if the proxy is closed.
 func (p *Proxy) pass() bool {
 	p.mu.Lock()
@@ -182,6 +197,9 @@ func (p *Proxy) down(client, server net.Conn) {
 	var answer []byte
 	authenticated := false
 	for {
+		if !p.takes() {
+			return
+		}
 		kind, text, err := readMessage(server, true)
 		if err != nil {
 			client.Write(answer)

@@ -58,7 +58,8 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 	for i, change := range c.Changes {
 		out[i].Unit, changes[i] = change.Unit, inputOf(i, change)
 	}
-	same, held, read := false, false, s.heads()[c.StoreID]
+	same, held := false, false
+	guard := s.sameStore(c.StoreID, c.Term.Incarnation)
 	term := []any{c.Term.Number, string(c.Term.Node), string(c.Term.Incarnation)}
 	err := s.call(ctx, "commit", writing, func(m *message) {
 		m.count(func(n int64) { held = n == 1 }, "commit_lock", term...)
@@ -67,7 +68,7 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 		if len(ids) > 0 {
 			m.do("commands_lock", array(ids))
 		}
-		m.query(isSame(&same), "same", cleanText(c.StoreID), read)
+		m.query(isSame(&same), "same", guard...)
 		if len(results) > 0 {
 			for part := range splitByKey(results, func(in resultInput) string { return in.ID }) {
 				m.do("commit_commands", append(slices.Clone(term), encode(part))...)
@@ -80,14 +81,16 @@ func (s *Store) Commit(ctx context.Context, c storage.Commit) ([]storage.Outcome
 		for part := range splitByKey(nodeInputs(c.Nodes), func(in nodeInput) string { return in.Incarnation }) {
 			m.do("commit_nodes", append(slices.Clone(term), encode(part))...)
 		}
+		change, finish := m.outcomes(out)
 		for _, part := range inOrder(changes) {
 			args := append(slices.Clone(term), encode(part))
 			if part[0].Step == "" {
-				m.query(outcomes(out), "commit_declare", args...)
+				change("commit_declare", args...)
 			} else {
-				m.query(outcomes(out), "commit_units", append(args, c.HighestGeneration)...)
+				change("commit_units", append(args, c.HighestGeneration)...)
 			}
 		}
+		finish()
 	})
 	switch {
 	case err != nil:

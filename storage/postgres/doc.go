@@ -16,14 +16,16 @@
 //
 //   - Every call is one message of the simple protocol, therefore one transaction and one round
 //     trip. Nothing depends on a session, so the store works behind a transaction pooler. A process
-//     that is stopped in the middle of sending has sent nothing. No lock ever waits for a client.
+//     that is stopped in the middle of sending has sent nothing.
+//   - No lock waits for a client. What a transaction with locks answers fits into the server's buffers. What
+//     can be larger is sent after the commit: see "Large answers".
 //   - A follower's heartbeat writes its own row and nothing else, in place.
 //   - Names are quoted and come from an allow-list; values never become SQL.
 //   - The server's statistics (pg_stat_statements) have one entry for each kind of statement.
 //     Values stand only in statements whose constants every version of the server removes, never in
 //     a CALL or a SET.
 //   - The role needs USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on its tables, and
-//     EXECUTE on the functions heartbeat_4 and register_7, which every role has unless it is revoked. If the
+//     EXECUTE on the functions heartbeat_8 and register_8, which every role has unless it is revoked. If the
 //     role's transactions do not begin as READ COMMITTED, the server's default, each heartbeat sets its
 //     isolation first, which costs the server a few statements more.
 //   - No error and no log contains a password.
@@ -33,9 +35,9 @@
 // [Store.Heartbeat] takes a connection from the share of its kind (traffic.go), because a thousand
 // nodes that register at once must not delay renewals. A heartbeat that neither registers nor
 // campaigns, reads no members in the same round trip, and reports no exit evidence and no returned run is simple. The
-// store sends a simple heartbeat as one call of the database function heartbeat_4
-// (migrations/heartbeat_4.sql). A registration that does nothing else is one call of the function
-// register_7 (register.go, migrations/register_7.sql). Any other heartbeat becomes a list of statements,
+// store sends a simple heartbeat as one call of the database function heartbeat_8
+// (migrations/heartbeat_8.sql). A registration that does nothing else is one call of the function
+// register_8 (register.go, migrations/register_8.sql). Any other heartbeat becomes a list of statements,
 // which [Store.Heartbeat] joins into one message (heartbeat.go, message.go, sql/*.sql). All forms do the
 // same in the same order:
 //
@@ -44,21 +46,36 @@
 //     refused and nothing after it takes effect. In the form of statements, the write sets a mark
 //     for the rest of the transaction, and each later statement that writes requires the mark.
 //  3. They apply returned runs and exit evidence, and then renew the lease or decide the election.
-//  4. They read the reply: members, the newest event, units, membership events, waiting commands.
+//  4. They read the reply: the newest event, the term, members, units, membership events, waiting commands.
 //
-// The function heartbeat_4 leaves the term and the units out if they are still those of the newest reply that the
+// The function heartbeat_8 leaves the term and the units out if they are still those of the newest reply that the
 // node has. The row counter has a revision, a random value that triggers replace with every change of
 // either table. A simple heartbeat names the revision that the store remembers for its node. A random
-// value never stands for two states, so rows that were lost or restored need no further check.
+// value never stands for two states, so rows that were lost or restored need no further check. A
+// statement that changes no row leaves the revision alone.
 //
 // The rows come back as text; rows.go and composite.go decode them. A further round trip is needed
 // only in these cases. If the heartbeat was refused, it finds out why. If the server process is new
 // to this process, it reads the server's identity; if the rows record another identity, or have
-// lost events that this process has seen, it records the new one (identity.go). If the node is more
+// lost what this process has seen, it records the new one (identity.go). If the function has left lists
+// out because they are large, it reads them. If the node is more
 // than 500 events behind, it reads the next ones in order. If the function was called in another
 // isolation, it has done nothing: the store repeats the call, once, and sets the isolation from
 // then on. If several nodes of the process want the member list at the same time, they read it
 // afterwards, together.
+//
+// # Large answers
+//
+// The server sends what a message answers while its transaction still runs. Once the buffers are full it waits for the
+// client, with all locks, and no timeout of the server ends that wait. So the commit comes first wherever an answer
+// may have more than some kilobytes:
+//
+//   - In a message of statements, BEGIN and COMMIT end the transaction in the middle of the message (message.go, commit). The
+//     member list, units, events and commands of a heartbeat are read after them, at one moment.
+//   - The functions leave out lists that are large. The store reads them in a second round trip (heartbeat.go, readApart).
+//     The term is that of the first answer, because the verdict is about it.
+//   - The outcomes of more than a few steps are the rows as these steps have left them. A setting of the session keeps them
+//     from the commit to the end of the message (report.go, outcomes).
 //
 // # The rules of the statements
 //

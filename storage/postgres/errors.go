@@ -30,7 +30,7 @@ var errNoCounter = errors.New("the table counter has no row: restore the whole s
 
 // Classes and codes of SQLSTATE that decide the kind of an error.
 const (
-	codeIsolation      = "25000" // invalid_transaction_state: raised by the function heartbeat_4
+	codeIsolation      = "25000" // invalid_transaction_state: raised by the function heartbeat_8
 	codeReadOnly       = "25006" // read_only_sql_transaction
 	codeRecovery       = "55000" // object_not_in_prerequisite_state: log functions of a standby
 	codeStarting       = "57P03" // cannot_connect_now
@@ -51,7 +51,7 @@ const (
 	classConnection    = "08"
 	classNoResources   = "53"
 	codeDuplicateTable = "42P07"
-	codeNoRow          = "P0002" // no_data_found: raised by the function heartbeat_4
+	codeNoRow          = "P0002" // no_data_found: raised by the function heartbeat_8
 )
 
 // isReadOnlyServer reports whether the server that answered cannot be written to, because it is a
@@ -87,12 +87,8 @@ func explain(err error, cfg Config) error {
 	switch c := pgerror.Code(err); {
 	case c == codeNoTable || c == codeNoSchema:
 		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
-	case c == codeNoFunction:
-		have := 3 // version 4 brings the function of heartbeats, and version 7 that of registrations
-		if strings.Contains(sentence(err), "register_7") {
-			have = 6
-		}
-		return &storage.SchemaError{Have: have, Want: Version, Hint: hintMigrate(cfg)}
+	case c == codeNoFunction: // version 8 brings the functions
+		return &storage.SchemaError{Have: 7, Want: Version, Hint: hintMigrate(cfg)}
 	case c == codeNoPrivilege:
 		return denied(err, cfg)
 	case c == codeNoRow:

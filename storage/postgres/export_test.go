@@ -25,10 +25,10 @@ func (s *Store) FakeServer(clock, id string) {
 	}
 }
 
-// FakeFunctions are the definitions of the functions heartbeat_4 and register_7 that use the expressions.
+// FakeFunctions are the definitions of the functions heartbeat_8 and register_8 that use the expressions.
 func FakeFunctions(cfg Config, clock, id string) string {
 	n := cfg.names()
-	return fake(clock, id).Replace(n.include("heartbeat_4") + ";" + n.include("register_7"))
+	return fake(clock, id).Replace(n.include("heartbeat_8") + ";" + n.include("register_8"))
 }
 
 // ParseTime reads a timestamptz.

@@ -36,8 +36,8 @@ func (s *stage) counted(t testing.TB, schema string) {
 func TestFunctionIsNeeded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ spoil, contains string }{
-		"forbidden": {"revoke execute on function SCHEMA.heartbeat_4 from public, ROLE", "emitd migrate get"},
-		"missing":   {"drop function SCHEMA.heartbeat_4", "emitd migrate up"},
+		"forbidden": {"revoke execute on function SCHEMA.heartbeat_8 from public, ROLE", "emitd migrate get"},
+		"missing":   {"drop function SCHEMA.heartbeat_8", "emitd migrate up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

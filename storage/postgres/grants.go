@@ -70,7 +70,7 @@ func (n names) ofNode() []pgschema.Right {
 			rights = append(rights, n.right(r.privileges, table))
 		}
 	}
-	for _, function := range []string{"heartbeat_4", "register_7"} {
+	for _, function := range []string{"heartbeat_8", "register_8"} {
 		rights = append(rights, pgschema.Right{Privileges: "execute", Object: "function " + n.table(function)})
 	}
 	return rights

@@ -64,7 +64,7 @@ func TestRoles(t *testing.T) {
 	refused(t, node, cfg.Schema, "insert into ~.term (number, ordinal, node_id, incarnation, name, vacant, one) values (9, 9, '', '', '', false, false)",
 		"delete from ~.term", "delete from ~.counter", "delete from ~.lease", "update ~.event set reason = ''",
 		"update ~.migration set version = 99", "truncate ~.node", "drop table ~.node", "create table ~.x (n int)", "select from ~.accounts",
-		"create or replace function ~.heartbeat_4() returns void language sql as ''", "drop function ~.heartbeat_4")
+		"create or replace function ~.heartbeat_8() returns void language sql as ''", "drop function ~.heartbeat_8")
 
 	reader, url := s.as(t, cfg, func(role string) postgres.Roles { return postgres.Roles{Reader: role} })
 	refused(t, reader, cfg.Schema, "update ~.lease set term = 0", "insert into ~.command (id) values ('x')", "delete from ~.event",

@@ -21,6 +21,8 @@ type beat struct {
 	store        *Store
 	reply        storage.Reply
 	admitted     bool
+	former       int64 // the sequence number that the row had before; missing = none
+	apart        bool  // units, events and commands are read afterwards: they are large
 	taken        storage.IDInUseError
 	otherCluster storage.OtherClusterError
 	state        state
@@ -31,6 +33,7 @@ type beat struct {
 	sent         bool         // it got a connection, so the server may have carried it out
 	listLater    bool         // the member list is read after the heartbeat, together with others
 	known        known        // what an earlier reply brought
+	answered     answered     // what the newest reply answered
 	shared       sharedEvents // what it need not read
 }
 
@@ -41,6 +44,29 @@ type known struct {
 	revision string
 	term     node.Term
 	units    []daemon.Record // sorted; never written to
+}
+
+// answered is the newest heartbeat of a process that was answered. The row of the process has that number, or a higher one,
+// unless the store has lost it.
+type answered struct {
+	store string // the store's identity
+	seq   int64
+}
+
+// newestAnswered returns the newest heartbeat of a process that was answered, if it was by this store.
+func (s *Store) newestAnswered(process node.Incarnation) (a answered) {
+	if v, ok := s.answered.Load(process); ok {
+		a = v.(answered)
+	}
+	return a
+}
+
+// seqIn returns the number that the row must have in a store, at least.
+func (a answered) seqIn(store string) int64 {
+	if a.store != store {
+		return 0
+	}
+	return a.seq
 }
 
 // noRevision is what a heartbeat names that knows none.
@@ -64,6 +90,7 @@ func (s *Store) newestReply(who node.Identity) known {
 func (s *Store) Heartbeat(ctx context.Context, hb storage.Heartbeat) (*storage.Reply, error) {
 	b := &beat{Heartbeat: hb, store: s, shared: s.memberEvents.after(hb.EventsAfter), known: s.newestReply(hb.Node)}
 	b.before = s.heads() // not before the shared events, which are then of a store that has not lost them
+	b.answered, b.former = s.newestAnswered(hb.Node.Incarnation), math.MaxInt64
 	r, err := s.heartbeat(ctx, b)
 	s.noteRegistration(ctx, b, err)
 	return r, err
@@ -83,9 +110,9 @@ func (s *Store) heartbeat(ctx context.Context, b *beat) (*storage.Reply, error) 
 	}
 	switch {
 	case b.simple():
-		err = s.callFunction(ctx, b.operation(), inFunction, b.writeFunctionCall)
+		err = s.callFunction(ctx, b.operation(), b.writeFunctionCall)
 	case b.onlyRegisters():
-		err = s.callFunction(ctx, b.operation(), b.isolation(), func(m *message) { b.writeRegistration(m, advert) })
+		err = s.callFunction(ctx, b.operation(), func(m *message) { b.writeRegistration(m, advert) })
 	default:
 		err = s.call(ctx, b.operation(), writing, func(m *message) { b.writeStatements(m, advert) })
 	}
@@ -93,21 +120,43 @@ func (s *Store) heartbeat(ctx context.Context, b *beat) (*storage.Reply, error) 
 		s.known.Delete(hb.Node.Incarnation)
 		err = s.refusedBeat(ctx, b)
 	}
+	if err == nil && b.apart {
+		err = s.readApart(ctx, b)
+	}
 	if err == nil {
 		err = s.identify(ctx, b)
 	}
 	if err != nil {
 		return nil, s.fail(attempt("heartbeat of", hb.Node), err)
 	}
+	s.answered.Store(hb.Node.Incarnation, answered{b.id, number(hb.Seq)})
 	s.readMemberEvents(ctx, b)
 	if b.listLater {
 		s.listMembers(ctx, b)
 	}
 	r := b.answer()
-	if b.simple() && !b.state.unchanged {
+	if b.simple() && !b.state.unchanged && b.state.revision != noRevision {
 		s.known.Store(hb.Node.Incarnation, known{b.state.revision, r.Term, slices.Clone(r.Units)})
 	}
 	return r, nil
+}
+
+// readApart reads what the function has left out of its answer. The heartbeat itself is done.
+func (s *Store) readApart(ctx context.Context, b *beat) error {
+	var then state
+	err := s.call(ctx, "heartbeat rest", reading, func(m *message) {
+		m.query(then.scanSingle, "single")
+		b.readLists(m)
+	})
+	switch {
+	case err != nil:
+		return err
+	case !then.follows(&b.state):
+		return errElsewhere
+	case then.revision != b.state.revision:
+		b.state.revision = noRevision // the units are of another moment than the term
+	}
+	return nil
 }
 
 // listMembers reads the member list in a second round trip, which several heartbeats share. The heartbeat itself is done.
@@ -181,7 +230,7 @@ func (b *beat) operation() string {
 	return "heartbeat"
 }
 
-// simple reports whether the function heartbeat_4 can serve the heartbeat. It must not register or
+// simple reports whether the function heartbeat_8 can serve the heartbeat. It must not register or
 // campaign, report exit evidence or returned runs, or ask for members in the same round trip.
 func (b *beat) simple() bool {
 	return b.Advert == nil && !b.TermRequest.Campaign && (!b.WantMembers || b.listLater) && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
@@ -202,17 +251,26 @@ func (b *beat) writeStatements(m *message, advert []byte) {
 		m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
 	}
 	if advert != nil {
-		b.register(m, advert)
+		b.advertise(m, advert)
 	} else {
-		m.count(func(n int64) { b.admitted = n == 1 }, "beat", inc(b.Node), number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration)
+		m.query(func(c *composite) error {
+			b.admitted = true
+			c.skip(1) // the mark
+			b.former = c.int()
+			return nil
+		}, "beat", inc(b.Node), number(b.Seq), number(b.ConfirmedSeq), b.HighestTerm, b.HighestGeneration)
 	}
 	var returned string
 	if len(b.ReturnedRuns) > 0 {
 		returned = encode(returnedInput(b.ReturnedRuns))
 		m.do("units_lock", returned)
 	}
-	if b.TermRequest.Campaign || b.TermRequest.Renew != 0 || len(b.ExitEvidence) > 0 {
-		m.do("lease_lock") // before the units change, which locks the counter
+	// Before the statements that lock the counter: a registration, and a change of the units.
+	if c := b.TermRequest; c.Campaign || c.Renew != 0 || len(b.ExitEvidence) > 0 {
+		m.do("lease_lock", inc(b.Node), !c.Campaign || len(b.ExitEvidence) > 0)
+	}
+	if advert != nil {
+		b.register(m, advert)
 	}
 	if len(b.ReturnedRuns) > 0 {
 		m.do("returned", inc(b.Node), returned)
@@ -238,7 +296,7 @@ func returnedInput(runs []daemon.Fence) []stepInput {
 	return out
 }
 
-// writeFunctionCall writes a simple heartbeat as one call of the function heartbeat_4, which does the
+// writeFunctionCall writes a simple heartbeat as one call of the function heartbeat_8, which does the
 // same. It depends on nothing in the session. A session that has planned the function's statements
 // before only makes it faster.
 func (b *beat) writeFunctionCall(m *message) {
@@ -265,17 +323,26 @@ func (b *beat) writeFunctionCall(m *message) {
 
 // scanReply reads what both functions answer about the cluster.
 func (b *beat) scanReply(c *composite) error {
+	b.scanFormer(c)
+	b.apart = c.bool()
 	return cmp.Or(b.state.scanSingle(c),
 		each(c.array(), &b.reply.Units, (*composite).record),
 		each(c.array(), &b.reply.Events, (*composite).event),
 		each(c.array(), &b.waiting, (*composite).command), c.err)
 }
 
+// scanFormer reads the sequence number that the row had before; null if there was none.
+func (b *beat) scanFormer(c *composite) {
+	if former, null := c.intOrNull(); !null {
+		b.former = former
+	}
+}
+
 // callFunction calls one of the functions. They refuse any isolation but READ COMMITTED, and do nothing then.
 // If transactions begin in another one, this heartbeat and all later ones set their isolation first.
-func (s *Store) callFunction(ctx context.Context, op, isolation string, fill func(*message)) error {
+func (s *Store) callFunction(ctx context.Context, op string, fill func(*message)) error {
 	if !s.isolates.Load() {
-		err := s.call(ctx, op, isolation, fill)
+		err := s.call(ctx, op, inFunction, fill)
 		if pgerror.Code(err) != codeIsolation {
 			return err
 		}
@@ -303,13 +370,26 @@ func (b *beat) claim(m *message) {
 	}
 }
 
-// read asks for the reply. It reads the member list before the newest event, and the newest event
-// before the events. A change that happens in between is then reported by the next heartbeat, once.
+// read asks for the reply. The term is that of the transaction, and so fits its verdict. Everything that can be large is
+// read after it. The newest event is read before the events. A change that happens in between is then reported by the next
+// heartbeat, once.
 func (b *beat) read(m *message) {
+	m.query(b.state.scanSingle, "single")
+	m.commit()
+	b.readMembers(m)
+	b.readLists(m)
+}
+
+// readMembers reads the member list, unless it is read afterwards. It is of a later moment than the newest event of the
+// reply, as if it had been read afterwards, together with others.
+func (b *beat) readMembers(m *message) {
 	if b.WantMembers && !b.listLater {
 		m.query(b.store.members(&b.reply.Members, &b.members), "members")
 	}
-	m.query(b.state.scanSingle, "single")
+}
+
+// readLists reads the units, the events and the commands of a reply.
+func (b *beat) readLists(m *message) {
 	m.query(records(&b.reply.Units), "held", inc(b.Node))
 	if b.EventsAfter >= 0 {
 		m.query(events(&b.reply.Events), "roll", b.shared.after, b.shared.after+maxMemberEvents)

@@ -10,8 +10,12 @@ import (
 // The store identity is that of the server: its system identifier and the timeline of the log that it
 // writes. Another system, or another timeline of the same one, may lack committed changes. But a
 // server can also lose rows and keep its identity: they were restored from a dump, created anew, or
-// lost in a crash without synchronous_commit. Therefore the first process that finds fewer events than
-// it has seen appends a mark to the identity and records both in the rows.
+// lost in a crash without synchronous_commit. Therefore the first process that notices appends a mark to
+// the identity and records both in the rows.
+//
+// A process notices by the number of the newest event, and by the row of a node: it has the number of each heartbeat that
+// was answered, or a higher one. Others may have written as many events as were lost. Only the node writes its row, and
+// whoever loses an event also loses each heartbeat that was answered after it.
 
 // identity returns the store identity on a server, as the rows record it.
 func (s *state) identity(server string) string {
@@ -62,7 +66,7 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 		return err
 	}
 	b.id = b.state.identity(server)
-	lost := b.state.head < b.before[b.id]
+	lost := b.state.head < b.before[b.id] || b.former < b.answered.seqIn(b.id)
 	if b.state.knownID == b.id && !lost {
 		s.noteHead(b.id, b.state.head)
 		return nil
@@ -71,7 +75,7 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 	if lost {
 		name = server + "#" + rand.Text()
 		s.cfg.Logger.Warn("the store's rows went back in time, so it counts as another store now: a backup may have been restored, or a crash may have lost commits",
-			"events_now", b.state.head, "events_seen", b.before[b.id])
+			"events_now", b.state.head, "events_seen", b.before[b.id], "heartbeat_now", b.former, "heartbeat_answered", b.answered.seqIn(b.id))
 	}
 	var then state
 	err = s.call(ctx, "identify", writing, func(m *message) {
@@ -82,6 +86,15 @@ func (s *Store) identify(ctx context.Context, b *beat) error {
 	b.id, b.state.now, b.state.since = then.identity(server), then.now, then.since
 	return err
 }
+
+// follows reports whether what was read later is of the same server, and not older. A later call may reach another server,
+// such as a standby that lags behind.
+func (s *state) follows(earlier *state) bool {
+	return s.server == earlier.server && s.line == earlier.line && s.head >= earlier.head
+}
+
+// errElsewhere is the error of a reply whose parts are not of one store.
+var errElsewhere = &unavailable{"the parts of the answer came from different servers", context.DeadlineExceeded}
 
 // system returns the server's identity: system identifier and timeline. The timeline is that of the
 // log which the server writes now, because a connection can outlive a promotion. The server reads

@@ -17,6 +17,11 @@ import (
 func TestRowsThatWentBackInTime(t *testing.T) {
 	t.Parallel()
 	for how, goBack := range map[string]string{
+		"a crash, and others wrote as many events": `
+			delete from %[1]s.event where seq > %[2]d;
+			delete from %[1]s.unit where index = 1;
+			update %[1]s.counter set head = %[2]d, rolled = least(rolled, %[2]d);
+			update %[1]s.node n set seq = o.seq from %[1]s.old_node o where o.incarnation = n.incarnation`,
 		"an earlier copy was restored": `
 			delete from %[1]s.event where seq > %[2]d;
 			delete from %[1]s.unit where index = 1;
@@ -36,9 +41,16 @@ func TestRowsThatWentBackInTime(t *testing.T) {
 			if got := a.beat(); got.StoreID != before.StoreID || !got.StoreSince.IsZero() {
 				t.Fatalf("the store is %q since %v, and %q for another process", got.StoreID, got.StoreSince, before.StoreID)
 			}
+			s.exec(t, "create table "+cfg.Schema+".old_node as select * from "+cfg.Schema+".node")
+			fresh := open(t, cfg)
 			a.assign(term, unit(1), b)
-			a.beat() // sees the events that will be lost
+			seen := a.beat().Head // sees the events that will be lost
 			s.exec(t, fmt.Sprintf(goBack, cfg.Schema, before.Head))
+			if how == "a crash, and others wrote as many events" {
+				for head := before.Head; head < seen; head = mustSnapshot(t, fresh).Head {
+					join(t, fresh, "new")
+				}
+			}
 
 			ctx := context.Background()
 			commit := storage.Commit{Term: term.Ref(), StoreID: before.StoreID, Changes: []storage.Change{{Unit: unit(2)}}}

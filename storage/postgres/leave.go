@@ -26,7 +26,7 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 			m.do("fulfil", me, cleanText(l.Command), l.Resign) // before the counter's row is locked
 		}
 		if l.Resign != 0 {
-			m.do("lease_lock") // before the term changes, which locks the counter
+			m.do("lease_lock", me, true) // before the term changes, which locks the counter
 			m.do("resign", me, l.Resign, string(l.Node.ID), reason, commandDetail(l.Command, l.Actor))
 		}
 		switch {
@@ -41,6 +41,9 @@ func (s *Store) Leave(ctx context.Context, l storage.Leave) error {
 	})
 	s.known.Delete(l.Node.Incarnation)
 	s.unanswered.Delete(l.Node.Incarnation)
+	if l.Deregister {
+		s.answered.Delete(l.Node.Incarnation)
+	}
 	if err == nil && !admitted {
 		err = s.refused(ctx, l.Node, storage.IDInUseError{}, func(present, _ bool) bool { return present || l.Deregister })
 	}

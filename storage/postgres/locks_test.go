@@ -80,20 +80,25 @@ func TestTakeOverWaitsForCommit(t *testing.T) {
 	}
 }
 
-// A candidate that cannot be elected is refused without the term's lock. It waits for no commit, and no commit waits for
-// it: the term may even be locked by somebody else.
+// A candidate that cannot be elected is refused without a lock. It waits for no commit, and no commit waits for it: term,
+// lease and counter may even be locked by somebody else. It does not make other nodes read their units anew either.
 func TestHopelessCandidatesTakeNoLock(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	lease := c.leader.beat(renew(c.term)).Lease
 	older := lease
 	older.Renewals--
-	middle := c.begin(t, c.in("select from %s.term for update"))
+	revision := c.revision(t)
+	middle := c.begin(t, c.in("select from %s.term for update"), c.in("select from %s.lease for update"), c.in("select from %s.counter for update"))
 	for what, request := range map[string]func(*storage.Heartbeat){
 		"against an older renewal":     depose(c.term, older),
 		"against another term":         depose(node.Term{Number: c.term.Number - 1}, lease),
 		"that has seen no term":        stand,
 		"before the lease has run out": func(b *storage.Heartbeat) { depose(c.term, lease)(b); b.TermRequest.Unchanged = false },
+		"that says what has returned": func(b *storage.Heartbeat) {
+			stand(b)
+			b.ReturnedRuns = []daemon.Fence{c.run.Fence()} // of which no embargo was imposed
+		},
 	} {
 		refused := later(func() (*storage.Reply, error) { return c.worker.try(request) })
 		if r := await(t, "a candidate "+what, refused).get(t); r.Verdict != storage.Refuse {
@@ -101,8 +106,77 @@ func TestHopelessCandidatesTakeNoLock(t *testing.T) {
 		}
 	}
 	commit(t, middle)
+	if now := c.revision(t); now != revision {
+		t.Error("candidates that were refused renewed the revision")
+	}
 	if r := c.worker.beat(depose(c.term, lease)); r.Verdict != storage.Elect {
 		t.Errorf("verdict %v", r.Verdict)
+	}
+}
+
+// A registration that does more locks the counter last. While it waits for another row, everybody else can write events.
+func TestRegistrationLocksTheCounterLast(t *testing.T) {
+	t.Parallel()
+	for table, more := range map[string]func(*cluster, *storage.Heartbeat){
+		"unit":  func(c *cluster, b *storage.Heartbeat) { b.ReturnedRuns = []daemon.Fence{c.run.Fence()} },
+		"lease": func(c *cluster, b *storage.Heartbeat) { b.ExitEvidence = []node.Incarnation{c.leader.id.Incarnation} },
+	} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			middle := c.begin(t, c.in("select from %s."+table+" for update"))
+			registered := later(func() (*storage.Reply, error) {
+				return newProcess(c).try(func(b *storage.Heartbeat) {
+					b.Advert = &daemon.Advert{Traits: node.Traits{Cluster: "shop"}}
+					more(c, b)
+				})
+			})
+			c.blocked(t, 1)
+			if _, err := c.store.Submit(context.Background(), storage.Command{ID: "c", Kind: "x"}); err != nil {
+				t.Errorf("a command: %v", err)
+			}
+			c.blocked(t, 1)
+			commit(t, middle)
+			await(t, "the registration", registered).get(t)
+			if name := value[string](t, c.stage, c.in("select cluster from %s.counter")); name != "shop" {
+				t.Errorf("the cluster is called %q", name)
+			}
+		})
+	}
+}
+
+// A sweep of units does not wait for a user's transaction that holds the fence of one of them. It would keep everybody else
+// waiting for the counter meanwhile. The next sweep deletes that unit.
+func TestSweepOfUnitsWaitsForNoFence(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	ctx := context.Background()
+	keys := []string{"held", "free", "never-run"}
+	for _, change := range []storage.KeyChange{{Daemon: "acme:keyed", Add: keys}, {Daemon: "acme:keyed", Remove: keys}} {
+		if _, err := c.store.ChangeKeys(ctx, change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.exec(t, c.in("update %s.unit set since = since - interval '2 hours'"))
+	held, free := daemon.Fence{Unit: daemon.Unit{Daemon: "acme:keyed", Key: "held"}, Generation: 8}, daemon.Fence{Unit: daemon.Unit{Daemon: "acme:keyed", Key: "free"}, Generation: 7}
+	sweeper := daemon.Fence{Unit: daemon.Unit{Daemon: "emit:sweeper"}, Generation: 1}
+	for _, f := range []daemon.Fence{held, free, sweeper} {
+		stamp(t, c.store, f)
+	}
+	middle := c.begin(t)
+	if err := c.store.Fence(ctx, middle, held); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct {
+		swept, left int
+		floor       int64
+	}{{2, 1, 7}, {1, 0, 8}} {
+		n := await(t, "a sweep", later(func() (int, error) { return c.store.SweepUnits(ctx, sweeper, time.Hour, 10) })).get(t)
+		floor := value[int64](t, c.stage, c.in("select generation_floor from %s.counter"))
+		if left := value[int](t, c.stage, c.in("select count(*) from %s.fence where position(' ' in daemon) > 0")); n != want.swept || floor != want.floor || left != want.left {
+			t.Errorf("%d units were swept, %d fences are left, and the highest generation was %d, want %+v", n, left, floor, want)
+		}
+		_ = middle.Rollback(ctx)
 	}
 }
 

@@ -21,12 +21,22 @@ type message struct {
 	statements    statements
 	batch         pgx.Batch
 	serverTimeout string // how long the server may take, in milliseconds
+	otherDates    bool   // the session writes times in another style than ISO
 }
 
 // do appends a statement whose answer is not needed.
 func (m *message) do(name string, args ...any) *pgx.QueuedQuery {
 	return m.batch.Queue(m.statements.get(name), args...)
 }
+
+// largestAnswer is how many bytes, about, a transaction that has locks may answer. The server sends an answer while the
+// transaction still runs. An answer of this size fits into the server's own buffer or, if it is a little larger, into the
+// system's. A larger one waits until the client takes it, with all locks, and no timeout of the server ends that wait. A
+// client that was stopped, or whose host is lost, would hold them until the network gives up, a quarter of an hour later.
+const largestAnswer = 8000
+
+// fewRows is how many rows an answer of that size has.
+const fewRows = 16
 
 // query appends a statement and receives its rows, one by one. What was read of a row is valid only during the call.
 func (m *message) query(read func(*composite) error, name string, args ...any) {
@@ -79,8 +89,10 @@ func holdsNUL(value any) bool {
 
 // Isolation levels of a call. In a write, every statement sees what was committed before it. It is
 // therefore never older than the lock that the statement before it waited for. In a read, all
-// statements see the same moment. The function heartbeat_4 checks its isolation and limits its
+// statements see the same moment. The function heartbeat_8 checks its isolation and limits its
 // waits itself, which costs less than a statement for each. Its plans are too small to be compiled.
+//
+// [message.commit] ends a write in the middle of a message. What is large is read after it, by a transaction without locks.
 const (
 	writing    = "set transaction isolation level read committed"
 	reading    = "set transaction isolation level repeatable read, read only"
@@ -100,18 +112,35 @@ const (
 // There each value would be an entry of its own and evict the user's entries.
 func (m *message) begin(conn *pgconn.PgConn, isolation string, total, lock time.Duration) {
 	m.serverTimeout = milliseconds(total)
+	m.otherDates = !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO")
+	m.settings(isolation)
+	if lock > 0 {
+		m.set("select set_config('lock_timeout', $1, true)", milliseconds(lock))
+	}
+}
+
+// settings appends those of a transaction.
+func (m *message) settings(isolation string) {
 	if isolation != inFunction {
 		m.set(isolation)
 		m.set("set local search_path = " + pgschema.SearchPath)
 		m.set("select set_config('jit', 'off', true), set_config('enable_hashjoin', 'off', true), "+
 			"set_config('enable_mergejoin', 'off', true), set_config('statement_timeout', $1, true)", m.serverTimeout)
 	}
-	if !strings.HasPrefix(conn.ParameterStatus("DateStyle"), "ISO") {
+	if m.otherDates {
 		m.set("set local datestyle = 'ISO'")
 	}
-	if lock > 0 {
-		m.set("select set_config('lock_timeout', $1, true)", milliseconds(lock))
-	}
+}
+
+// commit ends the transaction here and not at the end of the message, so that what follows is sent without its locks. The
+// statements after it read, at one moment, in a transaction of their own. If one of them fails, the call has happened.
+//
+// Statements that are sent together are a transaction of which BEGIN makes an ordinary one, which COMMIT may end. With
+// BEGIN in front of all, an error would leave the session in a transaction that failed.
+func (m *message) commit() {
+	m.set("begin")
+	m.set("commit")
+	m.settings(reading)
 }
 
 // milliseconds returns a server-side timeout for a call that ends after left. It is a tenth

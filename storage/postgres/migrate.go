@@ -16,7 +16,7 @@ import (
 )
 
 // Version is the schema version that this program needs.
-const Version = 7
+const Version = 8
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
@@ -41,7 +41,8 @@ type Migration struct {
 // Version 6 adds keys. Their rows are units of daemons that earlier programs do not know; a trigger keeps such programs
 // from retiring them.
 // Version 7 adds an index and the function of registrations, which programs of earlier versions do not call.
-var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
+// Version 8 adds further versions of both functions, and triggers that write the revision less often.
+var compatible = map[int]int{2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}
 
 // versions is what this program knows about the versions of its tables.
 func (n names) versions() pgschema.Schema {

@@ -237,6 +237,12 @@ func TestProgramsOfAllVersions(t *testing.T) {
 	}
 	s.exec(t, "select "+cfg.Schema+".heartbeat_1()")
 	s.exec(t, "select "+cfg.Schema+".heartbeat_2('1000', 'nobody', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)")
+	const anyRevision = "'00000000-0000-0000-0000-000000000000'"
+	s.exec(t, "select "+cfg.Schema+".register_7('1000', 'old', 'old', 'old', 1000000, 1, 0, 0, 0, false, 'hash', '{}', '{}', '', 0, 0, false)")
+	s.exec(t, "select "+cfg.Schema+".heartbeat_4('1000', 'old', 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, "+anyRevision+")")
+	if seq := value[int](t, s, "select seq from "+cfg.Schema+".node where name = 'old'"); seq != 2 {
+		t.Errorf("the row of an earlier program has heartbeat %d, want 2", seq)
+	}
 	migrate(t, cfg, 1, postgres.Version-1)
 	refused(1)
 	migrate(t, cfg, 0, 1)

@@ -10,24 +10,14 @@ import (
 	"github.com/emitd/emitd/node"
 )
 
-// onlyRegisters reports whether the function register_7 can serve the heartbeat: it registers and does nothing else that
+// onlyRegisters reports whether the function register_8 can serve the heartbeat: it registers and does nothing else that
 // writes. What a node sends first is one.
 func (b *beat) onlyRegisters() bool {
 	return b.Advert != nil && !b.TermRequest.Campaign && b.TermRequest.Renew == 0 && len(b.ExitEvidence) == 0 && len(b.ReturnedRuns) == 0
 }
 
-// isolation is that of a registration by function. If the member list is read in the same round trip, the transaction
-// needs the settings that statements have.
-func (b *beat) isolation() string {
-	if b.WantMembers && !b.listLater {
-		return writing
-	}
-	return inFunction
-}
-
-// writeRegistration writes a registration as one call of the function register_7, which does what [beat.register] and
-// [beat.read] do, and the statement for the member list. That comes last: what it has is of a later moment than the rest
-// of the reply, as if the list had been read afterwards, together with others.
+// writeRegistration writes a registration as one call of the function register_8, which does what [beat.register] and
+// [beat.read] do, and the statement for the member list.
 func (b *beat) writeRegistration(m *message, advert []byte) {
 	b.sent = true
 	traits := cleaned(b.Advert.Traits)
@@ -51,7 +41,8 @@ func (b *beat) writeRegistration(m *message, advert []byte) {
 		return b.scanReply(c)
 	}, "register_by_function", args...)
 	if b.WantMembers && !b.listLater {
-		m.query(b.store.members(&b.reply.Members, &b.members), "members")
+		m.commit()
+		b.readMembers(m)
 	}
 }
 
@@ -63,20 +54,24 @@ func (b *beat) scanAdmission(c *composite) {
 	c.json(&b.taken.Host)
 }
 
-// register writes the own row and what the node advertises.
-func (b *beat) register(m *message, advert []byte) {
-	hash := hashOf(advert)
-	m.do("advertise", hash, cleanText(string(advert)))
+// advertise writes what the node advertises, and locks the rows that a registration needs, its own among them.
+func (b *beat) advertise(m *message, advert []byte) {
+	m.do("advertise", hashOf(advert), cleanText(string(advert)))
 	m.do("nodes_lock", array(append(slices.Clone(b.ExitEvidence), b.Node.Incarnation)))
+}
+
+// register writes the own row.
+func (b *beat) register(m *message, advert []byte) {
 	b.otherCluster.Node = cleanText(b.Advert.Traits.Cluster)
 	m.do("name_cluster", b.otherCluster.Node)
 	m.query(func(c *composite) error {
 		b.scanAdmission(c)
 		c.skip(2) // the columns of the wake-ups sent and of the mark
 		b.otherCluster.Store = c.text()
+		b.scanFormer(c)
 		return nil
 	}, "register", inc(b.Node), cleanText(string(b.Node.ID)), cleanText(b.Node.Name), micros(b.TTL), number(b.Seq), number(b.ConfirmedSeq),
-		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hash, encode(cleaned(b.Advert.Traits)), b.otherCluster.Node, array(b.ExitEvidence))
+		b.HighestTerm, b.HighestGeneration, b.Advert.Traits.NeverLead, hashOf(advert), encode(cleaned(b.Advert.Traits)), b.otherCluster.Node, array(b.ExitEvidence))
 }
 
 // noteRegistration remembers whose registration was sent and not answered in time. Such a node may be a member and not know it.

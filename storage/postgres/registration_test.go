@@ -122,8 +122,8 @@ func (r registration) register(c *cluster, returned []daemon.Fence) any {
 func TestRegistrationNeedsItsFunction(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ spoil, contains string }{
-		"forbidden": {"revoke execute on function SCHEMA.register_7 from public, ROLE", "emitd migrate get"},
-		"missing":   {"drop function SCHEMA.register_7", "emitd migrate up"},
+		"forbidden": {"revoke execute on function SCHEMA.register_8 from public, ROLE", "emitd migrate get"},
+		"missing":   {"drop function SCHEMA.register_8", "emitd migrate up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,10 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
@@ -38,16 +40,19 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 			Acknowledge: int64(u.AcknowledgeTimeout),
 		}
 	}
-	same, admitted, read := false, false, s.heads()[r.StoreID]
+	same, admitted := false, false
+	guard := s.sameStore(r.StoreID, r.Node.Incarnation)
 	err := s.call(ctx, "report", writing, func(m *message) {
-		m.query(isSame(&same), "same", cleanText(r.StoreID), read)
+		m.query(isSame(&same), "same", guard...)
 		m.count(func(n int64) { admitted = n == 1 }, "report_row", inc(r.Node), number(r.Seq), r.HighestGeneration)
 		if len(input) > 0 {
 			m.do("units_lock", encode(input))
 		}
+		change, finish := m.outcomes(out)
 		for part := range splitByKey(input, func(in stepInput) daemon.Unit { return rules.FromColumns(in.Daemon, in.Index) }) {
-			m.query(outcomes(out), "report", inc(r.Node), encode(part))
+			change("report", inc(r.Node), encode(part))
 		}
+		finish()
 	})
 	switch {
 	case err != nil:
@@ -62,11 +67,35 @@ func (s *Store) Report(ctx context.Context, r storage.Report) ([]storage.Outcome
 	return out, nil
 }
 
+// sameStore returns the arguments of same.sql for a call of a process that was decided from a store.
+func (s *Store) sameStore(id string, caller node.Incarnation) []any {
+	return []any{cleanText(id), s.heads()[id], cleanText(string(caller)), s.newestAnswered(caller).seqIn(id)}
+}
+
 // isSame reads the answer of same.sql.
 func isSame(same *bool) func(*composite) error {
 	return func(c *composite) error {
 		*same = c.text() == "same"
 		return nil
+	}
+}
+
+// outcomes returns how to append a statement that takes steps, and what to call after the last one. The answers of many
+// steps are large, and are sent after the commit: the rows as these steps have left them, whatever came later. The session
+// keeps them until then. That is within one message, in which no pooler gives the session to anybody else.
+func (m *message) outcomes(out []storage.Outcome) (change func(name string, args ...any), finish func()) {
+	if len(out) <= fewRows {
+		return func(name string, args ...any) { m.query(outcomes(out), name, args...) }, func() {}
+	}
+	m.do("outcomes_forget")
+	change = func(name string, args ...any) { m.do(name+keptSuffix, args...) }
+	return change, func() {
+		m.commit()
+		m.query(func(c *composite) error {
+			row := c.row()
+			return cmp.Or(outcomes(out)(row), row.err)
+		}, "outcomes_kept")
+		m.do("outcomes_forget")
 	}
 }
 

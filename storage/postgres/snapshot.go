@@ -67,7 +67,9 @@ func (s *Store) snapshot(ctx context.Context, known *knownUnits) (snap *daemon.S
 		snap.StoreID, err = s.system(ctx, &st)
 	}
 	if err == nil {
-		snap.StoreID = st.identity(snap.StoreID)
+		if snap.StoreID = st.identity(snap.StoreID); snap.StoreID == st.knownID {
+			s.noteHead(snap.StoreID, st.head)
+		}
 		err = s.attachAdverts(ctx, snap)
 	}
 	return snap, read, err

@@ -29,12 +29,13 @@ var tables = []string{
 }
 
 // longestName is the longest name that gets the prefix.
-const longestName = "heartbeat_4"
+const longestName = "heartbeat_8"
 
 // names says where a store's tables are.
 type names struct {
 	schema, prefix string
 	silent         bool // no notifications
+	kept           bool // outcomes are kept for the end of the message
 }
 
 func (n names) validate() error { return pgschema.CheckNames("store", n.schema, n.prefix, longestName) }
@@ -69,9 +70,12 @@ func (n names) functions() template.FuncMap {
 		},
 		"eligible":     func(who string) string { return "current_setting('emitd.written', true) = " + who + " || '!'" },
 		"include":      n.include,
+		"largest":      func() int { return largestAnswer },
+		"revised":      func() []string { return []string{n.table("term"), n.table("unit")} }, // in the order of locks
 		"lifecycle":    lifecycle,
 		"tell":         n.insertEvents,
 		"wake":         n.wake,
+		"outcomes":     n.outcomes,
 		"leads":        n.leads,
 		"fenced":       n.fenced,
 		"generation":   n.generation,
@@ -131,6 +135,19 @@ func (n names) wake() string {
 		from awake having count(*) > 0
 	) as hint
 )`, pgschema.Literal(n.channel()))
+}
+
+// keptSuffix is that of a statement which keeps its outcomes.
+const keptSuffix = "_kept"
+
+// outcomes answers with the rows of outcome, and with a value that is of no interest. A statement that keeps them adds them
+// to a setting of the session instead, which outlives the transaction: see [message.outcomes].
+func (n names) outcomes(value string) string {
+	if !n.kept {
+		return "select o.*, " + value + " from outcome o"
+	}
+	return `select set_config('emitd.outcomes', (coalesce(nullif(current_setting('emitd.outcomes', true), ''), '{}')::text[]
+	|| array(select o::text from outcome o))::text, false) is null, ` + value
 }
 
 // commandEvent lists the columns of an event about a row of command.
@@ -223,7 +240,12 @@ func (n names) compile() statements {
 		if err != nil {
 			panic("postgres: " + err.Error())
 		}
-		out[strings.TrimSuffix(path.Base(file), ".sql")] = strings.TrimSpace(n.fill(file, string(text)))
+		name := strings.TrimSuffix(path.Base(file), ".sql")
+		out[name] = strings.TrimSpace(n.fill(file, string(text)))
+		if later := n; strings.Contains(string(text), "{{outcomes") {
+			later.kept = true
+			out[name+keptSuffix] = strings.TrimSpace(later.fill(file, string(text)))
+		}
 	}
 	return out
 }

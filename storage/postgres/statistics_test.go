@@ -66,7 +66,7 @@ func TestStatisticsHaveOneEntryPerKind(t *testing.T) {
 	}
 	beats := 0
 	for query := range after {
-		if strings.Contains(query, `select "s"."heartbeat_4"`) {
+		if strings.Contains(query, `select "s"."heartbeat_8"`) {
 			beats++
 		}
 	}

@@ -26,6 +26,7 @@ type Store struct {
 	systems      sync.Map // start time of a server process → its system identifier
 	seen         atomic.Pointer[heads]
 	known        sync.Map // incarnation → known: what its newest reply said
+	answered     sync.Map // incarnation → answered: the newest heartbeat that was
 	unanswered   sync.Map // incarnation → true, of processes whose registration was sent and not answered
 	units        atomic.Pointer[knownUnits]
 	loading      loading

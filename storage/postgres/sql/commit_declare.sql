@@ -21,10 +21,13 @@ made as (
 	where i.state = '' and i.generation = 0
 		and not exists (select from {{unit}} o where o.daemon = i.daemon and o.index = i.index)
 	returning u.daemon, u.index, u as whole
+),
+outcome as (
+	select ord, true as applied, whole from marked
+	union all
+	select i.ord, true, m.whole from made m join input i using (daemon, index)
+	union all
+	select i.ord, false, u from input i join {{unit}} u using (daemon, index)
+	where i.ord not in (select ord from marked)
 )
-select ord, true, whole from marked
-union all
-select i.ord, true, m.whole from made m join input i using (daemon, index)
-union all
-select i.ord, false, u from input i join {{unit}} u using (daemon, index)
-where i.ord not in (select ord from marked)
+{{outcomes "0"}}

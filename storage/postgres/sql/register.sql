@@ -61,5 +61,5 @@ select (select count(*) from inserted) + (select count(*) from kept) > 0,
 	coalesce(t.id, ''), coalesce(t.name, ''), coalesce(t.incarnation, ''), t.last_heartbeat_at, t.host,
 	(select count(*) from woken),
 	case when exists (select from inserted) or exists (select from kept) then {{mark "$1 || case when $9::boolean then '' else '!' end"}} end,
-	coalesce((select cluster from other), '')
+	coalesce((select cluster from other), ''), (select seq from old)
 from (select) as always left join taken t on true

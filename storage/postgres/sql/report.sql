@@ -81,4 +81,4 @@ outcome as (
 	from input i join {{unit}} u using (daemon, index)
 	where i.ord not in (select ord from stepped)
 )
-select o.*, (select count(*) from woken) from outcome o
+{{outcomes "(select count(*) from woken)"}}
