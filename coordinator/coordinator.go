@@ -169,12 +169,15 @@ func (c *Coordinator) checkPeriodic(agent daemon.Agent) error {
 	return p.Validate()
 }
 
-// Unregister removes a daemon that this node has declared; it does nothing if there is none. The ID is the one given to
-// Register. The daemon's units are revoked once no node declares it any more.
+// Unregister removes a daemon that this node has declared, and its source of keys; it does nothing if there is none. The ID
+// is the one given to Register or RegisterKeyed. The daemon's units are revoked once no node declares it any more.
 func (c *Coordinator) Unregister(id daemon.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.declared.remove(id) || c.declared.remove(id.In(c.cfg.Group)) { // the first one is a queue
+		if keys := (id + sourceSuffix).In(c.cfg.Group); c.declared.isSource(keys) {
+			c.declared.remove(keys)
+		}
 		c.advertise()
 	}
 }

@@ -42,6 +42,15 @@ func (d *declared) remove(id daemon.ID) bool {
 	return ok
 }
 
+// isSource reports whether a daemon is the one that calls the source of a keyed daemon.
+func (d *declared) isSource(id daemon.ID) bool {
+	at, ok := d.find(id)
+	if ok {
+		_, ok = d.agents[at].(*keySync)
+	}
+	return ok
+}
+
 // unshare lets the specs be changed.
 func (d *declared) unshare() {
 	if d.shared {

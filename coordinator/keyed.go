@@ -45,12 +45,15 @@ func (c *Coordinator) RegisterKeyed(spec daemon.Spec, agent daemon.Agent, source
 	if err := c.Register(spec, agent); err != nil {
 		return err
 	}
-	err := c.Register(daemon.Spec{ID: spec.ID + ":keys", Requires: spec.Requires, MaxFailures: -1}, keys)
+	err := c.Register(daemon.Spec{ID: spec.ID + sourceSuffix, Requires: spec.Requires, MaxFailures: -1}, keys)
 	if err != nil {
 		c.Unregister(spec.ID)
 	}
 	return err
 }
+
+// sourceSuffix is what the ID of the daemon that calls a source has after that of the keyed daemon.
+const sourceSuffix = ":keys"
 
 // keySync is the agent that makes the keys in the store equal to those of a source.
 type keySync struct {

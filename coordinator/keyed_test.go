@@ -135,6 +135,43 @@ func TestKeySource(t *testing.T) {
 	})
 }
 
+// A keyed daemon that is taken back takes its source along, and can be registered again with another one. A daemon that only
+// has the name of a source stays.
+func TestUnregisterEndsTheSource(t *testing.T) {
+	t.Parallel()
+	for name, group := range map[string]string{"of no group": "", "of a group": "shop"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				c := coordinatortest.New(t, coordinatortest.Config{Configure: func(_ int, cfg *coordinator.Config) { cfg.Group = group }})
+				n, requested := c.Node(0), map[string]int{}
+				source := func(name string) coordinator.KeySource {
+					return coordinator.KeySource{Every: time.Second, Units: func(context.Context) ([]string, error) { requested[name]++; return []string{name}, nil }}
+				}
+				if err := n.RegisterKeyed(keyedSpec, running(&record[string]{}), source("first")); err != nil {
+					t.Fatal(err)
+				}
+				c.Register(daemon.Spec{ID: "acme:reports"}, worker)
+				c.Register(daemon.Spec{ID: "acme:reports:keys"}, worker)
+				advance(time.Minute)
+				n.Unregister(keyedSpec.ID)
+				n.Unregister("acme:reports")
+				advance(time.Minute)
+				before := requested["first"]
+				if err := n.RegisterKeyed(keyedSpec, running(&record[string]{}), source("second")); err != nil {
+					t.Fatal(err)
+				}
+				advance(time.Minute)
+				if requested["first"] != before || before == 0 || requested["second"] == 0 {
+					t.Errorf("the calls of the sources were %v, of the first one %d when it was taken back", requested, before)
+				}
+				if c.Holder(string(daemon.ID("acme:reports:keys").In(group))+"/0") != 0 {
+					t.Error("a daemon that is no source was taken back")
+				}
+			})
+		})
+	}
+}
+
 func TestRegisterKeyedRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := coordinatortest.New(t, coordinatortest.Config{})
