@@ -41,4 +41,15 @@ func TestSteadiness(t *testing.T) {
 	}
 	check("small steps", month, false)
 	check("small steps", time.Hour, false)
+	const later = 100 * 24 * time.Hour
+	at(later, 0)
+	s.measures(month)
+	for here := later; here <= later+month; here += 5 * time.Minute {
+		at(here, 0)
+		s.measures(month)
+	}
+	check("after a month", month, true)
+	at(later+month+5*time.Minute, 10*time.Minute)
+	check("ten minutes ahead after a month", month, false)
+	check("ten minutes ahead after a month", time.Hour, false)
 }

@@ -99,6 +99,7 @@ type clockStability struct {
 
 	mu    sync.Mutex
 	since *reading // the first reading since the newest step
+	last  *reading // the newest one
 }
 
 // maxMeasurement bounds how long the store's clock must be measured before an age counts. A
@@ -107,7 +108,8 @@ const maxMeasurement = 24 * time.Hour
 
 // measures reports whether an age by the store's clock counts: the clock has made no step for as
 // long as that age, or for maxMeasurement if that is shorter. Each reading is compared with the
-// first one, so many small steps count as the large one that they add up to. The rates of the two
+// first one, so many small steps count as the large one that they add up to. It is also compared with the
+// one before: a difference of the rates adds up over weeks, and would hide a large step. The rates of the two
 // clocks may differ by a thousandth.
 func (s *clockStability) measures(age time.Duration) bool {
 	s.mu.Lock()
@@ -116,12 +118,16 @@ func (s *clockStability) measures(age time.Duration) bool {
 	if now == nil {
 		return false
 	}
-	if s.since == nil {
+	if s.since == nil || s.steppedSince(s.since, now) || s.steppedSince(s.last, now) {
 		s.since = now
 	}
-	here := now.here.Sub(s.since.here)
-	if drift := now.store.Sub(s.since.store) - here; drift.Abs() > here/1000+s.slack {
-		s.since, here = now, 0
-	}
-	return here >= min(age, maxMeasurement)
+	s.last = now
+	return now.here.Sub(s.since.here) >= min(age, maxMeasurement)
+}
+
+// steppedSince reports whether the store's clock has made a step between two readings.
+func (s *clockStability) steppedSince(from, to *reading) bool {
+	here := to.here.Sub(from.here)
+	drift := to.store.Sub(from.store) - here
+	return drift.Abs() > here/1000+s.slack
 }

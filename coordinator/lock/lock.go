@@ -225,8 +225,11 @@ func (l *Locks) Acquire(ctx context.Context, name string) (*Held, error) {
 		case !isTemporary(err):
 			return nil, fmt.Errorf("acquire lock %q: %w", name, err)
 		}
-		wait = min(max(wait, l.cfg.RetryMin), l.retries.After(attempts))
-		if backoff.Sleep(ctx, backoff.Jitter(wait)) != nil {
+		pause := l.retries.After(attempts)
+		if wait > 0 {
+			pause = min(pause, wait)
+		}
+		if backoff.Sleep(ctx, backoff.Jitter(pause)) != nil {
 			return nil, gaveUp(ctx, name, err)
 		}
 	}
@@ -259,7 +262,7 @@ func (l *Locks) attempt(name string) acquisition {
 	return acquisition{l, name, l.cfg.Holder + "/" + uuid.NewString()}
 }
 
-// try makes one call. If another process holds the lock, it returns how long that may last.
+// try makes one call. If another process holds the lock, it returns how long to wait at most: until that may have ended.
 //
 // The call is bounded by QueryTimeout and does not end with ctx. A call that is broken off leaves
 // unknown whether this process holds the lock, which would then stay taken for a TTL.
@@ -273,7 +276,7 @@ func (a acquisition) try(ctx context.Context) (held *Held, wait time.Duration, e
 	row, err := a.store.Acquire(call, a.name, a.owner, a.cfg.TTL, a.expired(a.name))
 	switch {
 	case errors.Is(err, storage.ErrLocked):
-		return nil, a.observe(row), err
+		return nil, max(a.observe(row), a.cfg.RetryMin), err
 	case err != nil:
 		return nil, 0, err
 	}

@@ -443,3 +443,18 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// While the store is away, Acquire asks ever more rarely, up to RetryMax: there may be many that wait.
+func TestAcquireBacksOffWhileTheStoreIsAway(t *testing.T) {
+	story(t, func(w *world) {
+		calls, wire := 0, &line{}
+		wire.set(func(context.Context, string) error { calls++; return storage.ErrUnavailable }, nil)
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		_, err := w.process(wire, lock.Config{}).Acquire(ctx, "lock")
+		w.refused(err, storage.ErrUnavailable)
+		if calls < 60 || calls > 130 {
+			w.Errorf("%d calls in a minute, want about 80", calls)
+		}
+	})
+}
