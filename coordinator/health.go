@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -142,10 +143,9 @@ type ping struct {
 }
 
 // reachable returns nil if the store has answered within the last 2·QueryTimeout, or else asks it. However many
-// callers there are, only one question is in flight.
+// callers there are, they wait for one question.
 func (c *Coordinator) reachable(ctx context.Context) error {
-	limit := 2 * c.timing.QueryTimeout
-	if at := c.lastAnswer.Load(); at != 0 && c.clock().Sub(lease.Instant(at)) < limit {
+	if at := c.lastAnswer.Load(); at != 0 && c.clock().Sub(lease.Instant(at)) < 2*c.timing.QueryTimeout {
 		return nil
 	}
 	c.mu.Lock()
@@ -156,30 +156,37 @@ func (c *Coordinator) reachable(ctx context.Context) error {
 		go c.pingStore(p)
 	}
 	c.mu.Unlock()
-	late := time.NewTimer(limit)
-	defer late.Stop()
 	select {
 	case <-p.done:
 		return p.err
-	case <-late.C:
-		return fmt.Errorf("the store has not answered within %v", limit)
 	case <-ctx.Done():
 		return fmt.Errorf("the store has not answered yet: %w", context.Cause(ctx))
 	}
 }
 
-// pingStore reads the end of the history, which returns nothing and is cheap.
+// pingStore reads the end of the history, which returns nothing and is cheap. The question ends when its time is over,
+// whatever the store does with its context: the next caller asks again.
 func (c *Coordinator) pingStore(p *ping) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*c.timing.QueryTimeout)
+	limit := 2 * c.timing.QueryTimeout
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	_, p.err = c.store.Events(ctx, math.MaxInt64, 1)
-	if p.err == nil {
+	var once sync.Once
+	reply := func(err error) {
+		once.Do(func() {
+			c.mu.Lock()
+			c.ping = nil
+			c.mu.Unlock()
+			p.err = err
+			close(p.done)
+		})
+	}
+	late := context.AfterFunc(ctx, func() { reply(fmt.Errorf("the store has not answered within %v", limit)) })
+	_, err := c.store.Events(ctx, math.MaxInt64, 1)
+	late()
+	if err == nil {
 		c.lastAnswer.Store(int64(c.clock()))
 	}
-	c.mu.Lock()
-	c.ping = nil
-	c.mu.Unlock()
-	close(p.done)
+	reply(err)
 }
 
 // reading is a value of the store's clock and the moment of this process, in the middle of the call, to which it

@@ -132,6 +132,36 @@ func TestManyReadinessProbesAreOneQuestion(t *testing.T) {
 	})
 }
 
+// A question that the store never answers, whatever its context says, stands in the way of no later one.
+func TestAProbeThatIsNeverAnsweredBlocksNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c, taps := tapped(t, coordinatortest.Config{})
+		c.Elect()
+		goOn := make(chan struct{})
+		var requested atomic.Int32
+		taps[0].set(func(_ context.Context, op string, _ any, _ error) error {
+			if op != "events" {
+				return storage.ErrUnavailable
+			}
+			if requested.Add(1) == 1 {
+				<-goOn
+			}
+			return nil
+		}, nil)
+		advance(2*lease.Fast().QueryTimeout + time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Node(0).Ready(ctx)["store"]; err == nil {
+			t.Error("a store that does not answer is reachable")
+		}
+		if err := c.Node(0).Ready(ctx)["store"]; err != nil {
+			t.Errorf("a store that answers: %v", err)
+		}
+		close(goOn)
+		taps[0].set(nil, nil)
+	})
+}
+
 // Status shows the node's own view.
 func TestStatus(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -145,11 +145,7 @@ func (r *run) supervise(ctx context.Context) {
 			r.a.Ready()
 		case <-draining:
 			draining = nil
-			if started != nil { // a run that is drained before it began is not started
-				r.signal(unix.SIGKILL)
-			} else {
-				r.signal(unix.SIGTERM)
-			}
+			r.signal(unix.SIGTERM) // a run that has not begun is not started, whatever the signal
 		case <-cancelled:
 			cancelled = nil
 			r.signal(unix.SIGKILL)

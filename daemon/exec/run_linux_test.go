@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -297,6 +298,36 @@ func TestWhatIsEndedBeforeItBegan(t *testing.T) {
 			t.Error("the command ran")
 		}
 	})
+}
+
+// A command that is drained before its start was reported may run already. It gets the signal by which it can finish; the
+// guardian does not start a command that has got any.
+func TestADrainBeforeTheStartIsReportedKillsNothing(t *testing.T) {
+	t.Parallel()
+	ours, theirs, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	defer theirs.Close()
+	draining := make(chan struct{})
+	close(draining)
+	g := &group{run: 1, started: make(chan struct{}), exited: make(chan struct{}), gone: make(chan struct{})}
+	r := &run{
+		link:  &link{log: slog.New(newJournal()), conn: ours, gone: make(chan struct{}), waiting: map[uint64]*waiting{}},
+		group: g, draining: draining, deadline: never,
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.supervise(t.Context()) }()
+	requests := bufio.NewScanner(theirs)
+	if !requests.Scan() {
+		t.Fatal(requests.Err())
+	}
+	if req, err := parseRequest(requests.Bytes()); err != nil || req.Verb != verbSignal || req.Signal != int(unix.SIGTERM) {
+		t.Errorf("sent %s (%v), want a SIGTERM", requests.Text(), err)
+	}
+	close(g.gone)
+	<-ended
 }
 
 func TestLongAndOddOutput(t *testing.T) {
