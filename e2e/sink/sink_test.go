@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,9 +169,37 @@ func (f fence) run(t *testing.T) {
 // wire forwards connections through this process, and can hold their bytes.
 type wire struct {
 	listener net.Listener
-	mu       sync.Mutex
-	free     chan struct{} // closed while bytes flow
-	conns    []net.Conn
+	to, from gate         // of what goes to the target, and of its answers
+	sent     atomic.Int64 // bytes to the target that were passed on
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// gate lets bytes pass while it is not held.
+type gate struct {
+	mu   sync.Mutex
+	free chan struct{} // nil while bytes pass, else closed when they may
+}
+
+func (g *gate) hold(on bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if held := g.free != nil; on && !held {
+		g.free = make(chan struct{})
+	} else if !on && held {
+		close(g.free)
+		g.free = nil
+	}
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	free := g.free
+	g.mu.Unlock()
+	if free != nil {
+		<-free
+	}
 }
 
 func newWire(t *testing.T, target string) *wire {
@@ -179,8 +208,7 @@ func newWire(t *testing.T, target string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{listener: l, free: make(chan struct{})}
-	close(w.free)
+	w := &wire{listener: l}
 	t.Cleanup(w.cut)
 	go func() {
 		for {
@@ -196,8 +224,8 @@ func newWire(t *testing.T, target string) *wire {
 			w.mu.Lock()
 			w.conns = append(w.conns, near, far)
 			w.mu.Unlock()
-			go w.pump(far, near)
-			go w.pump(near, far)
+			go pump(far, near, &w.to, &w.sent)
+			go pump(near, far, &w.from, new(atomic.Int64))
 		}
 	}()
 	return w
@@ -205,36 +233,24 @@ func newWire(t *testing.T, target string) *wire {
 
 func (w *wire) addr() string { return w.listener.Addr().String() }
 
-func (w *wire) pump(to, from net.Conn) {
+func pump(to, from net.Conn, g *gate, passed *atomic.Int64) {
 	defer to.Close()
 	defer from.Close()
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		w.mu.Lock()
-		free := w.free
-		w.mu.Unlock()
-		<-free
+		g.pass()
 		if _, werr := to.Write(buffer[:n]); err != nil || werr != nil {
 			return
 		}
+		passed.Add(int64(n))
 	}
 }
 
 // hold holds bytes back, or lets them pass.
 func (w *wire) hold(on bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	select {
-	case <-w.free:
-		if on {
-			w.free = make(chan struct{})
-		}
-	default:
-		if !on {
-			close(w.free)
-		}
-	}
+	w.to.hold(on)
+	w.from.hold(on)
 }
 
 // drop closes the connections; new ones are accepted.

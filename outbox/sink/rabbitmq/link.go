@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,13 +22,21 @@ type link struct {
 	ended   chan struct{}          // closed when the channel has ended
 	why     atomic.Pointer[error]  // why the channel ended; set before ended is closed
 	alarm   atomic.Pointer[string] // why the broker blocks publishing, "" if it does not
-	queries chan returnQuery
+	// received is received from by watch when it has recorded all returns that it has received.
+	received chan struct{}
+
+	mu sync.Mutex
+	// published are the publications whose sender still waits, by message-id.
+	published map[string][]*publication
 }
 
-// returnQuery asks watch which of some messages were returned, and why.
-type returnQuery struct {
-	ids    []string
-	answer chan map[string]string // has room for the answer
+// publication is one message that was published once. What a broker returns has the message-id, and nothing that tells
+// one publication from another. So a return counts for all publications of the message that somebody waits for: then
+// none can count as taken by mistake, although a message that was given up and published again may come twice.
+type publication struct {
+	id           string
+	confirmation *amqp.DeferredConfirmation
+	returned     string // why it came back, "" if it did not; under link.mu
 }
 
 // connect returns the current link, or makes a new one.
@@ -112,18 +122,23 @@ func newLink(conn *amqp.Connection) (*link, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, fmt.Errorf("ask for confirmations: %w", err)
 	}
-	l := &link{conn: conn, channel: ch, ended: make(chan struct{}), queries: make(chan returnQuery)}
-	none := ""
-	l.alarm.Store(&none)
+	l := unconnected()
+	l.conn, l.channel = conn, ch
 	go l.watch(ch.NotifyClose(make(chan *amqp.Error, 1)), ch.NotifyReturn(make(chan amqp.Return)), conn.NotifyBlocked(make(chan amqp.Blocking, 1)))
 	return l, nil
 }
 
+// unconnected returns a link of which only the bookkeeping works.
+func unconnected() *link {
+	l := &link{ended: make(chan struct{}), received: make(chan struct{}), published: map[string][]*publication{}}
+	l.alarm.Store(new(string))
+	return l
+}
+
 // watch records returned messages and alarms until the channel ends. The channel of returns has no
-// buffer. So when a message's confirmation is seen, its return has been received, and a question asked
-// after that finds the record.
+// buffer. So when a message's confirmation is seen, its return has been received; the next receive from
+// l.received says that it is recorded.
 func (l *link) watch(ends chan *amqp.Error, returns chan amqp.Return, alarms chan amqp.Blocking) {
-	returned := map[string]string{}
 	for {
 		select {
 		case r, open := <-returns:
@@ -131,9 +146,8 @@ func (l *link) watch(ends chan *amqp.Error, returns chan amqp.Return, alarms cha
 				returns = nil
 				continue
 			}
-			returned[r.MessageId] = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
-		case q := <-l.queries:
-			q.answer <- takeAll(returned, q.ids)
+			l.record(r)
+		case l.received <- struct{}{}:
 		case b, open := <-alarms:
 			if !open {
 				alarms = nil
@@ -173,32 +187,54 @@ func (l *link) close() { _ = l.conn.CloseDeadline(time.Now().Add(time.Second)) }
 // errNack is the broker's refusal, which has no reason.
 var errNack = errors.New("the broker refused the message (nack): the queue may be full or failing")
 
-// takeAll removes what a map has of some keys, and returns it.
-func takeAll(from map[string]string, keys []string) (taken map[string]string) {
-	for _, key := range keys {
-		if len(from) == 0 {
-			return taken
-		}
-		if value, has := from[key]; has {
-			if taken == nil {
-				taken = map[string]string{}
-			}
-			taken[key] = value
-			delete(from, key)
-		}
+// publish publishes a message. Until the publication is forgotten, its return is recorded.
+func (l *link) publish(exchange, key string, mandatory bool, m amqp.Publishing) (*publication, error) {
+	p := l.expect(m.MessageId)
+	var err error
+	if p.confirmation, err = l.channel.PublishWithDeferredConfirm(exchange, key, mandatory, false, m); err != nil {
+		l.forget(p)
+		return nil, err
 	}
-	return taken
+	return p, nil
+}
+
+// expect records returns of a message from now on.
+func (l *link) expect(id string) *publication {
+	p := &publication{id: id}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.published[id] = append(l.published[id], p)
+	return p
+}
+
+func (l *link) record(r amqp.Return) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.published[r.MessageId] {
+		p.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
+	}
+}
+
+// forget ends the wait for a publication, whose returns are no longer recorded. It returns why the message came back, ""
+// if it did not.
+func (l *link) forget(p *publication) (returned string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := slices.DeleteFunc(l.published[p.id], func(other *publication) bool { return other == p })
+	if l.published[p.id] = left; len(left) == 0 {
+		delete(l.published, p.id)
+	}
+	return p.returned
 }
 
 // awaitConfirmation waits until the broker has taken a message. A message that comes back as unroutable was taken
-// as well: returned says which those are.
-func (l *link) awaitConfirmation(ctx context.Context, confirmation *amqp.DeferredConfirmation, id string) error {
+// as well: awaitReturns says when that is known.
+func (l *link) awaitConfirmation(ctx context.Context, confirmation *amqp.DeferredConfirmation) error {
 	select {
 	case <-confirmation.Done():
 	case <-l.ended:
 		return *l.why.Load()
 	case <-ctx.Done():
-		go l.forget(confirmation, id)
 		return context.Cause(ctx)
 	}
 	if confirmation.Acked() {
@@ -208,15 +244,6 @@ func (l *link) awaitConfirmation(ctx context.Context, confirmation *amqp.Deferre
 		return l.cause(ctx, errNack)
 	}
 	return errNack
-}
-
-// forget removes the record of a returned message that no caller waits for any more.
-func (l *link) forget(confirmation *amqp.DeferredConfirmation, id string) {
-	select {
-	case <-confirmation.Done():
-		_, _ = l.returned(context.Background(), []string{id})
-	case <-l.ended:
-	}
 }
 
 // cause waits for the reason why the channel ended, which says more than the library's error.
@@ -232,15 +259,14 @@ func (l *link) cause(ctx context.Context, err error) error {
 	}
 }
 
-// returned returns which of some confirmed messages were returned, and why.
-func (l *link) returned(ctx context.Context, ids []string) (map[string]string, error) {
-	q := returnQuery{ids, make(chan map[string]string, 1)}
+// awaitReturns waits until the returns of all confirmed messages are recorded.
+func (l *link) awaitReturns(ctx context.Context) error {
 	select {
-	case l.queries <- q:
-		return <-q.answer, nil
+	case <-l.received:
+		return nil
 	case <-l.ended:
-		return nil, *l.why.Load()
+		return *l.why.Load()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/emitd/emitd/outbox"
 	"github.com/emitd/emitd/outbox/internal/progress"
 	"github.com/emitd/emitd/outbox/sink"
@@ -14,9 +12,9 @@ import (
 
 // inFlight is a message that was published, or the reason why it was not.
 type inFlight struct {
-	key, id      string // its routing key and message-id
-	confirmation *amqp.DeferredConfirmation
-	err          error
+	key string // its routing key
+	*publication
+	err error
 }
 
 // call publishes rows one behind the other without waiting, and meanwhile waits for the confirmations.
@@ -38,7 +36,9 @@ type call struct {
 // publish returns an error for each row, nil if the broker has it and all before it of its key.
 func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, rows []int) []error {
 	c := &call{s: s, l: l, d: d, rows: rows, published: make(chan inFlight, len(rows)), errs: make([]error, len(rows)), failed: map[string]bool{}}
-	go c.publishAll(ctx) // the library's write never ends if the peer does not read
+	publishing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go c.publishAll(publishing) // the library's write never ends if the peer does not read
 	for n := range rows {
 		m, err := c.next(ctx, n)
 		if err != nil {
@@ -49,12 +49,25 @@ func (s *Sink) publish(ctx context.Context, l *link, d outbox.Delivery, rows []i
 		c.confirmed, c.messages = append(c.confirmed, n), append(c.messages, m)
 	}
 	c.settleConfirmed(ctx)
+	if c.stuck != nil {
+		go c.forgetRest()
+	}
 	return c.errs
+}
+
+// forgetRest forgets what a call that is over has published, or is about to.
+func (c *call) forgetRest() {
+	for m := range c.published {
+		if m.publication != nil {
+			c.l.forget(m.publication)
+		}
+	}
 }
 
 // publishAll publishes the rows and leaves out those of keys of which a row could not be published. It stops when
 // the connection ends or blocks.
 func (c *call) publishAll(ctx context.Context) {
+	defer close(c.published)
 	var end error
 	failed := map[string]bool{}
 	for _, i := range c.rows {
@@ -83,9 +96,7 @@ func (c *call) publishOne(ctx context.Context, row outbox.Row) (m inFlight) {
 	if m.key, m.err = c.s.check(c.l, row); m.err != nil {
 		return m
 	}
-	p := message(c.d, row)
-	m.id = p.MessageId
-	if m.confirmation, m.err = c.l.channel.PublishWithDeferredConfirm(c.s.cfg.Exchange, m.key, !c.s.cfg.Unroutable, false, p); m.err != nil {
+	if m.publication, m.err = c.l.publish(c.s.cfg.Exchange, m.key, !c.s.cfg.Unroutable, message(c.d, row)); m.err != nil {
 		m.err = c.s.outcome(ctx, c.l, m.key, "", c.l.cause(ctx, m.err))
 	}
 	return m
@@ -111,9 +122,10 @@ func (c *call) next(ctx context.Context, n int) (m inFlight, err error) {
 	}
 	bounded, cancel = c.bound(ctx, func() bool { return closed(m.confirmation.Done()) })
 	defer cancel()
-	if err = c.l.awaitConfirmation(bounded, m.confirmation, m.id); err == nil {
+	if err = c.l.awaitConfirmation(bounded, m.confirmation); err == nil {
 		return m, nil
 	}
+	c.l.forget(m.publication)
 	if err = c.s.outcome(bounded, c.l, m.key, "", err); bounded.Err() != nil {
 		c.stuck = err // the broker counts as silent: the confirmations behind it are not waited for either
 	}
@@ -143,18 +155,13 @@ func (c *call) settleConfirmed(ctx context.Context) {
 	if len(c.confirmed) == 0 {
 		return
 	}
-	var returned map[string]string
 	var err error
 	if !c.s.cfg.Unroutable {
-		ids := make([]string, len(c.messages))
-		for i, m := range c.messages {
-			ids[i] = m.id
-		}
-		returned, err = c.l.returned(ctx, ids)
+		err = c.l.awaitReturns(ctx)
 	}
 	for i, n := range c.confirmed {
 		m := c.messages[i]
-		c.settle(ctx, n, c.s.outcome(ctx, c.l, m.key, returned[m.id], err))
+		c.settle(ctx, n, c.s.outcome(ctx, c.l, m.key, c.l.forget(m.publication), err))
 	}
 	c.confirmed, c.messages = c.confirmed[:0], c.messages[:0]
 }
