@@ -42,15 +42,26 @@ func (s *Sink) Deliver(ctx context.Context, d outbox.Delivery) []error {
 	}
 	// At least one row is at fault: each gets a savepoint.
 	errs := make([]error, len(d.Rows))
-	err = s.write(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
+	each := func(ctx context.Context, tx pgx.Tx) error {
 		clear(errs) // from an attempt that was rolled back
 		return s.writeEach(ctx, tx, d, errs)
-	})
+	}
+	if err = s.write(ctx, c, each); isRowError(err) { // the commit failed: a row breaks a deferred constraint
+		err = s.write(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, checkAtOnce); err != nil {
+				return err
+			}
+			return each(ctx, tx)
+		})
+	}
 	if err != nil {
 		return []error{err}
 	}
 	return errs
 }
+
+// checkAtOnce makes deferred constraints and triggers fail within the savepoint of the row that breaks them.
+const checkAtOnce = "set constraints all immediate"
 
 // write runs f in a transaction that holds the fence. If the relay has not called Fence, the epoch is raised
 // first, in a transaction of its own: two deliveries that hold a fence row for share and then raise it would

@@ -27,7 +27,8 @@
 // # What an error means
 //
 // A message that the database refuses (type, constraint, trigger) is found by savepoints, and the others
-// of its delivery are written:
+// of its delivery are written. If only the commit fails, because of a deferred constraint or trigger, the
+// delivery is repeated with each constraint checked after each message (SET CONSTRAINTS ALL IMMEDIATE):
 //
 //	bad data (22…, 23… except 23503, P0001)                      permanent
 //	a foreign key that is not there yet (23503), a lock, others  another attempt
