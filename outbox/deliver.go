@@ -124,9 +124,13 @@ func (s *session) deliver(ctx context.Context, rows []Row, from source) (outcome
 			s.delivered(rows)
 			break
 		}
-		t := callResult{from: from, last: round >= maxGiveUpRounds, explainsSkipped: hasOwnFailure(errs), keys: map[string]restOfKey{}}
-		for i, row := range rows {
-			s.classify(&t, row, errs[i])
+		t := callResult{from: from, last: round >= maxGiveUpRounds, explainsSkipped: hasOwnFailure(errs)}
+		s.classifyAll(&t, rows, errs)
+		if _, _, down := sinkDown(errs); down == nil && len(t.again) == len(rows) {
+			// Nothing is settled, and the breaker would not pace the next call. The sink has skipped the first rows
+			// of the failed keys, which it must not do: that counts as their failure.
+			t = callResult{from: from, last: t.last}
+			s.classifyAll(&t, rows, errs)
 		}
 		s.delivered(t.taken)
 		if t.hung > 0 {
@@ -156,6 +160,14 @@ const (
 	parkRest  restOfKey = iota + 1 // they are parked
 	retryRest                      // they are given to the sink once more
 )
+
+// classifyAll decides the outcomes of the rows of a call.
+func (s *session) classifyAll(t *callResult, rows []Row, errs []error) {
+	t.keys = map[string]restOfKey{}
+	for i, row := range rows {
+		s.classify(t, row, errs[i])
+	}
+}
 
 // classify decides the outcome of one row from its error.
 func (s *session) classify(t *callResult, row Row, err error) {

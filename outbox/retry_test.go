@@ -45,6 +45,41 @@ func TestSkippedIsTriedAgain(t *testing.T) {
 	})
 }
 
+// TestSkippedBeforeTheFailure tests a sink that skips the first message of a key for the sake of a later one of the same
+// key. Neither is settled by that, so the skipped one counts as failed: otherwise the relay would repeat the call for
+// ever, without a pause.
+func TestSkippedBeforeTheFailure(t *testing.T) {
+	bubble(t, func(s *stage) {
+		endless := false
+		s.do = func(_ context.Context, d outbox.Delivery) []error {
+			s.mu.Lock()
+			endless = endless || s.calls > 100
+			s.mu.Unlock()
+			if endless || d.Rows[0].Key != "k" || d.Rows[0].Attempt > 2 {
+				s.take(d.Rows...)
+				return nil
+			}
+			errs := make([]error, len(d.Rows))
+			for i := range errs {
+				errs[i] = outbox.ErrPermanent
+			}
+			errs[0] = outbox.ErrSkipped
+			return errs
+		}
+		s.cfg.Parallel = 1
+		s.log.publish(m("k", 1), m("k", 2))
+		s.start(1)
+		s.after(time.Minute)
+		if endless {
+			t.Error("the call was repeated for ever")
+		}
+		s.want("after the pauses", "k1@3", "k2@3")
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestSkippedForNothing tests a sink that reports only skipped rows. That counts as a failure, because
 // otherwise the relay would repeat the call for ever.
 func TestSkippedForNothing(t *testing.T) {

@@ -104,7 +104,7 @@ type chain struct {
 	d      outbox.Delivery
 	rows   []int // of the delivery
 	errs   []error
-	failed map[string]bool // keys of which a row failed
+	failed map[string]int // the first place of a failed row of a key
 	// A silent row has no answer although those behind it have. Its key waits, and others go on.
 	silent []link
 	behind map[string][]int // rows of the keys of silent rows
@@ -123,7 +123,7 @@ func (l *link) answered() bool { return l.ack != nil || l.err != nil }
 // publishChained publishes rows of one stream in chains, and returns an error for each, nil if the stream has
 // it.
 func (s *Sink) publishChained(ctx context.Context, d outbox.Delivery, rows []int, stream string) []error {
-	c := &chain{s: s, d: d, rows: rows, errs: make([]error, len(rows)), failed: map[string]bool{}, behind: map[string][]int{}}
+	c := &chain{s: s, d: d, rows: rows, errs: make([]error, len(rows)), failed: map[string]int{}, behind: map[string][]int{}}
 	rest := make([]int, len(rows))
 	for n := range rest {
 		rest[n] = n
@@ -249,23 +249,39 @@ func (c *chain) refusedByChain(row outbox.Row, err error) bool {
 	return false
 }
 
-// fail records the error of a row. The rows behind a failed one of their key are skipped.
+// fail records the error of a row. The rows behind a failed one of their key are skipped, also one that failed earlier:
+// what cannot be sent fails before the answers to those in front of it come.
 func (c *chain) fail(n int, err error) {
-	key := c.row(n).Key
-	if c.failed[key] && !errors.Is(err, outbox.ErrSinkDown) && !errors.Is(err, outbox.ErrFenced) {
-		err = outbox.ErrSkipped
-	}
 	c.errs[n] = err
-	if key != "" {
-		c.failed[key] = true
+	key := c.row(n).Key
+	if key == "" {
+		return
 	}
+	first, has := c.failed[key]
+	if !has || n < first {
+		c.failed[key] = n
+	}
+	if later := max(n, first); has && later != c.failed[key] && !halts(c.errs[later]) {
+		c.errs[later] = outbox.ErrSkipped
+	}
+}
+
+// halts reports whether an error holds for all other rows, too.
+func halts(err error) bool {
+	return errors.Is(err, outbox.ErrSinkDown) || errors.Is(err, outbox.ErrFenced)
+}
+
+// isBehindFailed reports whether a row before row n of its key has failed.
+func (c *chain) isBehindFailed(n int) bool {
+	first, has := c.failed[c.row(n).Key]
+	return has && first < n
 }
 
 // open returns the rows that may be published, in order, and gives up those behind a failed one of their key.
 func (c *chain) open(rest []int) (open []int) {
 	var halt error
 	for _, err := range c.errs {
-		if halt == nil && (errors.Is(err, outbox.ErrSinkDown) || errors.Is(err, outbox.ErrFenced)) {
+		if halt == nil && halts(err) {
 			halt = err
 		}
 	}
@@ -275,7 +291,7 @@ func (c *chain) open(rest []int) (open []int) {
 		switch {
 		case halt != nil:
 			c.errs[n] = halt
-		case c.failed[key]:
+		case c.isBehindFailed(n):
 			c.errs[n] = outbox.ErrSkipped
 		case waits:
 			c.behind[key] = append(c.behind[key], n)
@@ -299,7 +315,7 @@ func (c *chain) send(ctx context.Context, rows []int) (links []link, rest []int)
 	last := "" // ID of the message before
 	for k, n := range rows {
 		row := c.row(n)
-		if c.failed[row.Key] {
+		if c.isBehindFailed(n) {
 			c.errs[n] = outbox.ErrSkipped
 			continue
 		}
@@ -313,7 +329,7 @@ func (c *chain) send(ctx context.Context, rows []int) (links []link, rest []int)
 		}
 		if err != nil { // it was not sent
 			c.fail(n, err)
-			if errors.Is(err, outbox.ErrSinkDown) || errors.Is(err, outbox.ErrFenced) || ctx.Err() != nil {
+			if halts(err) || ctx.Err() != nil {
 				return links, rows[k+1:]
 			}
 			continue
