@@ -109,6 +109,13 @@ func (c *cluster) fail(_ *testing.T, f sinktest.Fault, ids []uuid.UUID) {
 	}
 }
 
+// failToo adds a fault to those of fail.
+func (c *cluster) failToo(f sinktest.Fault, id uuid.UUID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bad[id.String()] = f
+}
+
 // records reads the committed records of a topic.
 func (c *cluster) records(t *testing.T, topic string) []*kgo.Record {
 	t.Helper()
@@ -276,11 +283,11 @@ func TestKafkaFencedOwnerComesBackByFence(t *testing.T) {
 	}
 }
 
-// TestKafkaTransactionIsWhole checks that a delivery becomes visible as a whole.
+// TestKafkaTransactionIsWhole checks that nothing of a request that failed becomes visible.
 func TestKafkaTransactionIsWhole(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	s := c.open(t, kafka.Config{Transactional: true})
+	s := c.open(t, kafka.Config{Transactional: true, Linger: 50 * time.Millisecond})
 	rows := sinktest.Rows("orders", 20, 3)
 	c.fail(t, sinktest.Falter, []uuid.UUID{rows[19].ID})
 	for i, err := range deliver(t, s, "0-63", 5, rows) {

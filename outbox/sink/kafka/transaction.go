@@ -102,13 +102,13 @@ func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery)
 	for i := range rows {
 		rows[i] = i
 	}
-	var suspects []int
+	suspects := map[int]bool{}
 	for len(rows) > 0 {
 		errs := s.transaction(ctx, p, d, rows)
 		if errs == nil {
 			break
 		}
-		blamed, err := blame(errs)
+		blamed, err := blame(ctx, errs)
 		if len(blamed) == 0 {
 			for _, i := range rows {
 				result[i] = err
@@ -117,13 +117,16 @@ func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery)
 		}
 		var out []int
 		rows, out = separate(d, rows, blamed, func(n int) bool {
-			sure := len(blamed) == 1 || oneOf(errs[n], unknown) || stuck(errs[n]) // else it may have shared its batch
+			// What a broker refuses for good may only have shared its batch. Other errors concern the partition.
+			sure := len(blamed) == 1 || oneOf(errs[n], unknown) || !errors.Is(errs[n], outbox.ErrPermanent)
 			if sure {
 				result[rows[n]] = errs[n]
 			}
 			return sure
 		}, result)
-		suspects = append(suspects, out...)
+		for _, i := range out {
+			suspects[i] = true
+		}
 	}
 	s.oneByOne(ctx, p, d, suspects, result)
 	for _, err := range result {
@@ -134,17 +137,13 @@ func (s *Sink) transactions(ctx context.Context, p *producer, d outbox.Delivery)
 	return nil
 }
 
-// stuck reports whether a record timed out although brokers answer. Then the cause lies with its topic.
-func stuck(err error) bool {
-	return errors.Is(err, kgo.ErrRecordTimeout) && !errors.Is(err, outbox.ErrSinkDown)
-}
-
-// blame returns the indexes of rows that were refused for good or are stuck. If there are none, it
-// returns the error that all rows failed by.
-func blame(errs []error) (places map[int]bool, err error) {
+// blame returns the indexes of rows that failed for a reason of their own. If there are none, it returns the error that
+// all rows failed by.
+func blame(ctx context.Context, errs []error) (places map[int]bool, err error) {
 	places = map[int]bool{}
 	for n, e := range errs {
-		if errors.Is(e, outbox.ErrPermanent) || stuck(e) {
+		ended := ctx.Err() != nil && errors.Is(e, context.Cause(ctx))
+		if e != nil && !ended && !errors.Is(e, errAborted) && !errors.Is(e, outbox.ErrSinkDown) && !errors.Is(e, outbox.ErrFenced) {
 			places[n] = true
 		}
 		if err == nil || errors.Is(err, errAborted) {
@@ -182,18 +181,21 @@ func separate(d outbox.Delivery, rows []int, blamed map[int]bool, guilty func(n 
 	return rest, suspects
 }
 
-// oneByOne produces each suspect in a transaction of its own.
-func (s *Sink) oneByOne(ctx context.Context, p *producer, d outbox.Delivery, suspects []int, result []error) {
+// oneByOne produces each suspect in a transaction of its own, unless an earlier row of its key has failed.
+func (s *Sink) oneByOne(ctx context.Context, p *producer, d outbox.Delivery, suspects map[int]bool, result []error) {
 	failed := map[string]bool{}
-	for _, i := range suspects {
-		key := d.Rows[i].Key
-		if key != "" && failed[key] {
+	for i, row := range d.Rows {
+		switch {
+		case !suspects[i]:
+		case failed[row.Key]:
 			result[i] = outbox.ErrSkipped
-			continue
+		default:
+			if errs := s.transaction(ctx, p, d, []int{i}); errs != nil {
+				result[i] = errs[0]
+			}
 		}
-		if errs := s.transaction(ctx, p, d, []int{i}); errs != nil {
-			result[i] = errs[0]
-			failed[key] = true
+		if result[i] != nil && row.Key != "" {
+			failed[row.Key] = true
 		}
 	}
 }
