@@ -99,6 +99,16 @@ server_idle_timeout = 5
 	return giveAway(b.dir)
 }
 
+// amend adds settings to the configuration. Of two with one name, the later one counts.
+func (b *PgBouncer) amend(settings []string) error {
+	ini := filepath.Join(b.dir, "ini")
+	text, err := os.ReadFile(ini)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(ini, append(text, strings.Join(settings, "\n")+"\n"...), 0o644)
+}
+
 // start runs the process and waits until it answers.
 func (b *PgBouncer) start() error {
 	cmd := exec.Command(b.bin, "-q", filepath.Join(b.dir, "ini"))
@@ -125,10 +135,14 @@ func (b *PgBouncer) kill() {
 	<-b.proc.Done
 }
 
-// Restart kills the process, and with it all connections, and starts it again at the same address.
-func (b *PgBouncer) Restart(t testing.TB) {
+// Restart kills the process, and with it all connections, and starts it again at the same address. Further settings
+// replace those with the same names.
+func (b *PgBouncer) Restart(t testing.TB, settings ...string) {
 	t.Helper()
 	b.kill()
+	if err := b.amend(settings); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.start(); err != nil {
 		t.Fatal(err)
 	}

@@ -58,8 +58,8 @@
 // only in these cases. If the heartbeat was refused, it finds out why. If the server process is new
 // to this process, it reads the server's identity; if the rows record another identity, or have
 // lost what this process has seen, it records the new one (identity.go). If the function has left lists
-// out because they are large, it reads them. If the node is more
-// than 500 events behind, it reads the next ones in order. If the function was called in another
+// out because they are large, it reads them. If the node is more than 500 events behind, it reads the next
+// ones in order. Both count only if the server is still the same one. If the function was called in another
 // isolation, it has done nothing: the store repeats the call, once, and sets the isolation from
 // then on. If several nodes of the process want the member list at the same time, they read it
 // afterwards, together.
@@ -99,6 +99,8 @@
 //   - The functions run the same statements as the message. Each has a snapshot of its own and is
 //     planned once in a session, and only if its case occurs. The functions skip what the row counter says
 //     does not exist: events about members (rolled) and open commands (waiting).
+//   - A renaming of the cluster locks the whole table node first, against everybody who locks a row of it. A registration
+//     locks its row before it reads the cluster's name.
 //   - Events are numbered from one row, counter, that is updated last. Its lock makes the order of
 //     numbers the order of commits. Each statement writes the events of exactly the rows that it
 //     changed, so no change lacks its event (invariant I8).
@@ -109,8 +111,8 @@
 //
 // A transaction that changes assignment or leadership also sends a notification (NOTIFY) that names
 // the incarnations concerned. [Store.Watch] listens on one connection of its own. A pooler that
-// hands connections around accepts LISTEN and forgets it. Watch detects that by a probe and logs it
-// once, and [Store.Capabilities] then declares NoWakeUps. An ordinary heartbeat sends no notification;
+// hands connections around accepts LISTEN and forgets it. Watch detects that by a probe, logs it
+// once, and probes again each minute. Until notifications arrive, [Store.Capabilities] declares NoWakeUps. An ordinary heartbeat sends no notification;
 // a registration, and exit evidence, do.
 //
 // # Many nodes in one process

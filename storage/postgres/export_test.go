@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -140,6 +141,25 @@ func (s *Store) Break(statement string) (mend func()) {
 	s.sql[statement] = "select 1/0"
 	return func() { s.sql[statement] = text }
 }
+
+// ShareLists makes every heartbeat that wants a member list one of several.
+func (s *Store) ShareLists() { s.lists.enter() }
+
+// ReadElsewhere makes calls that only read say that another server has answered.
+func (s *Store) ReadElsewhere() {
+	single := s.sql.get("single")
+	s.sql["single"] = strings.Replace(single, "pg_postmaster_start_time()",
+		"case when current_setting('transaction_read_only') = 'on' then 'elsewhere' else pg_postmaster_start_time()::text end", 1)
+}
+
+// SeenTransactions is the list of transactions that wrote the rows u.
+func SeenTransactions() string { return fmt.Sprintf(seenTransactions, "u") }
+
+// ProbeOften makes the store wait less for notifications, and probe often whether they arrive.
+func (s *Store) ProbeOften() { s.arrival, s.probeAgain = 200*time.Millisecond, 50*time.Millisecond }
+
+// Arrival is how long the notification of a probe may take.
+func (s *Store) Arrival() time.Duration { return s.arrival }
 
 // MaxMemberEvents is how many events about members one answer has.
 const MaxMemberEvents = maxMemberEvents

@@ -171,12 +171,12 @@ func (s *Store) listMembers(ctx context.Context, b *beat) {
 		ctx, cancel = context.WithTimeout(ctx, left-left/4)
 		defer cancel()
 	}
-	rows, head, err := s.sharedMembers(ctx)
-	if err != nil {
+	read, err := s.sharedMembers(ctx)
+	if err != nil || !read.at.follows(&b.state) {
 		b.WantMembers = false
 		return
 	}
-	b.reply.Members, b.members = rows, head
+	b.reply.Members, b.members = read.rows, read.at.head
 }
 
 // maxMemberEvents bounds the membership events of one reply; the next heartbeat asks for the rest.
@@ -192,11 +192,13 @@ func (s *Store) readMemberEvents(ctx context.Context, b *beat) {
 	r, after, through := &b.reply, b.shared.after, b.state.head
 	if b.state.rolled > after+maxMemberEvents {
 		r.Events = nil
+		var then state
 		err := s.call(ctx, "heartbeat events", reading, func(m *message) {
+			m.query(then.scanSingle, "single")
 			m.query(events(&r.Events), "roll_rest", after, through, maxMemberEvents)
 		})
 		switch n := len(r.Events); {
-		case err != nil:
+		case err != nil || !then.follows(&b.state):
 			r.Events, b.state.head, through = nil, max(after, b.EventsAfter), after
 		case n == maxMemberEvents:
 			through = r.Events[n-1].Seq
@@ -430,7 +432,9 @@ func (s *Store) RenameCluster(ctx context.Context, from, to string, ttl time.Dur
 	const what = "rename the cluster"
 	var stored, name string
 	var live bool
-	err := s.call(ctx, what, writing, func(m *message) {
+	// Heartbeats wait behind a lock that has to wait itself, so it is given up soon.
+	err := s.callWithin(ctx, what, writing, time.Second, func(m *message) {
+		m.do("registrations_lock")
 		m.do("counter_lock")
 		m.query(func(c *composite) error {
 			stored, live, name = c.text(), c.bool(), c.text()

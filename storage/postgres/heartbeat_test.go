@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -119,6 +120,28 @@ func TestCatchingUpDelaysNoHeartbeat(t *testing.T) {
 	mend()
 	if r := a.beat(func(b *storage.Heartbeat) { b.EventsAfter = 1 }); r.Head != 8000 || len(r.Events) != 1 {
 		t.Errorf("%d events up to %d, want one up to 8000", len(r.Events), r.Head)
+	}
+}
+
+// What is read in a further round trip counts only if the same server has answered. Another one, such as a standby that
+// lags behind, may lack events and units.
+func TestFurtherReadingsAreOfTheSameServer(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.exec(t, c.in(`insert into %[1]s.event (seq, at, kind, node, node_id, incarnation, daemon, term, term_ordinal, generation, reason)
+		values (4000, now(), 'node.late', '', '', '', '', 0, 0, 0, '');
+		update %[1]s.counter set head = 4000, rolled = 4000`))
+	c.store.ReadElsewhere()
+	if r := c.worker.beat(func(b *storage.Heartbeat) { b.EventsAfter = 5 }); r.Head != 5 || len(r.Events) > 0 || r.EventsMissing {
+		t.Errorf("%d events up to %d, missing %v, want none up to 5 and none missing", len(r.Events), r.Head, r.EventsMissing)
+	}
+	c.store.ShareLists()
+	if r := c.worker.beat(func(b *storage.Heartbeat) { b.WantMembers = true }); len(r.Members) > 0 {
+		t.Errorf("%d members", len(r.Members))
+	}
+	c.exec(t, c.in(manyUnits))
+	if r, err := c.worker.try(); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("%d units, error %v, want %v", len(unitsOf(r)), err, storage.ErrUnavailable)
 	}
 }
 

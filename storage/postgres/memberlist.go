@@ -24,7 +24,7 @@ type memberLists struct {
 type listRead struct {
 	done chan struct{} // closed when the rest is set
 	rows []node.Member
-	head int64 // newest event when the list was read
+	at   state // of the store when the list was read
 	err  error
 }
 
@@ -43,18 +43,18 @@ func (l *memberLists) leave() {
 	l.wanted--
 }
 
-// sharedMembers returns the member list and the newest event of that moment. The reading begins after the call, so the list
+// sharedMembers returns the member list and the state of that moment. The reading begins after the call, so the list
 // has everything that its caller has written. It is shared with all that call before it begins.
-func (s *Store) sharedMembers(ctx context.Context) ([]node.Member, int64, error) {
+func (s *Store) sharedMembers(ctx context.Context) (*listRead, error) {
 	r, err := s.joinRead()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	select {
 	case <-r.done:
-		return r.rows, r.head, r.err
+		return r, r.err
 	case <-ctx.Done():
-		return nil, 0, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
@@ -103,7 +103,10 @@ func (l *memberLists) end() {
 // readLists reads one list after the other until nobody waits.
 func (s *Store) readLists() {
 	s.lists.read(s.calls.Done(), func(r *listRead) {
-		r.err = s.call(s.calls, "members", reading, func(m *message) { m.query(s.members(&r.rows, &r.head), "members") })
+		r.err = s.call(s.calls, "members", reading, func(m *message) {
+			m.query(r.at.scanSingle, "single")
+			m.query(s.members(&r.rows, &r.at.head), "members")
+		})
 	})
 }
 

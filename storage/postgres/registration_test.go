@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -156,6 +157,51 @@ func TestRegistrationGivesUpInTime(t *testing.T) {
 	commit(t, middle)
 	if n := value[int](t, c.stage, c.in("select count(*) from %s.node where name = 'new'")); n != 0 {
 		t.Error("a registration that failed left a row")
+	}
+}
+
+// A node that registers while the cluster is renamed belongs to the cluster of the new name, or is refused. It is not a member
+// that nobody has seen.
+func TestRegistrationWaitsForRenaming(t *testing.T) {
+	t.Parallel()
+	returned := func(b *storage.Heartbeat) { b.ReturnedRuns = []daemon.Fence{{Unit: unit(9), Generation: 1}} }
+	for name, tt := range map[string]struct {
+		who  func(*cluster) *actor
+		edit func(*storage.Heartbeat)
+	}{
+		"a newcomer":                           {newProcess, func(*storage.Heartbeat) {}},
+		"a newcomer that does more":            {newProcess, returned},
+		"a member that was silent":             {worker, func(*storage.Heartbeat) {}},
+		"a member that was silent, doing more": {worker, returned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			ctx := context.Background()
+			c.exec(t, c.in(`update %[1]s.counter set cluster = 'shop';
+				update %[1]s.node set last_heartbeat_at = clock_timestamp() - interval '3 days';
+				create function %[1]s.stop() returns trigger language plpgsql as 'begin perform pg_advisory_xact_lock(4711); return new; end';
+				create trigger stop before update of cluster on %[1]s.counter for each row execute function %[1]s.stop()`))
+			middle := c.begin(t, "select pg_advisory_xact_lock(4711)")
+			renamed := later(func() (struct{}, error) { return struct{}{}, c.store.RenameCluster(ctx, "shop", "bank", time.Hour) })
+			c.blocked(t, 1)
+			who := tt.who(c)
+			registered := later(func() (*storage.Reply, error) {
+				return who.try(func(b *storage.Heartbeat) {
+					b.Advert = &daemon.Advert{Traits: node.Traits{Cluster: "shop"}}
+					tt.edit(b)
+				})
+			})
+			eventually(t, "the registration waits or is done", func() bool { return c.waiting(t) == 2 || len(registered) == 1 })
+			commit(t, middle)
+			await(t, "the renaming", renamed).get(t)
+			if r := await(t, "the registration", registered); !errors.Is(r.err, storage.ErrOtherCluster) {
+				t.Errorf("error %v, want %v", r.err, storage.ErrOtherCluster)
+			}
+			if n := value[int](t, c.stage, c.in("select count(*) from %s.node where last_heartbeat_at > clock_timestamp() - interval '1 day'")); n != 0 {
+				t.Errorf("%d nodes of the former name are live", n)
+			}
+		})
 	}
 }
 

@@ -173,7 +173,9 @@ const serverHistory = "(pg_postmaster_start_time()::text || ' ' || left(pg_walfi
 const oldestRunning = "pg_snapshot_xmin(pg_current_snapshot())"
 
 // seenTransactions lists the transactions, of those that are not older than the oldest running one, that wrote these units.
-const seenTransactions = "coalesce((array_agg(distinct %[1]s.xmin::text::bigint) filter (where age(%[1]s.xmin) <= age(" + oldestRunning + "::xid)))::text, '{}')"
+// A row keeps the number of its transaction for good, while numbers repeat after four thousand millions. After half of them an
+// old row looks as if a later transaction had written it: age is negative. That transaction, once there is one, is not seen.
+const seenTransactions = "coalesce((array_agg(distinct %[1]s.xmin::text::bigint) filter (where age(%[1]s.xmin) between 0 and age(" + oldestRunning + "::xid)))::text, '{}')"
 
 // leads is true while exactly this leader holds the term, in the store that it has read.
 func (n names) leads(number, id, incarnation string) string {

@@ -39,6 +39,8 @@ type Store struct {
 	briefWaiters chan struct{} // semaphore of short attempts to stamp; see stampWithRetry
 	lockWaiters  chan struct{} // semaphore of long attempts to stamp
 	notifyOff    atomic.Bool   // notifications do not arrive, or Config.Notify is poll
+	arrival      time.Duration // how long the notification of a probe may take
+	probeAgain   time.Duration // how often it is probed whether notifications arrive, while they do not
 	watchers     watchers
 	isolates     atomic.Bool // the server's default isolation level is not read committed, so each heartbeat sets it
 
@@ -68,6 +70,7 @@ func newStore(cfg Config) (*Store, error) {
 	s.calls, s.endCalls = context.WithCancel(context.Background())
 	s.life, s.cut = context.WithCancel(context.Background())
 	s.notifyOff.Store(cfg.Notify == NotifyPoll)
+	s.arrival, s.probeAgain = max(cfg.QueryTimeout, 5*time.Second), time.Minute
 	var err error
 	if s.instruments, err = newInstruments(); err != nil {
 		return nil, err

@@ -57,6 +57,19 @@ func TestSnapshotsSeeEveryChange(t *testing.T) {
 	}
 }
 
+// A row that was written so long ago that its transaction's number looks like a later one says nothing about the transaction
+// that will have this number.
+func TestNumbersOfLaterTransactionsAreNotSeen(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	got := value[string](t, s, `with numbers as (select pg_current_xact_id()::text::bigint as now)
+		select replace(`+postgres.SeenTransactions()+`, now::text, 'now')
+		from numbers, lateral (values (now::text::xid), ((now + 1000)::text::xid), ((now + 2147483000)::text::xid)) as u (xmin) group by now`)
+	if got != "{now}" {
+		t.Errorf("seen are %s", got)
+	}
+}
+
 // A transaction that began before a snapshot and ends after it reaches the next one, although later transactions ended
 // before.
 func TestSnapshotsSeeLateTransactions(t *testing.T) {

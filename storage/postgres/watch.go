@@ -25,9 +25,8 @@ var ErrNoNotifications = errors.New("notifications do not arrive")
 
 // Watch implements [storage.Watcher]. One connection listens for all callers of Watch, so thousands
 // of nodes in one process need no more. It sends no statements while all is well. Where
-// notifications do not arrive, because a pooler hands connections around, the store logs that once,
-// and from then on Watch only waits for ctx. wake is called on a goroutine of the store and must
-// not block.
+// notifications do not arrive, because a pooler hands connections around, the store logs that once
+// and probes again each minute. wake is called on a goroutine of the store and must not block.
 func (s *Store) Watch(ctx context.Context, wake func(storage.WakeUp)) error {
 	defer s.watchers.join(wake, s.listenLoop)()
 	<-ctx.Done()
@@ -85,7 +84,7 @@ func (a *watchers) broadcast(w storage.WakeUp) {
 
 // listenLoop listens until ctx ends, and reconnects for that as often as needed.
 func (s *Store) listenLoop(ctx context.Context) {
-	if s.notifyOff.Load() {
+	if s.cfg.Notify == NotifyPoll {
 		return
 	}
 	failures, deaf := 0, 0
@@ -97,12 +96,10 @@ func (s *Store) listenLoop(ctx context.Context) {
 		case errors.Is(err, ErrNoNotifications):
 			deaf++
 		}
-		if deaf == 2 {
-			s.notifyOff.Store(true)
+		if deaf == 2 && !s.notifyOff.Swap(true) {
 			s.cfg.Logger.Warn("notifications do not arrive, so changes are found at the next heartbeat: "+
 				"a transaction pooler may stand before the database: use a direct connection for the store, or set store.notify: poll to keep the pooler",
 				"channel", s.cfg.names().channel())
-			return
 		}
 		if listened {
 			failures, deaf = 0, 0
@@ -110,6 +107,9 @@ func (s *Store) listenLoop(ctx context.Context) {
 			failures++
 		}
 		wait := reconnects.Jittered(failures + 1)
+		if s.notifyOff.Load() {
+			wait = s.probeAgain
+		}
 		s.cfg.Logger.Debug("the connection for notifications ended; connecting again", "after", wait, "error", s.fail("watch", err))
 		select {
 		case <-ctx.Done():
@@ -136,6 +136,9 @@ func (s *Store) listen(ctx context.Context) (listened bool, err error) {
 	}()
 	if err := s.probe(ctx, conn); err != nil {
 		return false, err
+	}
+	if s.notifyOff.Swap(false) {
+		s.cfg.Logger.Info("notifications arrive again")
 	}
 	s.watchers.broadcast(storage.WakeUp{Leader: true})
 	for {
@@ -200,8 +203,9 @@ func (s *Store) probe(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	// A busy server may take long for the statements. Their time does not count here: once they are
-	// done, the notification has been sent.
-	arrival, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	// done, the notification has been sent. It may be late itself on a busy machine. Whoever waits too short a time
+	// does without wake-ups.
+	arrival, cancel := context.WithTimeout(ctx, s.arrival)
 	defer cancel()
 	for {
 		n, err := conn.WaitForNotification(arrival)

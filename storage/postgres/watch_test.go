@@ -3,13 +3,16 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/postgres"
@@ -61,6 +64,45 @@ func TestManyWatchOneConnection(t *testing.T) {
 	cancel()
 	wg.Wait()
 	eventually(t, "nobody listens", func() bool { return listeners() == 0 })
+}
+
+// Where notifications do not arrive, they are probed for again. Once they arrive, wake-ups come as if they always had.
+func TestNotificationsThatArriveLater(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pooler := pgtest.NewPgBouncer(t, s.user)
+	cfg := s.schema(t, func(c *postgres.Config) { c.Logger = slog.New(slog.DiscardHandler) })
+	cfg.URL = pooler.URL
+	store := open(t, cfg)
+	store.ProbeOften()
+	ctx, cancel := context.WithCancel(context.Background())
+	heard := make(chan storage.WakeUp, 1000)
+	watched := later(func() (struct{}, error) {
+		return struct{}{}, store.Watch(ctx, func(w storage.WakeUp) { heard <- w })
+	})
+	eventually(t, "the store is without wake-ups", func() bool { return store.Capabilities().NoWakeUps })
+	pooler.Restart(t, "pool_mode = session", "default_pool_size = 20")
+	await(t, "a wake-up for everybody", heard)
+	if store.Capabilities().NoWakeUps {
+		t.Error("the store says that it has no wake-ups")
+	}
+	join(t, store, "a").lead()
+	if _, err := store.Submit(ctx, storage.Command{ID: "c", Kind: daemon.CommandResign}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a wake-up of the command", heard)
+	cancel()
+	await(t, "the end of the watch", watched)
+}
+
+// With the shortest timings, a notification may take longer than a call before the store does without wake-ups.
+func TestNotificationsMayBeLate(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	store := open(t, s.schema(t, func(c *postgres.Config) { c.QueryTimeout = 150 * time.Millisecond }))
+	if d := store.Arrival(); d < 5*time.Second {
+		t.Errorf("a notification may take %v", d)
+	}
 }
 
 // A notification that this version does not understand is a wake-up for everybody, never an error.
