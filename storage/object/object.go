@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,10 @@ type Config struct {
 	// MaxBytes bounds the cluster object; default DefaultMaxBytes. The object is written with each
 	// renewal of the lease, and every node reads it once per interval.
 	MaxBytes int
+	// QueryTimeout bounds how long one call may read or change the cluster object, for which the other calls of the
+	// process wait meanwhile, heartbeats too; default 5 s. A call that meets other processes' changes has this time
+	// again for each attempt. Make it equal to the coordinator's. Open has its caller's whole time.
+	QueryTimeout time.Duration
 	// MustExist refuses a bucket that holds no cluster. It is for commands that only read.
 	MustExist bool
 	// NoProbe skips the check that the bucket honours conditions, which costs about thirty requests
@@ -50,6 +55,7 @@ type Store struct {
 	bucket *timedBucket
 
 	clusterMu chan struct{}        // a mutex: held to read or write the cluster object
+	holdLimit time.Duration        // the longest time that a call holds it
 	seen      atomic.Pointer[view] // its newest content that this process knows
 
 	// clusterMu guards these three. pendingWrite is a write of unknown outcome that may still happen.
@@ -80,7 +86,7 @@ var (
 func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	s := &Store{
-		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1), left: map[string]bool{},
+		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1), holdLimit: math.MaxInt64, left: map[string]bool{},
 		pulses: pulses{of: map[node.Incarnation]knownPulse{}}, unchangedSince: unchangedTimes{of: map[string]observation{}},
 	}
 	if !cfg.NoProbe {
@@ -91,6 +97,7 @@ func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	if _, err := s.readCluster(ctx); err != nil {
 		return nil, wrapErr(err, "open the cluster store")
 	}
+	s.holdLimit = cmp.Or(cfg.QueryTimeout, 5*time.Second) // the requests above also connect, and nothing waits for them
 	return s, nil
 }
 

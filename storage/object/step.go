@@ -83,7 +83,7 @@ var errConflict = errors.New("the cluster object was changed by another process"
 // because two would only conflict with each other. After errConflict all steps still wait. Any other error concerns
 // this step alone; the other calls try for themselves, unless their steps may have been written.
 func (s *Store) attempt(ctx context.Context, own *proposal, guess bool) error {
-	release, err := s.lockCluster(ctx, own.ready)
+	ctx, release, err := s.lockCluster(ctx, own.ready)
 	if err != nil || own.answered() {
 		if err == nil {
 			release()
@@ -160,24 +160,26 @@ func (s *Store) compose(ctx context.Context, v *view, own *proposal, all []*prop
 	return next, answers, nil
 }
 
-// lockCluster waits until this call may read or write the cluster object, or until needless is closed.
-func (s *Store) lockCluster(ctx context.Context, needless <-chan struct{}) (release func(), err error) {
+// lockCluster waits until this call may read or write the cluster object, or until needless is closed. The call has until
+// the end of held for it: a request that hangs must not stop the others of the process for as long as its caller waits.
+func (s *Store) lockCluster(ctx context.Context, needless <-chan struct{}) (held context.Context, release func(), err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	select {
 	case s.clusterMu <- struct{}{}:
-		return func() { <-s.clusterMu }, nil
+		held, cancel := context.WithTimeout(ctx, s.holdLimit)
+		return held, func() { cancel(); <-s.clusterMu }, nil
 	case <-needless:
-		return func() {}, nil
+		return ctx, func() {}, nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 }
 
 // readCluster reads the cluster as it is now.
 func (s *Store) readCluster(ctx context.Context) (*cluster, error) {
-	release, err := s.lockCluster(ctx, nil)
+	ctx, release, err := s.lockCluster(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -123,6 +123,15 @@ func TestPostgresConfig(t *testing.T) {
 	}
 }
 
+// TestObjectConfig checks that a bucket's store has the time of a call from the configuration.
+func TestObjectConfig(t *testing.T) {
+	t.Parallel()
+	c := config.Defaults("fast")
+	if got := objectConfig(Options{Config: c}); got.QueryTimeout != c.Timing().QueryTimeout || got.MustExist {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestUnknownStores(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

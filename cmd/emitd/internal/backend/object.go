@@ -28,8 +28,7 @@ var objectDriver = driver{
 }
 
 func openObject(ctx context.Context, o Options) (*Store, error) {
-	address := o.Config.Store.URL
-	open, err := parse(address, instrument.Config{Use: "cluster"})
+	open, err := parse(o.Config.Store.URL, instrument.Config{Use: "cluster"})
 	if err != nil {
 		return nil, err
 	}
@@ -37,17 +36,24 @@ func openObject(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	readOnly := o.Policy == ReadOnly
-	if !readOnly {
-		if err := checkReachable(ctx, bucket, o.Config.Timing().QueryTimeout); err != nil {
+	cfg := objectConfig(o)
+	if !cfg.MustExist {
+		if err := checkReachable(ctx, bucket, cfg.QueryTimeout); err != nil {
 			return nil, err
 		}
 	}
-	s, err := object.Open(ctx, bucket, object.Config{Name: withoutOptions(address), MustExist: readOnly, NoProbe: readOnly})
+	s, err := object.Open(ctx, bucket, cfg)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{Store: s, Kind: "object", close: func() error { return nil }}, nil
+}
+
+func objectConfig(o Options) object.Config {
+	readOnly := o.Policy == ReadOnly
+	return object.Config{
+		Name: withoutOptions(o.Config.Store.URL), QueryTimeout: o.Config.Timing().QueryTimeout, MustExist: readOnly, NoProbe: readOnly,
+	}
 }
 
 // checkReachable reads one object of a bucket, which need not exist, within the time limit of a call. Without
