@@ -236,6 +236,7 @@ func errorType(err error) string {
 		{storage.ErrStoreChanged, "store_changed"},
 		{storage.ErrSchema, "schema"},
 		{storage.ErrUnavailable, "unavailable"},
+		{storage.ErrFull, "full"},
 		{daemon.ErrStale, "stale_generation"},
 		{context.Canceled, "canceled"},
 	} {
@@ -250,5 +251,5 @@ func errorType(err error) string {
 func isAnswer(err error) bool {
 	return err == nil || errors.Is(err, storage.ErrTermLost) || errors.Is(err, storage.ErrStaleSeq) ||
 		errors.Is(err, storage.ErrNotRegistered) || errors.Is(err, storage.ErrIDInUse) || errors.Is(err, storage.ErrOtherCluster) || errors.Is(err, storage.ErrTooManyNodes) ||
-		errors.Is(err, storage.ErrStoreChanged) || errors.Is(err, daemon.ErrStale)
+		errors.Is(err, storage.ErrStoreChanged) || errors.Is(err, storage.ErrFull) || errors.Is(err, daemon.ErrStale)
 }

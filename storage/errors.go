@@ -18,6 +18,7 @@ var (
 	ErrOtherCluster  = errors.New("the store belongs to a cluster of another name")
 	ErrStoreChanged  = errors.New("the store was replaced since it was read")
 	ErrUnavailable   = errors.New("store unavailable")
+	ErrFull          = errors.New("the store has no room for more")
 	ErrSchema        = errors.New("store schema does not fit")
 )
 

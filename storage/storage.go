@@ -79,7 +79,7 @@ type Store interface {
 
 	// Commit applies a leader's changes. The term and the store's identity guard all of them: ErrTermLost and
 	// ErrStoreChanged change nothing. A change whose row no longer matches its guard is skipped and returned as not
-	// applied; the others happen.
+	// applied; the others happen. So is one that a bucket has no room for. ErrFull says that there was room for none.
 	Commit(ctx context.Context, commit Commit) ([]Outcome, error)
 
 	// Snapshot reads the whole cluster consistently, open commands included.

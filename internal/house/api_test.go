@@ -28,13 +28,13 @@ const (
 // commit, and within the budget the entry goes. A feature that raises one is named in decision 0044.
 var overBudget = map[string]int{
 	allPackages:        42,
-	allNames:           1144,
+	allNames:           1145,
 	"coordinator":      42,
 	"daemon":           160,
 	"outbox":           68,
 	"outbox/postgres":  44,
 	"queue":            81,
-	"storage":          71,
+	"storage":          72,
 	"storage/postgres": 45,
 	"storage/sqlite":   46,
 }

@@ -2,12 +2,15 @@ package object
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
+	"github.com/emitd/emitd/storage/blob"
 	"github.com/emitd/emitd/storage/internal/rules"
 )
 
@@ -23,7 +26,10 @@ import (
 // In any order of these steps, the leader sees the heartbeat or the node sees the doubt. In the
 // second case the death and the removal of the doubt exclude each other: only one of the two writes
 // happens.
-func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storage.Outcome, err error) {
+//
+// If the cluster object has no room for what the changes add, the rest of the batch is applied without them: a unit that
+// cannot be declared must not keep a dead node's units from others.
+func (s *Store) commit(ctx context.Context, commit storage.Commit) ([]storage.Outcome, error) {
 	if len(commit.Changes) > storage.MaxChanges {
 		return nil, fmt.Errorf("%d changes, the limit is %d", len(commit.Changes), storage.MaxChanges)
 	}
@@ -33,7 +39,50 @@ func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storag
 			return nil, err
 		}
 	}
-	_, err = s.run(ctx, step{
+	all := commit.Changes
+	for most := addsRows; ; most-- {
+		commit.Changes = upTo(most, all)
+		c, out, err := s.commitOnce(ctx, commit, dead, assigns)
+		switch {
+		case err == nil:
+			return c.outcomes(all, out, most), nil
+		case !errors.Is(err, blob.ErrTooLarge) || most == addsNothing || nothingBut(most, commit):
+			return nil, err
+		}
+	}
+}
+
+// upTo returns the changes that add no more than most.
+func upTo(most addition, changes []storage.Change) []storage.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch storage.Change) bool { return added(ch) > most })
+}
+
+// nothingBut reports whether the commit consists of changes that add so much.
+func nothingBut(adds addition, commit storage.Commit) bool {
+	return len(upTo(adds-1, commit.Changes))+len(commit.Nodes)+len(commit.Events)+len(commit.Commands) == 0
+}
+
+// outcomes adds to the outcomes of a part of the changes those that there was no room for.
+func (c *cluster) outcomes(all []storage.Change, out []storage.Outcome, most addition) []storage.Outcome {
+	if len(out) == len(all) {
+		return out
+	}
+	complete := make([]storage.Outcome, len(all))
+	for i, ch := range all {
+		complete[i].Unit = ch.Unit
+		if r := c.Unit(ch.Unit); r != nil {
+			complete[i].Record = *r
+		}
+		if added(ch) <= most {
+			complete[i], out = out[0], out[1:]
+		}
+	}
+	return complete
+}
+
+// commitOnce applies the batch as one step.
+func (s *Store) commitOnce(ctx context.Context, commit storage.Commit, dead []storage.NodeVersion, assigns bool) (c *cluster, out []storage.Outcome, err error) {
+	c, err = s.run(ctx, step{
 		guess: true,
 		prepare: func(ctx context.Context, c *cluster, _ time.Time) error {
 			if assigns {
@@ -50,9 +99,9 @@ func (s *Store) commit(ctx context.Context, commit storage.Commit) (out []storag
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return out, nil
+	return c, out, nil
 }
 
 // rowsDeclaredDead lists the rows that must not have moved, and reports whether the batch assigns units.

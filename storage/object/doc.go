@@ -86,8 +86,11 @@
 //
 // # Size
 //
-// [Config.MaxBytes] bounds the cluster object. A step beyond it fails with blob.ErrTooLarge and changes nothing. A
-// unit costs 20 to 60 bytes, a node about 130: 5,000 units on 50 nodes are about 110 KB (TestSize).
+// [Config.MaxBytes] bounds what is added to the cluster object: units, states, commands and locks. A step beyond it fails
+// with storage.ErrFull and changes nothing; a commit does what adds nothing and skips the rest. Assignments may use a
+// sixteenth more. Heartbeats, registrations, deaths, removals and sweeps may use an eighth, so that the cluster goes on
+// and can be made smaller. A unit costs 20 to 60 bytes, a node about 130: 5,000 units on 50 nodes are about 110 KB
+// (TestSize).
 //
 // # Cost
 //

@@ -27,7 +27,9 @@ type Config struct {
 	// identity, so a cluster that was moved to a copy detects that.
 	Name string
 	// MaxBytes bounds the cluster object; default DefaultMaxBytes. The object is written with each
-	// renewal of the lease, and every node reads it once per interval.
+	// renewal of the lease, and every node reads it once per interval. At MaxBytes, no unit, state, command or lock is
+	// added any more. What is there goes on: assignments may use a sixteenth more, and heartbeats, deaths and
+	// removals an eighth.
 	MaxBytes int
 	// QueryTimeout bounds how long one call may read or change the cluster object, for which the other calls of the
 	// process wait meanwhile, heartbeats too; default 5 s. A call that meets other processes' changes has this time

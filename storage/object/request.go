@@ -78,15 +78,18 @@ func (s *Store) put(ctx context.Context, key string, data []byte, old blob.Versi
 	return s.bucket.Replace(ctx, key, data, old)
 }
 
-// wrapErr says what failed, and marks errors that pass by themselves as storage.ErrUnavailable. A
-// nil error stays nil.
+// wrapErr says what failed, and marks errors that pass by themselves as storage.ErrUnavailable, and the bound of the
+// cluster object as storage.ErrFull. A nil error stays nil.
 func wrapErr(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
 	what := fmt.Sprintf(format, args...)
-	if isTransient(err) || errors.Is(err, blob.ErrBudget) {
+	switch {
+	case isTransient(err) || errors.Is(err, blob.ErrBudget):
 		return fmt.Errorf("%s: %w: %w", what, storage.ErrUnavailable, err)
+	case errors.Is(err, blob.ErrTooLarge):
+		return fmt.Errorf("%s: %w: %w", what, storage.ErrFull, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

@@ -327,9 +327,9 @@ func (s *Store) replace(ctx context.Context, v *view, next *cluster) error {
 	if err != nil {
 		return err
 	}
-	if len(data) > s.cfg.MaxBytes {
+	if limit := bound(s.cfg.MaxBytes, next.adds(v.cluster)); len(data) > limit {
 		return fmt.Errorf("%w: the cluster would have %d bytes, the limit is %d: use a database for a cluster of this size",
-			blob.ErrTooLarge, len(data), s.cfg.MaxBytes)
+			blob.ErrTooLarge, len(data), limit)
 	}
 	w := &write{next: next, base: v, data: data}
 	if err = s.retry(ctx, func() error { return s.send(ctx, w) }); err == nil {

@@ -365,7 +365,7 @@ func TestContention(t *testing.T) {
 }
 
 // TestBound: a change that would make the cluster exceed the bound fails, and the cluster goes on
-// unchanged.
+// unchanged. TestBoundLeavesRoom has what goes on at the bound.
 func TestBound(t *testing.T) {
 	t.Parallel()
 	store := mem.New(mem.Config{})

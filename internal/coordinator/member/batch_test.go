@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -85,4 +86,37 @@ func TestCommitsGoNodeByNode(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A store that has no room for what nodes declare goes on with what it has: the units of a node that died run elsewhere, and the
+// leader stays, because another one would have no more room.
+func TestFullStoreGoesOn(t *testing.T) {
+	t.Parallel()
+	c := settled(t, 3)
+	for _, p := range c.nodes {
+		p.full = true
+		p.step(member.Advertise{Advert: advert("acme:work", 3*storage.MaxChanges)})
+	}
+	leader := c.leader()
+	c.run(5 * time.Second)
+	if !leader.logged(storage.ErrFull.Error()) {
+		t.Fatal("the store refused nothing: the test shows nothing")
+	}
+	for _, p := range c.nodes {
+		if p != leader {
+			p.kill()
+			break
+		}
+	}
+	c.run(4 * lease.Fast().LeaseDuration)
+	if c.total() != 6 {
+		t.Errorf("%d units run, want 6\n%s", c.total(), c.dump())
+	}
+	if leader.logged("passes_failed") || c.leader() != leader {
+		t.Error("the leader gave up its term")
+	}
+	for _, p := range c.nodes {
+		p.full = false
+	}
+	c.until(time.Minute, "there is room again", func() bool { return active(c) == 3*storage.MaxChanges })
 }

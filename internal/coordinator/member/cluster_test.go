@@ -46,6 +46,7 @@ type peer struct {
 	cut     bool // calls do not reach the store
 	deaf    bool // answers do not reach the node
 	loseOne func(member.Call) bool
+	full    bool                            // the store declares no units; see storage.ErrFull
 	takes   func(member.Call) time.Duration // in the store, which gives up a call that takes longer than its timeout
 	forge   func(*storage.Reply)            // changes a reply to what another version wrote
 	show    func(*daemon.Snapshot)          // changes what a pass reads
@@ -281,7 +282,7 @@ func (p *peer) call(call member.Call) {
 		case call.Leave != nil:
 			r.Err = c.store.Leave(ctx, *call.Leave)
 		case call.Commit != nil:
-			r.Outcomes, r.Err = c.store.Commit(ctx, *call.Commit)
+			r.Outcomes, r.Err = p.commit(ctx, *call.Commit)
 		case call.Snapshot:
 			r.Snapshot, r.Err = c.store.Snapshot(ctx)
 			if p.show != nil && r.Err == nil {
@@ -298,6 +299,23 @@ func (p *peer) call(call member.Call) {
 	}
 	c.queue = append(c.queue, d)
 	slices.SortStableFunc(c.queue, func(a, b delivery) int { return cmp.Compare(a.at, b.at) })
+}
+
+// commit commits what the store has room for.
+func (p *peer) commit(ctx context.Context, commit storage.Commit) ([]storage.Outcome, error) {
+	if !p.full {
+		return p.c.store.Commit(ctx, commit)
+	}
+	all := len(commit.Changes)
+	commit.Changes = slices.DeleteFunc(slices.Clone(commit.Changes), func(ch storage.Change) bool { return ch.Step == "" })
+	if all > 0 && len(commit.Changes)+len(commit.Nodes)+len(commit.Events)+len(commit.Commands) == 0 {
+		return nil, storage.ErrFull
+	}
+	out, err := p.c.store.Commit(ctx, commit)
+	if len(out) < all {
+		out = append(out, storage.Outcome{})
+	}
+	return out, err
 }
 
 func (p *peer) note(format string, args ...any) {

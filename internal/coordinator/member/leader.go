@@ -422,9 +422,17 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 
 // sortByNode puts decisions into the order of the nodes that get the units. Of many units, each commit then concerns few
 // nodes, and a node is woken about once instead of by every commit. It begins to start its units while others still wait for
-// theirs.
+// theirs. Units that are declared come last: a store without room for them must not end the pass before the others.
 func sortByNode(decisions []plan.Decision) {
-	slices.SortStableFunc(decisions, func(a, b plan.Decision) int { return cmp.Compare(a.To.Incarnation, b.To.Incarnation) })
+	last := func(d plan.Decision) int {
+		if d.Step == "" {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(decisions, func(a, b plan.Decision) int {
+		return cmp.Or(last(a)-last(b), cmp.Compare(a.To.Incarnation, b.To.Incarnation))
+	})
 }
 
 // change turns a decision of the plan into a guarded change.
@@ -518,6 +526,9 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 		m.beatSoon(now) // as with a snapshot: the heartbeat's reply decides
 		return
 	case r.Err != nil:
+		if errors.Is(r.Err, storage.ErrFull) {
+			l.withoutPass = 0 // another leader would have no more room
+		}
 		l.size.failed()
 		m.passFailed(now, r.Err)
 		return
