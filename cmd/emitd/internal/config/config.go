@@ -64,7 +64,7 @@ type storeKeys struct {
 	URL    string `key:"url" secret:"url" help:"sqlite:///absolute/path.db, postgres://user@host:port/database, or an object store: file:///absolute/dir, s3://bucket/prefix, gs://bucket/prefix"`
 	Schema string `key:"schema" help:"Postgres schema that holds the tables"`
 	Prefix string `key:"prefix" help:"prefix of the table names; SQLite's default is emitd_"`
-	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups; poll relies on heartbeats only, for transaction poolers that drop LISTEN"`
+	Notify string `key:"notify" words:"auto,poll" help:"auto uses the store's wake-ups, and looks for them each minute where they do not arrive; poll relies on heartbeats only, for transaction poolers that drop LISTEN"`
 
 	Wait bool `key:"wait" help:"a starting node waits while the store cannot be reached (down, starting, cut off or locked); false: it ends at once. A mistake in a password, a schema or a name always ends it"`
 
