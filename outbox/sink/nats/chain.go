@@ -178,7 +178,7 @@ func (c *chain) round(ctx context.Context, rows []int) (rest []int, broken bool)
 				c.behind[row.Key] = nil
 			}
 		case l.err == nil:
-			c.fail(l.n, c.s.unacknowledged(ctx, row.Topic))
+			c.fail(l.n, c.s.unacknowledged(row.Topic, context.Cause(ctx)))
 		case c.refusedByChain(row, l.err):
 			broken = broken || stored || codeOf(l.err) == codeBusySequence
 			rest = append(rest, l.n)
@@ -225,7 +225,7 @@ func (c *chain) awaitSilent(ctx context.Context) {
 			}
 			c.fail(l.n, c.s.classify(bounded, row.Topic, err))
 		case <-bounded.Done():
-			c.fail(l.n, c.s.unacknowledged(bounded, row.Topic))
+			c.fail(l.n, c.s.unacknowledged(row.Topic, context.Cause(bounded)))
 		}
 		rest = append(rest, c.behind[row.Key]...)
 	}

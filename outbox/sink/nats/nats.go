@@ -37,6 +37,7 @@
 //	message too large, subject invalid               permanent
 //	no stream has the subject                        permanent, if JetStream answers so
 //	not connected, login refused, no space (503)     the sink is down
+//	too many messages have no answer                 the sink is down
 //	the stream is full                               another attempt; Config.Stream: the sink is down
 //	another relay's marker                           fenced
 //	no acknowledgement within Config.Timeout         that of a call that hangs
@@ -101,7 +102,7 @@ type Sink struct {
 
 	mu      sync.Mutex
 	markers map[string]marker // by subject
-	denied  map[string]string // subjects that the server does not allow this user to publish to
+	denied  map[string]denial // subjects that the server did not allow this user to publish to lately
 	// The streams of subjects, and the chains of streams.
 	subjects map[string]boundTo
 	chains   map[string]chains
@@ -116,7 +117,7 @@ var (
 // the sink is down until the connection succeeds.
 func New(_ context.Context, cfg Config) (*Sink, error) {
 	s := &Sink{
-		cfg: cfg, sending: make(chan struct{}, 1), markers: map[string]marker{}, denied: map[string]string{},
+		cfg: cfg, sending: make(chan struct{}, 1), markers: map[string]marker{}, denied: map[string]denial{},
 		subjects: map[string]boundTo{}, chains: map[string]chains{},
 	}
 	opts, err := s.options()
@@ -129,7 +130,10 @@ func New(_ context.Context, cfg Config) (*Sink, error) {
 		}
 		return nil, fmt.Errorf("nats: connect: %s", s.redact(err))
 	}
-	js := []jetstream.JetStreamOpt{jetstream.WithPublishAsyncMaxPending(16 * s.cfg.Parallel)}
+	js := []jetstream.JetStreamOpt{
+		jetstream.WithPublishAsyncMaxPending(16 * s.cfg.Parallel),
+		jetstream.WithPublishAsyncTimeout(s.silence()), // else those without an answer would fill the client for ever
+	}
 	if cfg.Domain != "" {
 		s.js, err = jetstream.NewWithDomain(s.conn, cfg.Domain, js...)
 	} else {
@@ -199,6 +203,9 @@ func (s *Sink) options() ([]nats.Option, error) {
 	}
 	return opts, nil
 }
+
+// silence is how long a message without an answer is remembered. It is longer than a delivery waits for one.
+func (s *Sink) silence() time.Duration { return 3 * s.cfg.Timeout }
 
 // Close ends the connection.
 func (s *Sink) Close() error {

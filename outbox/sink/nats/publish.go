@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/progress"
 	"github.com/emitd/emitd/outbox/sink"
 )
 
@@ -65,7 +68,7 @@ func (s *Sink) send(ctx context.Context, d outbox.Delivery, row outbox.Row, opts
 	case err := <-ack.Err():
 		return s.classify(ctx, row.Topic, err)
 	case <-ctx.Done():
-		return s.unacknowledged(ctx, row.Topic)
+		return s.unacknowledged(row.Topic, context.Cause(ctx))
 	}
 }
 
@@ -79,19 +82,27 @@ func message(d outbox.Delivery, row outbox.Row) *nats.Msg {
 	return m
 }
 
+// denial is the server's last refusal to let this user publish to a subject. It says so each time.
+type denial struct {
+	why string
+	at  time.Time
+}
+
+const maxDenied = 1000 // subjects that are remembered
+
 // unacknowledged returns the error for a missing answer. If the server does not allow the publish, it
 // says so without naming the message, so denied subjects are looked up.
-func (s *Sink) unacknowledged(ctx context.Context, subject string) error {
+func (s *Sink) unacknowledged(subject string, cause error) error {
 	s.mu.Lock()
-	why, denied := s.denied[subject]
+	denied := s.denied[subject]
 	s.mu.Unlock()
 	switch {
-	case denied:
-		return fmt.Errorf("publish to %.80q: %s", subject, why)
+	case time.Since(denied.at) < s.silence():
+		return fmt.Errorf("publish to %.80q: %s", subject, denied.why)
 	case !s.conn.IsConnected():
 		return s.errNotConnected()
 	default:
-		return fmt.Errorf("publish to %.80q: not confirmed: %w", subject, context.Cause(ctx))
+		return fmt.Errorf("publish to %.80q: not confirmed: %w", subject, cause)
 	}
 }
 
@@ -105,8 +116,11 @@ func (s *Sink) asyncError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	subject, _, found := strings.Cut(rest, `"`)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if found && len(s.denied) < 1000 {
-		s.denied[subject] = s.redact(err)
+	if len(s.denied) >= maxDenied {
+		maps.DeleteFunc(s.denied, func(_ string, d denial) bool { return time.Since(d.at) >= s.silence() })
+	}
+	if found && len(s.denied) < maxDenied {
+		s.denied[subject] = denial{s.redact(err), time.Now()}
 	}
 }
 
@@ -127,8 +141,12 @@ func (s *Sink) classify(ctx context.Context, subject string, err error) error {
 		return sink.Down(what, err)
 	case api != nil:
 		return fmt.Errorf("%s: %w", what, err)
+	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
+		return s.unacknowledged(subject, progress.Unanswered(err))
+	case errors.Is(err, jetstream.ErrTooManyStalledMsgs):
+		return sink.Down(what, err)
 	case ctx.Err() != nil:
-		return s.unacknowledged(ctx, subject)
+		return s.unacknowledged(subject, context.Cause(ctx))
 	case !s.conn.IsConnected() || errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected):
 		return s.errNotConnected()
 	default:
@@ -146,7 +164,7 @@ func (s *Sink) noStream(ctx context.Context, subject string, err error) error {
 	case errors.Is(lookupErr, jetstream.ErrStreamNotFound):
 		return sink.Missing("%s: no stream has this subject: create one that binds it", what)
 	case ctx.Err() != nil:
-		return s.unacknowledged(ctx, subject)
+		return s.unacknowledged(subject, context.Cause(ctx))
 	default:
 		return sink.Down(what, fmt.Errorf("JetStream does not answer: %w", lookupErr))
 	}
