@@ -96,7 +96,8 @@ type Cursor interface {
 	//
 	// Attempt of a lane's first message is the number of the attempt to make now. It is one more than the
 	// Attempts with which the message was last stored as Waiting, or 1 if it never was or if an operator
-	// retried it. All other messages have Attempt 1.
+	// retried it. All other messages have Attempt 1. Missing of a lane's first message is set if the stored
+	// cause begins with the text of [ErrMissing].
 	Due(ctx context.Context, limit int) ([][]Row, error)
 	// StoreParked stores the outcomes of messages that Due returned. Delivered and Dropped messages leave their
 	// lane, and Dead ones go to the dead letters. Waiting and Held change the state of their lane, and must

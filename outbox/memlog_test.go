@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,6 +39,7 @@ type memLane struct {
 	rows     []outbox.Row
 	held     bool // until an operator acts
 	resumes  bool // held, but tried again by itself
+	missing  bool // the cause is an ErrMissing
 	attempts int
 	next     time.Time
 }
@@ -113,6 +115,7 @@ func (l *memLog) Claim(_ context.Context, c outbox.ClaimRequest) (outbox.Cursor,
 
 func (l *memLane) store(o outbox.Outcome) {
 	l.held, l.resumes = o.Kind == outbox.Held && o.RetryIn == 0, o.Kind == outbox.Held && o.RetryIn > 0
+	l.missing = strings.HasPrefix(o.Cause, outbox.ErrMissing.Error())
 	l.attempts, l.next = o.Attempts, time.Now().Add(o.RetryIn)
 }
 
@@ -210,7 +213,7 @@ func (c *memCursor) Due(_ context.Context, limit int) (out [][]outbox.Row, err e
 				n = 1
 			}
 			rows := slices.Clone(lane.rows[:min(len(lane.rows), n)])
-			rows[0].Attempt = lane.attempts + 1
+			rows[0].Attempt, rows[0].Missing = lane.attempts+1, lane.missing
 			out = append(out, rows)
 		}
 		return nil
@@ -239,7 +242,7 @@ func (c *memCursor) StoreParked(_ context.Context, outcomes []outbox.Outcome) (e
 			} else {
 				lane.rows = slices.DeleteFunc(lane.rows, func(r outbox.Row) bool { return r.Seq == o.Row.Seq })
 			}
-			lane.attempts, lane.next = 0, time.Now()
+			lane.attempts, lane.missing, lane.next = 0, false, time.Now()
 			if len(lane.rows) == 0 {
 				delete(c.s.lanes, laneOf(o.Row))
 				emptied = append(emptied, o.Row.Key)

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -135,4 +136,86 @@ func TestMissingIsGivenUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestMissingCountsForItself checks that attempts made while the destination was missing do not count when the message
+// fails for another reason afterwards, whenever that is, and that attempts made before do not count as time waited.
+func TestMissingCountsForItself(t *testing.T) {
+	for _, policy := range []outbox.Policy{outbox.Hold, outbox.Skip, outbox.Drop} {
+		for missing := 1; missing <= 14; missing++ {
+			t.Run(fmt.Sprint(policy, missing), func(t *testing.T) {
+				bubble(t, func(s *stage) {
+					s.cfg.Policy = policy
+					tries := 0
+					s.sink(func(r outbox.Row) error {
+						if r.Key != "m" {
+							return nil
+						}
+						switch tries++; {
+						case tries <= missing:
+							return fmt.Errorf("no topic: %w", outbox.ErrMissing)
+						case tries <= missing+9: // one attempt is left
+							return errBad
+						}
+						return nil
+					})
+					s.log.publish(m("m", 1), m("m", 2))
+					s.start(1)
+					s.after(time.Hour)
+					if got := s.keys(); got != "m1 m2" {
+						t.Errorf("after %d attempts came %q", tries, got)
+					}
+					if err := s.drain(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestMissingIsNoText checks that a failure counts as any other if only its text looks like that of a missing destination.
+func TestMissingIsNoText(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.cfg.Policy, s.cfg.Retry.MaxAttempts = outbox.Skip, 3
+		s.sink(func(outbox.Row) error { return errors.New(outbox.ErrMissing.Error()) })
+		s.log.publish(m("m", 1))
+		s.start(1)
+		s.after(time.Hour)
+		if dead := s.log.sub("sub").dead; len(dead) != 1 || dead[0].Attempts != 3 {
+			t.Errorf("dead: %v", dead)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOtherFailuresAreNoTimeWaited checks that a message which has failed for other reasons still waits for its destination.
+func TestOtherFailuresAreNoTimeWaited(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.cfg.Policy, s.cfg.Retry.MaxAttempts = outbox.Skip, 20
+		tries, began := 0, time.Time{}
+		s.sink(func(outbox.Row) error {
+			switch tries++; {
+			case tries < 15:
+				return errBad
+			case tries == 15:
+				began = time.Now()
+			}
+			if time.Since(began) < 13*time.Minute {
+				return outbox.ErrMissing
+			}
+			return nil
+		})
+		s.log.publish(m("m", 1))
+		s.start(1)
+		s.after(3 * time.Hour)
+		if got := s.keys(); got != "m1" {
+			t.Errorf("after %d attempts came %q", tries, got)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
 }

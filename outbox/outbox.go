@@ -51,6 +51,9 @@ type Row struct {
 	Shard     int
 	CreatedAt time.Time // of the database's clock
 	Attempt   int       // number of this attempt: 1, 2, …
+	// Missing says of a message that is tried again that it failed by an [ErrMissing] last. Lists of messages do
+	// not say it: there the cause does.
+	Missing bool
 }
 
 // Delivery is the argument of one call of a sink: rows of one shard range and subscription in log order,
@@ -156,7 +159,7 @@ const (
 
 // Retry configures the back-off of a key whose message failed.
 type Retry struct {
-	MaxAttempts int           // default 10; negative: for ever
+	MaxAttempts int           // default 10; negative: for ever. Attempts for an [ErrMissing] do not count
 	Backoff     time.Duration // after the first failure; default 1 s
 	MaxBackoff  time.Duration // default 5 min
 	Factor      float64       // default 2

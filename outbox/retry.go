@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +55,19 @@ func (r Retry) waitedForMissing(attempt int) bool {
 	return waited >= r.MissingFor
 }
 
+// causeOf returns the text of an error as the cause of an outcome. It begins with the text of ErrMissing if the error is
+// one, and only then: logs tell by it why a message waits.
+func causeOf(err error) string {
+	text := err.Error()
+	switch begins := strings.HasPrefix(text, ErrMissing.Error()); {
+	case errors.Is(err, ErrMissing) && !begins:
+		return ErrMissing.Error() + ": " + text
+	case begins && !errors.Is(err, ErrMissing):
+		return "error: " + text
+	}
+	return text
+}
+
 // outcomeOfMissing decides the outcome of a message whose destination is missing.
 func (c *Config) outcomeOfMissing(o Outcome, dice float64) Outcome {
 	o.Kind, o.RetryIn = Waiting, min(c.Retry.pause(o.Attempts, dice), missingPause)
@@ -83,12 +97,16 @@ const maxRetryAfter = 24 * time.Hour
 
 // outcomeOf decides the outcome of a message that failed.
 func (c *Config) outcomeOf(row Row, err error, dice float64) Outcome {
-	o := Outcome{Row: row, Attempts: row.Attempt, Cause: err.Error()}
+	missing := errors.Is(err, ErrMissing)
+	if row.Attempt > 1 && row.Missing != missing {
+		row.Attempt = 1 // the attempts before failed for a reason that is gone, and have a limit of their own
+	}
+	o := Outcome{Row: row, Attempts: row.Attempt, Cause: causeOf(err)}
 	if errors.Is(err, errUnsendable) && c.Policy != Drop {
 		o.Kind = Dead // whatever the policy: no operator can make it deliverable, and its key must go on
 		return o
 	}
-	if errors.Is(err, ErrMissing) {
+	if missing {
 		return c.outcomeOfMissing(o, dice)
 	}
 	if errors.Is(err, ErrPermanent) || c.Retry.MaxAttempts > 0 && row.Attempt >= c.Retry.MaxAttempts {

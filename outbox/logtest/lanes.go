@@ -78,6 +78,7 @@ var lanes = []story{
 		w.same("the key goes on", r.due(), [][]string{{"a:2"}})
 		w.same("held keys after that", w.stats().HeldKeys, 0)
 	}},
+	{"a lane says whether its first message waits for a destination that is missing", missingLane},
 	{"a skipped message of such a key has the cause alone", func(w *suite) {
 		w.send("a:1")
 		w.reader(claim(1)).advanceAll(failing(fails(outbox.Held, 9, time.Hour), "a:1"))
@@ -295,4 +296,29 @@ func longLane(w *suite) {
 	emptied, err = r.StoreParked(w.ctx, outcomes(rows, func(string) outbox.Outcome { return outbox.Outcome{} }))
 	w.ok(err)
 	w.same("emptied", emptied, []string{"a"})
+}
+
+func missingLane(w *suite) {
+	w.send("a:1", "a:2", "b:1")
+	r := w.reader(claim(1))
+	missing := outbox.Outcome{Attempts: 3, RetryIn: time.Millisecond, Cause: outbox.ErrMissing.Error() + ": no topic"}
+	r.advanceAll(failing(fails(outbox.Waiting, 3, time.Hour), "a:1", "a:2"))
+	first := func(kind outbox.Kind, cause string) outbox.Row {
+		_, err := w.Operator.Retry(w.ctx, sub, seqOf(w, "a:1"))
+		w.ok(err)
+		row := r.dueRows()[0][0]
+		w.same("missing after an operator's retry", row.Missing, false)
+		o := missing
+		o.Kind, o.Cause = kind, cause
+		r.settle(row, o)
+		w.eventually("the lane is due", func() bool { return len(r.due()) == 1 })
+		return r.dueRows()[0][0]
+	}
+	w.same("missing if it waits", first(outbox.Waiting, missing.Cause).Missing, true)
+	w.same("missing if it is held", first(outbox.Held, missing.Cause).Missing, true)
+	w.same("missing for another cause", first(outbox.Waiting, "no luck").Missing, false)
+	row := first(outbox.Waiting, missing.Cause)
+	r.settle(row, outbox.Outcome{Kind: outbox.Delivered})
+	next := r.dueRows()[0][0]
+	w.same("the next", []any{string(next.Payload), next.Missing}, []any{"a:2", false})
 }

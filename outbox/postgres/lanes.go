@@ -147,7 +147,8 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 		var b body
 		var place, last int64
 		var attempts int
-		q.each(`select `+parkedOf+`, n.place, n.attempts from (
+		var cause string
+		q.each(`select `+parkedOf+`, n.place, n.attempts, case when n.attempts > 0 then n.cause else '' end from (
 				select l.*, row_number() over (order by next_at, shard, key, solo) as place from ~outbox_lane l
 				where subscription = $1 and not held and next_at <= `+clock+` and shard + 0 between $2 and $3
 				order by next_at, shard, key, solo limit $4) n
@@ -158,12 +159,12 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 						order by p.id limit case when n.attempts > 0 then 1 else $5::int end) p) p
 				where p.size <= $6 or p.size = octet_length(p.payload)) p order by n.place, p.id`,
 			[]any{c.claim.Subscription, c.Lo, c.Hi, limit, ranges.ParkedRows, ranges.ParkedBytes}, func(row pgx.Rows) error {
-				if err := b.scan(row, &place, &attempts); err != nil {
+				if err := b.scan(row, &place, &attempts, &cause); err != nil {
 					return err
 				}
-				b.row.Attempt = 1
+				b.row.Attempt, b.row.Missing = 1, false
 				if place != last || len(out) == 0 {
-					b.row.Attempt = attempts + 1
+					b.row.Attempt, b.row.Missing = attempts+1, ranges.Missing(cause)
 					out = append(out, nil)
 				}
 				last = place

@@ -60,13 +60,15 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 		}
 		var lanes []ranges.ParkedKey
 		var attempts []int
-		q.each(`SELECT shard, key, solo, attempts FROM ~outbox_lane
+		var causes []string
+		q.each(`SELECT shard, key, solo, attempts, cause FROM ~outbox_lane
 			WHERE subscription = ? AND held = 0 AND next_at <= ? AND shard BETWEEN ? AND ? ORDER BY next_at, shard, key, solo LIMIT ?`,
 			[]any{c.claim.Subscription, nanos(q.now), c.Lo, c.Hi, limit}, func(scan func(...any) error) (bool, error) {
 				var at ranges.ParkedKey
 				var n int
-				err := scan(&at.Shard, &at.Key, &at.Seq, &n)
-				lanes, attempts = append(lanes, at), append(attempts, n)
+				var cause string
+				err := scan(&at.Shard, &at.Key, &at.Seq, &n, &cause)
+				lanes, attempts, causes = append(lanes, at), append(attempts, n), append(causes, cause)
 				return true, err
 			})
 		for i, at := range lanes {
@@ -75,7 +77,7 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 				n = 1
 			}
 			if rows := q.lane(c.claim.Subscription, at, n); len(rows) > 0 {
-				rows[0].Attempt = attempts[i] + 1
+				rows[0].Attempt, rows[0].Missing = attempts[i]+1, ranges.Missing(causes[i])
 				out = append(out, rows)
 			}
 		}

@@ -46,6 +46,11 @@ func HeldCause(o outbox.Outcome) (held bool, cause string) {
 	return true, Cause(cause)
 }
 
+// Missing reports whether a stored cause is that of an [outbox.ErrMissing].
+func Missing(cause string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(cause, Resumes), outbox.ErrMissing.Error())
+}
+
 // SetCause sets cause and time of an entry of a list, given the stored cause and the time of the next attempt.
 func SetCause(e *outbox.Entry, cause string, next time.Time) {
 	cause, resumes := strings.CutPrefix(cause, Resumes)
