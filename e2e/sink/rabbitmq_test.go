@@ -34,6 +34,9 @@ var rabbit struct {
 	alarm sync.Mutex // held while the node's memory alarm is on
 }
 
+// maxRabbitMessage is the largest message that the node takes, in bytes.
+const maxRabbitMessage = 1_000_000
+
 const rabbitMissing = "RabbitMQ is missing: make deps, or apt-get install rabbitmq-server"
 
 var errRabbitEnded = errors.New("RabbitMQ ended")
@@ -61,7 +64,7 @@ func startRabbit(dir string) (*rabbitNode, error) {
 	}
 	ports := freePorts(4)
 	n := &rabbitNode{addr: fmt.Sprintf("127.0.0.1:%d", ports[0]), admin: fmt.Sprintf("127.0.0.1:%d", ports[1])}
-	conf := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\nloopback_users = none\ndisk_free_limit.absolute = 1MB\n", n.addr, ports[1])
+	conf := fmt.Sprintf("listeners.tcp.default = %s\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\nloopback_users = none\ndisk_free_limit.absolute = 1MB\nmax_message_size = %d\n", n.addr, ports[1], maxRabbitMessage)
 	for name, text := range map[string]string{"rabbitmq.conf": conf, "plugins": "[rabbitmq_management].\n", ".erlang.cookie": uuid.NewString()} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return nil, err

@@ -4,7 +4,8 @@
 //
 // Each message becomes a persistent AMQP message. Its message-id is the message's ID, its type the type,
 // its timestamp the time of publishing, and its content-type that of the message's header of this name.
-// Its headers are the message's other headers and those of package sink (emitd-key, emitd-generation, …).
+// Its headers are the message's other headers, except CC and BCC, by which RabbitMQ would route it, and
+// those of package sink (emitd-key, emitd-generation, …).
 // It goes to Config.Exchange with the routing key that Config.RoutingKey gives. By default it goes to the
 // default exchange with the topic as routing key, which is the queue of that name.
 //
@@ -29,6 +30,7 @@
 //	no such exchange, not allowed, login refused    the sink is down
 //	not connected, blocked by memory or disk alarm  the sink is down
 //	no confirmation within Config.Timeout           that of a call that hangs
+//	channel closed for one message: it is too large that of a call that hangs
 //
 // # What is not promised
 //
@@ -48,6 +50,7 @@ import (
 
 	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/progress"
 	"github.com/emitd/emitd/outbox/sink"
 )
 
@@ -201,6 +204,8 @@ func classify(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	case e.Code == amqp.NotFound, e.Code == amqp.AccessRefused, e.Code == amqp.NotAllowed, e.Code == amqp.ResourceLocked:
 		return sink.Down(what, err) // exchange and login are configured, so this holds for all messages
+	case e.Code == amqp.PreconditionFailed: // by one message, and with it ended all that were in flight
+		return progress.Unanswered(fmt.Errorf("%s: %w", what, err))
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -219,7 +224,9 @@ func message(d outbox.Delivery, row outbox.Row) amqp.Publishing {
 		ContentType: sink.ContentType(row, ""), Body: row.Payload, Headers: amqp.Table{},
 	}
 	for _, h := range sink.Headers(d, row) {
-		m.Headers[h.Name] = h.Value
+		if h.Name != "CC" && h.Name != "BCC" { // by these the broker routes, and they must be lists
+			m.Headers[h.Name] = h.Value
+		}
 	}
 	m.Headers[sink.Topic] = row.Topic
 	if len(m.ContentType) > 255 {
