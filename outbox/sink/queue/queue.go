@@ -18,6 +18,7 @@
 //
 //	refused as bad, too large, or no such queue       permanent (Config.Queue: the sink is down)
 //	no broker, no memory, token refused                the sink is down, with the broker's pause
+//	a full queue                                       likewise: the broker's answer is that of no memory
 //	no answer within Config.Timeout                    that of a call that hangs; the job's ID makes another attempt safe
 //	outcome unknown                                    another attempt, likewise
 package queue
