@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -150,6 +151,67 @@ func swap(t *testing.T, file, text string) {
 	if err := os.Rename(file+".new", file); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// watched runs watchFiles for a guard in a bubble, and calls check with a function that lets the next check of the
+// files pass.
+func watched(t *testing.T, g *guard, check func(next func())) {
+	t.Helper()
+	h, done := &host{guard: g, log: quiet}, make(chan struct{})
+	go h.watchFiles(done, accessInterval)
+	defer close(done)
+	synctest.Wait()
+	check(func() {
+		time.Sleep(accessInterval)
+		synctest.Wait()
+	})
+}
+
+// TestFilesThatChangedBeforeTheNodesRan checks that a token is revoked that was removed from its file after the start
+// of the process, and before it watched the file: it may have waited for its store.
+func TestFilesThatChangedBeforeTheNodesRan(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := write(t, "tokens", token+"\n")
+		g, err := newGuard(config.API{TokensFile: file}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		swap(t, file, other+"\n")
+		watched(t, g, func(func()) {
+			if l := g.grants.Load(); l.token(token) != nil || l.token(other) == nil {
+				t.Error("the tokens of the start are in use")
+			}
+		})
+	})
+}
+
+// TestFilesAreReadUntilTheyAreLoaded checks that changed files are tried again, although they do not change any more:
+// what failed may have been the read.
+func TestFilesAreReadUntilTheyAreLoaded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := write(t, "tokens", token+"\n")
+		g, err := newGuard(config.API{TokensFile: file}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		watched(t, g, func(next func()) {
+			changed := time.Now()
+			for _, text := range []string{strings.Repeat(" ", len(other)), other} { // of one size and one time
+				if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Chtimes(file, changed, changed); err != nil {
+					t.Fatal(err)
+				}
+				next()
+			}
+			if l := g.grants.Load(); l.token(token) != nil || l.token(other) == nil {
+				t.Error("the former tokens are in use")
+			}
+		})
+	})
 }
 
 // TestClientCertificates checks that with api.tls.client_ca callers need a certificate and probes do not,

@@ -43,6 +43,7 @@ type guard struct {
 	grants atomic.Pointer[grants] // nil: nobody is asked who calls
 	out    signOuts
 	mu     sync.Mutex // held by load
+	inUse  string     // stamp of the files that were loaded last
 }
 
 // grants are the entries of the access file.
@@ -83,6 +84,7 @@ func (g *guard) accept(own Token) {
 func (g *guard) load() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	stamp := g.stamp() // before the files are read, so that a change during the reads is found
 	id, err := readIdentity(g.api.TLS)
 	if err != nil {
 		return err
@@ -92,6 +94,7 @@ func (g *guard) load() error {
 		return err
 	}
 	g.id.Store(id)
+	g.inUse = stamp
 	if entries == nil {
 		return nil
 	}

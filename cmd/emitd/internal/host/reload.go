@@ -68,31 +68,38 @@ func (h *host) access() error {
 // accessInterval is how often the files of tokens and certificates are checked.
 const accessInterval = 10 * time.Second
 
-// watchFiles reads tokens and certificates again when their files have changed, until done is closed. It
-// polls, because programs that renew certificates do not send signals. A half-written file is read again
-// at the next check.
+// watchFiles reads tokens and certificates when their files differ from those in use, at once and then at every
+// interval, until done is closed. It polls, because programs that renew certificates do not send signals. Files
+// that cannot be read, or are half-written, are read again at the next check; an error is logged once.
 func (h *host) watchFiles(done <-chan struct{}, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for was := h.guard.stamp(); ; {
+	for logged := ""; ; {
+		if now, changed := h.guard.changed(); changed {
+			if err := h.access(); err == nil {
+				h.log.Info("tokens and certificates reloaded")
+			} else if text := now + err.Error(); text != logged {
+				logged = text
+				for _, f := range fault.Of(err) {
+					h.log.Error("cannot load the changed tokens or certificates; the former ones stay in use", "code", f.Code, "error", f.What)
+				}
+			}
+		}
 		select {
 		case <-done:
 			return
 		case <-tick.C:
 		}
-		now := h.guard.stamp()
-		if now == was {
-			continue
-		}
-		was = now
-		if err := h.access(); err != nil {
-			for _, f := range fault.Of(err) {
-				h.log.Error("cannot load the changed tokens or certificates; the former ones stay in use", "code", f.Code, "error", f.What)
-			}
-			continue
-		}
-		h.log.Info("tokens and certificates reloaded")
 	}
+}
+
+// changed returns the stamp of the files, and whether others are in use. The files may have changed long before
+// this is asked: while the process waited for its store, for example.
+func (g *guard) changed() (stamp string, changed bool) {
+	stamp = g.stamp()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return stamp, stamp != g.inUse
 }
 
 // stamp returns a text that changes when a file of the guard changes.
