@@ -218,6 +218,26 @@ var replays = []story{
 		r.settle(lane[0], outbox.Outcome{Kind: outbox.Dead, Attempts: 1, Cause: "still bad"})
 		w.same("dead", w.entry(outbox.Filter{Kind: outbox.Dead}).Cause, "still bad")
 	}},
+	{"dead letters are retried, and one whose replay is parked is not parked a second time", func(w *suite) {
+		w.send("a:1", "a:2", "b:1")
+		r := w.reader(claim(1))
+		r.advanceAll(func(text string) outbox.Outcome {
+			if text == "a:2" {
+				return outbox.Outcome{}
+			}
+			return outbox.Outcome{Kind: outbox.Dead, Attempts: 4, Cause: "bad"}
+		})
+		w.replayed(outbox.ReplayRequest{Key: "a"}, "map[delivered:2]")
+		r = w.reader(claim(1))
+		w.settled(outbox.Filter{}, outbox.Waiting, "map[dead:2]")
+		w.same("due", r.due(), [][]string{{"a:1", "a:2"}, {"b:1"}})
+		for _, lane := range r.dueRows() {
+			_, err := r.StoreParked(w.ctx, outcomes(lane, func(string) outbox.Outcome { return outbox.Outcome{} }))
+			w.ok(err)
+		}
+		w.same("due after the deliveries", r.page(full).Due, false)
+		w.same("listed", len(w.list(outbox.Filter{})), 0)
+	}},
 	{"a replay delivers what a subscription that began later never had", func(w *suite) {
 		w.send("a:1", "b:1", "a:2")
 		c := claim(1)

@@ -73,12 +73,15 @@ func (q *query) retryAll(sub string) int {
 	return int(n + q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ?`, sub))
 }
 
-// putBack parks a dead message again, in a lane of its own, and reports whether there was one.
+// putBack parks a dead message again, in a lane of its own, and reports whether there was one. A message that is
+// parked already, because of a replay, is only removed from the dead letters.
 func (q *query) putBack(sub string, seq int64) bool {
-	q.exec(`INSERT OR REPLACE INTO ~outbox_lane (subscription, shard, key, solo, next_at) SELECT subscription, shard, key, id, ?
-		FROM ~outbox_dead WHERE subscription = ? AND id = ?`, nanos(q.now), sub, seq)
+	const unlessParked = ` FROM ~outbox_dead WHERE subscription = ?2 AND id = ?3
+		AND NOT EXISTS (SELECT 1 FROM ~outbox_parked WHERE subscription = ?2 AND id = ?3)`
+	q.exec(`INSERT OR REPLACE INTO ~outbox_lane (subscription, shard, key, solo, next_at)
+		SELECT subscription, shard, key, id, ?1`+unlessParked, nanos(q.now), sub, seq)
 	q.exec(`INSERT INTO ~outbox_parked (subscription, id, shard, solo, parked_at, created_at, `+bodyColumns+`)
-		SELECT subscription, id, shard, id, ?, created_at, `+bodyColumns+` FROM ~outbox_dead WHERE subscription = ? AND id = ?`, nanos(q.now), sub, seq)
+		SELECT subscription, id, shard, id, ?1, created_at, `+bodyColumns+unlessParked, nanos(q.now), sub, seq)
 	return q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ? AND id = ?`, sub, seq) > 0
 }
 
