@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -137,6 +138,65 @@ func TestRestoredFileIsAnotherStore(t *testing.T) {
 				t.Errorf("two processes see %s and %s", a, b)
 			}
 		})
+	}
+}
+
+// A restored copy is noticed also if others have written as many events since as were lost with it, or more. A process has
+// seen an event also if it only read it.
+func TestOvertakenCopyIsAnotherStore(t *testing.T) {
+	t.Parallel()
+	for more := range int64(2) {
+		for name, first := range map[string]func(testing.TB, *Store){
+			"read": func(t testing.TB, s *Store) { snapshot(t, s) },
+			"write": func(t testing.TB, s *Store) {
+				beat(t, s, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert})
+			},
+		} {
+			t.Run(fmt.Sprintf("%s after %d more", name, more), func(t *testing.T) {
+				t.Parallel()
+				m := newMachine()
+				s := m.open(t, filepath.Join(t.TempDir(), "store.db"))
+				other := m.open(t, s.Path())
+				backup := copyOf(t, s)
+				runs(t, other, someone("a"))
+				before := snapshot(t, s)
+				m.pass(time.Second)
+				restore(t, s, backup)
+				fresh := m.open(t, s.Path())
+				for head := int64(0); head < before.Head+more; head = snapshot(t, fresh).Head {
+					beat(t, fresh, storage.Heartbeat{Node: someone("new"), Seq: 1, Advert: plainAdvert})
+				}
+				first(t, s)
+				now := snapshot(t, s)
+				if now.StoreID == before.StoreID || now.Term.Held() {
+					t.Errorf("the restored store is %s with term %+v, the one before was %s", now.StoreID, now.Term, before.StoreID)
+				}
+				for what, s := range map[string]*Store{"another process": other, "the one that wrote": fresh} {
+					if id := snapshot(t, s).StoreID; id != now.StoreID {
+						t.Errorf("%s sees %s, want %s", what, id, now.StoreID)
+					}
+				}
+			})
+		}
+	}
+}
+
+// An event that the process has seen, and that was swept since, is not taken for lost.
+func TestSweptEventIsNotLost(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	s := m.open(t, filepath.Join(t.TempDir(), "store.db"))
+	other := m.open(t, s.Path())
+	runs(t, other, someone("a"))
+	before := snapshot(t, s)
+	m.pass(time.Hour)
+	beat(t, other, storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert})
+	for _, upTo := range []int64{before.Head, before.Head + 1} {
+		_, err := userDB(t, s.Path()).Exec("DELETE FROM emitd_event WHERE seq <= ?", upTo)
+		ok(t, err)
+		if now := snapshot(t, s); now.StoreID != before.StoreID {
+			t.Errorf("the store is %s after events up to %d were swept, want %s", now.StoreID, upTo, before.StoreID)
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ type meta struct {
 	since     time.Time
 	base      int64 // the store's clock at the boot, in nanoseconds
 	latest    int64 // last stamp, on hosts without a boot id
-	head      int64
+	head      int64 // number of the newest event
+	headAt    int64 // its time, in nanoseconds; 0 if it was swept
 	lockFloor int64
 	cluster   string // the cluster's name
 }
@@ -72,7 +73,7 @@ func (s *Store) checkSameStore(st *step, read string) error {
 func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	m := &st.meta
 	known, here := m.fileID != "", m.bootID == s.host.bootID
-	restored := known && here && s.rolledBack(*m)
+	restored := known && here && st.lost(s.seenMarks()[m.fileID], *m)
 	moved := known && here && m.place != st.c.place
 	switch {
 	case known && !here && st.c.adopted:
@@ -150,27 +151,43 @@ func (st *step) endPreviousBoot() {
 	st.woken = true
 }
 
+// mark is the newest event of a file that this process has seen. Others may write as many events after an earlier
+// copy was restored as were lost with it. So the number alone does not tell that an event is lost, but its time does: an
+// event that is written later has a later one.
+type mark struct {
+	seq int64
+	at  int64 // 0: unknown
+}
+
 // noteHead records the newest event of a file.
-func (s *Store) noteHead(fileID string, head int64) {
+func (s *Store) noteHead(m meta) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[fileID] = max(s.seen[fileID], head)
+	if last, known := s.seen[m.fileID]; !known || m.head >= last.seq {
+		s.seen[m.fileID] = mark{m.head, m.headAt}
+	}
 }
 
-// rolledBack reports whether the file has lost events that this process saw, because an earlier
-// copy was restored into it.
-func (s *Store) rolledBack(m meta) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return m.head < s.seen[m.fileID]
-}
-
-// seenHeads returns the newest events that this process has seen. A read takes them before it
+// seenMarks returns the newest events that this process has seen, by file. A read takes them before it
 // begins. Otherwise an event that is committed meanwhile would look like a loss.
-func (s *Store) seenHeads() map[string]int64 {
+func (s *Store) seenMarks() map[string]mark {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.seen)
+}
+
+// lost reports whether the file has lost an event, because an earlier copy was restored into it. An event that is missing
+// in the middle of the history was swept. While nobody else writes, this needs no statement.
+func (q *query) lost(seen mark, m meta) bool {
+	at := m.headAt
+	switch {
+	case m.head < seen.seq:
+		return true
+	case m.head > seen.seq && seen.at != 0:
+		at = 0
+		q.one(`SELECT at FROM ~event WHERE seq = ?`, []any{seen.seq}, &at)
+	}
+	return at != 0 && seen.at != 0 && at != seen.at
 }
 
 func randomID() string {

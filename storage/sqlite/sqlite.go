@@ -42,7 +42,8 @@
 //
 // The store identity consists of a random ID in the file, the device and inode of the file, and the
 // boot ID. A copy that replaced the file is another store. So is a copy that was restored into the
-// same inode, if a process that saw later events is still running. The file records since when it
+// same inode, if a process that saw later events is still running, however many events others have
+// written since. The file records since when it
 // is another store, and every heartbeat's reply contains that time. A node that starts soon after a
 // restore therefore waits for runs that the lost rows may have assigned to other nodes. If the file
 // is removed under a running process, the process does not create it again: calls fail until it is
@@ -167,7 +168,7 @@ type Store struct {
 	stamps  stamps
 
 	mu      sync.Mutex
-	seen    map[string]int64                       // newest event seen, by the random id of the file
+	seen    map[string]mark                        // by the random id of the file
 	adverts map[string]weak.Pointer[daemon.Advert] // by hash; see parseAdverts
 	closed  bool
 }
@@ -219,7 +220,7 @@ func prepare(cfg Config) (*Store, error) {
 		host:    cfg.host,
 		writer:  make(chan *session, 1),
 		readers: make(chan *session, maxReaders),
-		seen:    map[string]int64{},
+		seen:    map[string]mark{},
 	}
 	if s.host == nil {
 		if s.host, err = thisHost(); err != nil {

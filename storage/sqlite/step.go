@@ -25,7 +25,7 @@ func (st *step) flush() {
 		return
 	}
 	for _, e := range st.events {
-		st.meta.head++
+		st.meta.head, st.meta.headAt = st.meta.head+1, nanos(e.At)
 		var index any
 		if !e.Unit.IsZero() {
 			name, i := rules.Columns(e.Unit)

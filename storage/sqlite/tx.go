@@ -158,7 +158,7 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 	if err := s.inPlace(st.c); err != nil {
 		return fmt.Errorf("%w: the database file was replaced during the call: %w", storage.ErrUnavailable, err)
 	}
-	s.noteHead(st.meta.fileID, st.meta.head)
+	s.noteHead(st.meta)
 	if st.woken {
 		s.wakes.touch(st.meta.head)
 	}
@@ -231,12 +231,12 @@ var errUnadopted = errors.New("the database file is not the one that was opened,
 
 // readOnce is one read transaction on one session.
 func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error {
-	seen := s.seenHeads()
+	seen := s.seenMarks()
 	v := &view{query: query{c: c, ctx: ctx}}
 	if err := s.beginRead(v); err != nil {
 		return err
 	}
-	if head, known := seen[v.meta.fileID]; !known || v.meta.head < head || v.meta.bootID != s.host.bootID {
+	if last, known := seen[v.meta.fileID]; !known || v.meta.bootID != s.host.bootID || v.lost(last, v.meta) {
 		v.err = errUnadopted
 	} else {
 		v.now = s.clock(v.meta)
@@ -247,6 +247,7 @@ func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error 
 	if v.err != nil {
 		return v.err // the session ends, and the transaction with it
 	}
+	s.noteHead(v.meta)
 	return c.Run(ctx, "ROLLBACK")
 }
 
@@ -271,11 +272,11 @@ func (s *Store) beginRead(v *view) error {
 
 // load reads the rows that every call needs, in one statement.
 func (s *Store) load(q *query, m *meta, t *node.Term, l *node.Lease) {
-	q.one(`SELECT m.file_id, m.place, coalesce(m.other_since, 0), m.boot_id, m.clock_base, m.latest, m.head, m.lock_floor, m.cluster,
+	q.one(`SELECT m.file_id, m.place, coalesce(m.other_since, 0), m.boot_id, m.clock_base, m.latest, m.head, e.at, m.lock_floor, m.cluster,
 			t.number, t.ordinal, t.name, t.id, t.incarnation, t.elected_at, t.vacant,
 			l.expires_at, l.renewals, l.last_pass_at, l.pass_seq
-		FROM ~term t JOIN ~lease l ON l.one = t.one LEFT JOIN ~meta m ON m.one = t.one`, nil,
-		orZero{&m.fileID}, orZero{&m.place}, at{&m.since}, orZero{&m.bootID}, orZero{&m.base}, orZero{&m.latest}, orZero{&m.head}, orZero{&m.lockFloor}, orZero{&m.cluster},
+		FROM ~term t JOIN ~lease l ON l.one = t.one LEFT JOIN ~meta m ON m.one = t.one LEFT JOIN ~event e ON e.seq = m.head`, nil,
+		orZero{&m.fileID}, orZero{&m.place}, at{&m.since}, orZero{&m.bootID}, orZero{&m.base}, orZero{&m.latest}, orZero{&m.head}, orZero{&m.headAt}, orZero{&m.lockFloor}, orZero{&m.cluster},
 		&t.Number, &t.Ordinal, &t.Leader.Name, &t.Leader.ID, &t.Leader.Incarnation, at{&t.ElectedAt}, &t.Vacant,
 		at{&l.ExpiresAt}, &l.Renewals, at{&l.LastPassAt}, &l.PassSeq)
 }
