@@ -228,10 +228,8 @@ func (f *queueAPI) attempt(ctx context.Context, limit time.Duration) (*queues, e
 	if err := withShutdownTimeout(ctx, old.handler.Shutdown); err != nil { // otherwise its WebSockets would continue to be forwarded
 		f.h.log.Debug("WebSockets from before the queue broker", "error", err)
 	}
-	for _, set := range list {
-		if err := q.register(set); err != nil {
-			f.h.log.Error("cannot register a queue with the cluster", "queue", set.Name, "error", err)
-		}
+	if err := q.apply(ctx, 0, list...); err != nil {
+		f.h.log.Error("cannot register all queues with the cluster", "error", err)
 	}
 	return q, nil
 }

@@ -3,9 +3,10 @@ package host
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,9 +26,12 @@ type queues struct {
 	bucket *throttle.Bucket
 	broker *broker.Broker
 
-	mu      sync.Mutex
-	known   map[string]registered // queues registered with this process's nodes, by name
-	damaged string                // the last warning about the list of queues
+	// applying is a mutex that a context can abandon. The list of queues is read and applied under it, so that no
+	// list is applied after a newer one. The list is changed without it, because a declaration may wait for seconds.
+	applying chan struct{}
+	known    map[string]registered // queues registered with this process's nodes, by name; guarded by applying
+	damaged  string                // the last warning about the list of queues; guarded by applying
+	applied  atomic.Int64          // how often a list, or a change of it, was applied to known
 }
 
 // registered is what of a queue's daemon can change.
@@ -68,7 +72,7 @@ func (f *queueAPI) newQueues(ctx context.Context) (*queues, []queue.Settings, er
 	if err != nil {
 		return nil, nil, err
 	}
-	q := &queues{h: h, bucket: bucket, known: map[string]registered{}}
+	q := &queues{h: h, bucket: bucket, applying: make(chan struct{}, 1), known: map[string]registered{}}
 	q.broker, err = broker.New(broker.Config{
 		Bucket: bucket, StoreID: backend.LastingID(snap.StoreID), Owner: owner.String(), Address: h.up.Advertised,
 		Now: h.storeTime, MinGap: h.Config.MinGap(), WritesPerSecond: h.Config.WritesPerSecond(), MaxShards: h.Config.Queue.MaxShards, MetricQueues: h.Config.Queue.MetricQueues, Logger: h.log,
@@ -130,17 +134,59 @@ func (q *queues) follow(ctx context.Context, done <-chan struct{}) {
 	}
 }
 
+// lock begins to read or apply a list of queues.
+func (q *queues) lock(ctx context.Context) error {
+	select {
+	case q.applying <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (q *queues) unlock() { <-q.applying }
+
 // refresh registers queues that are new, and withdraws those that were removed.
 func (q *queues) refresh(ctx context.Context) error {
+	if err := q.lock(ctx); err != nil {
+		return err
+	}
+	err := q.applyList(ctx)
+	none := len(q.known) == 0
+	q.unlock()
+	if err == nil && none {
+		q.broker.DeleteRemoved(ctx)
+	}
+	return err
+}
+
+// apply registers queues as they were found after q.applied was before. If anything was applied since, they may be out
+// of date: others may have changed them, or removed them. Then the list is read again.
+func (q *queues) apply(ctx context.Context, before int64, found ...queue.Settings) error {
+	if err := q.lock(ctx); err != nil {
+		return err
+	}
+	defer q.unlock()
+	if q.applied.Load() != before {
+		return q.applyList(ctx)
+	}
+	q.applied.Add(1)
+	var errs []error
+	for _, set := range found {
+		errs = append(errs, q.register(set))
+	}
+	return errors.Join(errs...)
+}
+
+// applyList is refresh for a caller that holds the lock.
+func (q *queues) applyList(ctx context.Context) error {
 	list, err := q.broker.Registry().List(ctx)
 	if err != nil {
 		return fault.New(fault.ObjectsFailed, "the list of queues: %w", err)
 	}
+	q.applied.Add(1)
 	q.warn(ctx)
 	q.withdraw(list)
-	if len(list) == 0 {
-		q.broker.DeleteRemoved(ctx)
-	}
 	for _, set := range list {
 		if err := q.register(set); err != nil {
 			return err
@@ -156,8 +202,6 @@ func (q *queues) warn(ctx context.Context) {
 	if damage != nil {
 		text = damage.Error()
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	if text != q.damaged && text != "" {
 		q.h.log.Error("the list of queues is damaged; the queues that are known are served", "error", damage, "hint", damage.Hint)
 	}
@@ -167,8 +211,6 @@ func (q *queues) warn(ctx context.Context) {
 // register makes a queue a daemon of this process's nodes. If the number of its shards changes, the nodes declare
 // it anew.
 func (q *queues) register(set queue.Settings) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	spec := set.Spec()
 	before, known := q.known[set.Name]
 	now := registered{spec.Instances, spec.Revision}
@@ -193,8 +235,6 @@ func (q *queues) withdraw(list []queue.Settings) {
 	for i := range list {
 		listed[list[i].Name] = true
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	for name := range q.known {
 		if listed[name] {
 			continue
@@ -219,7 +259,7 @@ func (q *queues) exists(ctx context.Context, name string) (bool, error) {
 
 // Amend implements [api.Directory]. Settings that are left out get this node's defaults.
 func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Settings) (queue.Settings, error)) (queue.Settings, error) {
-	d := q.h.defaults(name)
+	d, before := q.h.defaults(name), q.applied.Load()
 	made, err := q.broker.Registry().Amend(ctx, name, func(inForce queue.Settings) (queue.Settings, error) {
 		set, err := revise(inForce)
 		set.Claims = cmp.Or(set.Claims, d.Claims)
@@ -229,16 +269,17 @@ func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Setti
 	if err != nil {
 		return made, err
 	}
-	return made, q.register(made)
+	return made, q.apply(ctx, before, made)
 }
 
 // Reshard implements [api.Directory].
 func (q *queues) Reshard(ctx context.Context, name string, shards int) (queue.Settings, error) {
+	before := q.applied.Load()
 	set, err := q.broker.Registry().Reshard(ctx, name, shards)
 	if err != nil {
 		return set, err
 	}
-	return set, q.register(set)
+	return set, q.apply(ctx, before, set)
 }
 
 // Remove implements [api.Directory].

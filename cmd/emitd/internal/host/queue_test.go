@@ -11,13 +11,17 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/queue/wire/refusal"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/api"
+	"github.com/emitd/emitd/queue/broker"
+	"github.com/emitd/emitd/storage/blob"
 )
 
 // TestIdleReads checks that the page about the queue's promises states how often a process reads the list
@@ -125,4 +129,92 @@ func submit(ctx context.Context, t *testing.T, c *http.Client, url string) (p re
 		t.Fatal(err)
 	}
 	return p
+}
+
+// steppedBucket is a bucket whose reads of an object that is known wait for a step of the test, if step is not nil.
+type steppedBucket struct {
+	blob.Bucket
+	step chan struct{}
+}
+
+func (b *steppedBucket) ReadNewer(ctx context.Context, key string, known blob.Version) (*blob.Object, error) {
+	o, err := b.Bucket.ReadNewer(ctx, key, known)
+	if b.step != nil {
+		<-b.step
+	}
+	return o, err
+}
+
+// listed returns the queues of a process without nodes. The queue "first" is declared and known.
+func listed(t *testing.T) (*queues, *steppedBucket) {
+	t.Helper()
+	open, err := backend.Objects("mem://")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket := &steppedBucket{}
+	if bucket.Bucket, err = open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	q := &queues{h: &host{Options: rig(t, nil), log: quiet}, applying: make(chan struct{}, 1), known: map[string]registered{}}
+	if q.broker, err = broker.New(broker.Config{Bucket: bucket, StoreID: "s", Owner: "o", Now: time.Now, Logger: quiet}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Amend(t.Context(), "first", same); err != nil {
+		t.Fatal(err)
+	}
+	return q, bucket
+}
+
+func same(s queue.Settings) (queue.Settings, error) { return s, nil }
+
+// TestListFromBeforeADeclaration checks that a queue stays registered if a list of queues is applied that was read before
+// its declaration.
+func TestListFromBeforeADeclaration(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, bucket := listed(t)
+		bucket.step = make(chan struct{})
+		for _, call := range []func() error{ // one after the other waits for the list
+			func() error { return q.refresh(t.Context()) },
+			func() error { _, err := q.Amend(t.Context(), "second", same); return err },
+			func() error { _, err := q.List(t.Context()); return err }, // what refresh does after its own read waits for this
+		} {
+			go func() {
+				if err := call(); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		for range 3 {
+			bucket.step <- struct{}{}
+			synctest.Wait()
+		}
+		close(bucket.step)
+		synctest.Wait()
+		if len(q.known) != 2 {
+			t.Errorf("registered are %v", q.known)
+		}
+	})
+}
+
+// TestDeclarationThatIsOutOfDate checks that a queue is not registered if it was removed before its declaration was applied.
+func TestDeclarationThatIsOutOfDate(t *testing.T) {
+	t.Parallel()
+	q, _ := listed(t)
+	before := q.applied.Load()
+	made, err := q.broker.Registry().Declare(t.Context(), queue.Settings{Name: "second"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Remove(t.Context(), "second"); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.apply(t.Context(), before, made); err != nil {
+		t.Fatal(err)
+	}
+	if len(q.known) != 1 {
+		t.Errorf("registered are %v", q.known)
+	}
 }
