@@ -28,7 +28,7 @@ func TestNATSUnansweredAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, b.js.Conn().Flush())
-	s := b.open(t, nats.Config{Parallel: 2, Timeout: time.Second})
+	s := b.open(t, nats.Config{Parallel: 2, Timeout: 2 * time.Second})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var calls sync.WaitGroup

@@ -17,7 +17,7 @@ func TestRabbitMQPublishedTwice(t *testing.T) {
 	v := newVhost(t)
 	w := newWire(t, v.target)
 	s := v.open(t, rabbitmq.Config{URL: v.through(w), Timeout: 200 * time.Millisecond})
-	all(t, deliver(t, s, "0-63", 5, sinktest.Rows("orders", 1, 1)), nil)
+	eventually(t, "the sink is connected", func() bool { return deliver(t, s, "0-63", 5, sinktest.Rows("orders", 1, 1))[0] == nil })
 	for range 30 {
 		rows := sinktest.Rows("nowhere", 1, 1)
 		w.from.hold(true)

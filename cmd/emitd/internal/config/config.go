@@ -179,7 +179,7 @@ type Subscription struct {
 
 // retryKeys holds the back-off of a parked key.
 type retryKeys struct {
-	MaxAttempts int      `key:"max_attempts" help:"attempts before the policy applies; 10 by default, -1: no limit"`
+	MaxAttempts int      `key:"max_attempts" help:"attempts before the policy applies; 10 by default, -1: no limit. Those for a destination that does not exist do not count"`
 	Backoff     Duration `key:"backoff" help:"pause after the first failure, doubled after each; 1s by default"`
 	MaxBackoff  Duration `key:"max_backoff" help:"longest pause; 5m by default"`
 	MissingFor  Duration `key:"missing_for" help:"how long a message is tried again while the topic, stream or queue that it names does not exist, before the policy applies; 15m by default. A key that is then held is tried every minute and goes on by itself once the destination exists"`
