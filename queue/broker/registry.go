@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/storage/blob"
 )
@@ -35,6 +37,7 @@ type Registry struct {
 	doubt      atomic.Bool
 	counted    atomic.Pointer[sync.Map] // of countedShards by queue: what Shards has returned since the list has changed
 	reading    atomic.Pointer[listReading]
+	readers    singleflight.Group // those who wait for the list without the lock
 
 	mu      chan struct{} // mutex that a context can abandon: guards the object and the fields below
 	version blob.Version
@@ -259,6 +262,9 @@ func (r *Registry) Remove(ctx context.Context, name string) error {
 func (r *Registry) lock(ctx context.Context) error {
 	select {
 	case r.mu <- struct{}{}:
+		if p := r.reading.Load(); p != nil && p.version != "" && p.version == r.version && p.readAt.After(r.readAt) {
+			r.readAt = p.readAt
+		}
 		return nil
 	case <-ctx.Done():
 		return canceled(ctx, queue.Unavailable)
@@ -268,25 +274,6 @@ func (r *Registry) lock(ctx context.Context) error {
 func (r *Registry) unlock() {
 	r.publish()
 	<-r.mu
-}
-
-// publish makes what the caller, who holds the lock, has learned of the list known to those who do not take the lock.
-func (r *Registry) publish() listReading {
-	var last listReading
-	if p := r.reading.Load(); p != nil {
-		last = *p
-	}
-	next := listReading{last.changes, r.readAt}
-	if r.nonce != r.list.Nonce {
-		r.nonce = r.list.Nonce
-		r.counted.Store(new(sync.Map))
-		r.noteRemoved()
-		next.changes++
-	}
-	if next != last {
-		r.reading.Store(&next)
-	}
-	return next
 }
 
 func noQueue(name string) *queue.Error {
@@ -355,11 +342,11 @@ func (r *Registry) refreshIfOlder(ctx context.Context, called time.Time, age tim
 // find returns a queue's settings with defaults; nil if it is not on the list. The caller holds the
 // lock.
 func (r *Registry) find(name string) *queue.Settings {
-	at, ok := slices.BinarySearchFunc(r.list.Queues, name, func(q registryQueue, name string) int { return cmp.Compare(q.Name, name) })
-	if !ok {
+	q := findQueue(r.list.Queues, name)
+	if q == nil {
 		return nil
 	}
-	set := withDefaults(r.list.Queues[at].settings())
+	set := withDefaults(q.settings())
 	return &set
 }
 
@@ -424,6 +411,7 @@ func (r *Registry) change(ctx context.Context, f func(*registryFile) (bool, erro
 			return err
 		}
 		if done {
+			r.publish() // the list is stored: calls need not wait for the copy
 			return r.writeCopy(ctx)
 		}
 	}

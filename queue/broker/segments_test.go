@@ -536,7 +536,8 @@ func TestExchangedSegments(t *testing.T) {
 		t.Error(err)
 	}
 	found, err := n.Registry().Verify(w.ctx, "")
-	if err != nil || len(found.Problems) == 0 || found.Problems[0].Object != keys[1] {
+	// A copy of HEAD that is not written yet may be another problem.
+	if err != nil || !slices.ContainsFunc(found.Problems, func(p Problem) bool { return p.Object == keys[1] }) {
 		t.Errorf("%+v, %v", found, err)
 	}
 }

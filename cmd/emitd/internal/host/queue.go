@@ -53,6 +53,7 @@ func (f *queueAPI) newQueues(ctx context.Context) (*queues, []queue.Settings, er
 	bucket, err := throttle.New(opened, throttle.Config{
 		Reads: perMinute(o.ReadsPerMinute), Writes: perMinute(o.WritesPerMinute), Lists: perMinute(o.ListsPerMinute),
 		Deletes: perMinute(o.DeletesPerMinute), WritesPerDay: int64(o.WritesPerDay),
+		First: []string{"v1/queues", "v1/queues.copy"}, // the list of queues: all calls are refused once it is too old
 	})
 	if err != nil {
 		return nil, nil, err

@@ -7,7 +7,8 @@
 // simultaneous callers are spread out, each behind the previous one. A hundred reads at a rate of
 // one a second take a hundred seconds, less the burst, however many callers there are. If a
 // caller's context would end before it may send, the call is refused at once with
-// blob.ErrThrottled, and its place is given back.
+// blob.ErrThrottled, and its place is given back. Reads of a few objects ([Config.First]) do not wait; they take a token too,
+// so others wait longer.
 //
 // # Budget
 //
@@ -30,6 +31,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +48,9 @@ type Rate struct {
 // Config says what is allowed. Its zero value allows everything.
 type Config struct {
 	Reads, Writes, Lists, Deletes Rate
+
+	// First are the keys of objects whose reads do not wait.
+	First []string
 
 	// WritesPerDay is the budget; 0 is none. Deletes count too: most stores do not bill them, but a
 	// program in a loop may delete as well.
@@ -146,12 +151,13 @@ func (b *Bucket) Budget() (used, limit int64, next time.Time) {
 
 // admit waits until a request may be sent.
 func (b *Bucket) admit(ctx context.Context, class Class, op, key string) error {
+	first := class == Reads && slices.Contains(b.config.First, key)
 	if err := ctx.Err(); err != nil {
 		return &blob.Error{Op: op, Key: key, Kind: blob.ErrUnavailable, Err: err}
 	}
 	deadline, bounded := ctx.Deadline()
 	for {
-		wait, err := b.reserve(class, deadline, bounded)
+		wait, err := b.reserve(class, deadline, bounded, first)
 		if err != nil {
 			err.Op, err.Key = op, key
 			return err
@@ -178,8 +184,8 @@ type reservation struct {
 	again bool // the day's budget is used up: ask again after d
 }
 
-// reserve takes a place, without waiting for it.
-func (b *Bucket) reserve(class Class, deadline time.Time, bounded bool) (reservation, *blob.Error) {
+// reserve takes a place, without waiting for it; first is one that has not to wait.
+func (b *Bucket) reserve(class Class, deadline time.Time, bounded, first bool) (reservation, *blob.Error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -190,7 +196,9 @@ func (b *Bucket) reserve(class Class, deadline time.Time, bounded bool) (reserva
 	}
 	var d time.Duration
 	if tokens := b.buckets[class]; tokens != nil {
-		d = tokens.next(now)
+		if !first {
+			d = tokens.next(now)
+		}
 		if d > 0 && bounded && deadline.Before(now.Add(d)) {
 			b.count(class, func(s *Stats) { s.Refused++ })
 			return reservation{}, &blob.Error{Kind: blob.ErrThrottled, RetryAfter: d, Err: errTooLong}

@@ -98,6 +98,29 @@ func TestClassesDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
+// TestSomeGoFirst: a read of a key that goes first waits for nobody. It counts: the others wait longer.
+func TestSomeGoFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := wrap(t, mem.New(mem.Config{}), throttle.Config{Reads: throttle.Rate{PerSecond: 1}, First: []string{"list"}})
+		begin := time.Now()
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() { _, _ = b.Read(t.Context(), "a") })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := b.Read(ctx, "list"); !errors.Is(err, blob.ErrNotFound) || time.Since(begin) != 0 {
+			t.Errorf("got %v after %s", err, time.Since(begin))
+		}
+		all.Wait()
+		if _, err := b.Read(t.Context(), "a"); !errors.Is(err, blob.ErrNotFound) || time.Since(begin).Round(time.Second) != 11*time.Second {
+			t.Errorf("got %v after %s", err, time.Since(begin))
+		}
+	})
+}
+
 // TestTooLongIsRefusedAtOnce: a call that cannot be sent in time is refused without waiting, and
 // has not happened.
 func TestTooLongIsRefusedAtOnce(t *testing.T) {
