@@ -143,7 +143,8 @@ type Settlement struct {
 }
 
 // Outcome is the answer to one settlement. Err is nil, [StaleClaim], [JobNotFound] or a kind of bad
-// request. An error does not affect the other settlements of the call.
+// request. An error does not affect the other settlements of the call. If only some of a queue's shards answer, Err of the
+// others' settlements is [Unavailable], [QueueNotOwner] or [UnknownOutcome]: repeat these. If none answers, the call fails.
 type Outcome struct {
 	ID    string
 	State State         // of the job after the settlement

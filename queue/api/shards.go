@@ -118,9 +118,13 @@ func single(places []shardHolder) (shardHolder, bool) {
 // another, its outcome is unknown: the caller repeats all of it, which changes nothing where it had
 // an effect.
 func callSplit[T any](f *Forwarder, name string, places []shardHolder, shards []int, do func(p shardHolder, positions []int) ([]T, error)) ([]T, error) {
-	out := make([]T, len(shards))
-	errs := make([]error, len(places))
-	called := 0
+	out, errs, called := callParts(f, name, places, shards, do)
+	return out, combineErrors(errs, called)
+}
+
+// callParts is callSplit with the error of each place, and how many places were called.
+func callParts[T any](f *Forwarder, name string, places []shardHolder, shards []int, do func(p shardHolder, positions []int) ([]T, error)) (out []T, errs []error, called int) {
+	out, errs = make([]T, len(shards)), make([]error, len(places))
 	var all sync.WaitGroup
 	for i, p := range places {
 		var positions []int
@@ -144,7 +148,7 @@ func callSplit[T any](f *Forwarder, name string, places []shardHolder, shards []
 		})
 	}
 	all.Wait()
-	return out, combineErrors(errs, called)
+	return out, errs, called
 }
 
 // combineErrors combines the errors of the places that were asked.
@@ -205,6 +209,14 @@ func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settle
 	return atPlaces(f, ctx, name, func(places []shardHolder) ([]queue.Outcome, error) { return f.settle(name, places, what) })
 }
 
+// othersWait is how long a settlement of claims waits for further nodes once one has answered. A node that hangs must not
+// delay the answers of the others until their claims have ended.
+const othersWait = 2 * time.Second
+
+var errOthersAnswered = errors.New("the node has not answered, and others have")
+
+// settle settles at the places of the claims' shards. Settlements that their place does not answer get its error as
+// their outcome, unless none answers.
 func (f *Forwarder) settle(name string, places []shardHolder, what []queue.Settlement) ([]queue.Outcome, error) {
 	if p, only := single(places); only {
 		return callAt(f, name, p, func(p shardHolder) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, what) })
@@ -214,18 +226,53 @@ func (f *Forwarder) settle(name string, places []shardHolder, what []queue.Settl
 	for i := range what {
 		shards[i] = f.cfg.Sharding.ShardOfSettlement(&what[i], count)
 	}
-	out, err := callSplit(f, name, places, shards, func(p shardHolder, positions []int) ([]queue.Outcome, error) {
-		return p.svc.Settle(p.ctx, name, pick(what, positions))
+	late, expire := context.WithCancelCause(context.Background())
+	var timer *time.Timer
+	answered := sync.OnceFunc(func() { timer = time.AfterFunc(othersWait, func() { expire(errOthersAnswered) }) })
+	out, errs, called := callParts(f, name, places, shards, func(p shardHolder, positions []int) ([]queue.Outcome, error) {
+		ctx, cancel := context.WithCancelCause(p.ctx)
+		defer context.AfterFunc(late, func() { cancel(context.Cause(late)) })()
+		defer cancel(nil)
+		part, err := p.svc.Settle(ctx, name, pick(what, positions))
+		if err == nil {
+			answered()
+		}
+		return part, err
 	})
-	for _, p := range places {
-		if err == nil && f.movedJobs(name, places) {
-			err = f.settleElsewhere(name, p, shards, what, out)
+	if expire(nil); timer != nil {
+		timer.Stop()
+	}
+	failed := 0
+	for n, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed++
+		for i, shard := range shards {
+			if slices.Contains(places[n].shards, shard) {
+				out[i] = notSettled(what[i].ID, err)
+			}
 		}
 	}
-	if err != nil {
-		return nil, err
+	if failed > 0 && failed == called {
+		return nil, combineErrors(errs, called)
+	}
+	if f.movedJobs(name, places) {
+		for _, p := range places {
+			f.settleElsewhere(name, p, shards, what, out)
+		}
 	}
 	return out, nil
+}
+
+// notSettled is the outcome of a settlement whose place has not answered, while others have answered theirs. The caller
+// repeats it: one lost shard must not end the claims of jobs on the others.
+func notSettled(id string, err error) queue.Outcome {
+	e, ok := errors.AsType[*queue.Error](err)
+	if !ok {
+		e = queue.Refuse(queue.UnknownOutcome, "%w", err)
+	}
+	return queue.Outcome{ID: id, Err: e}
 }
 
 // layouts is a [Sharding] that knows how often a queue's number of shards has changed.
@@ -244,7 +291,7 @@ func (f *Forwarder) movedJobs(name string, places []shardHolder) bool {
 }
 
 // settleElsewhere asks a node about the settlements of which another one does not know the job.
-func (f *Forwarder) settleElsewhere(name string, p shardHolder, shards []int, what []queue.Settlement, out []queue.Outcome) error {
+func (f *Forwarder) settleElsewhere(name string, p shardHolder, shards []int, what []queue.Settlement, out []queue.Outcome) {
 	var unknown []int
 	for i := range out {
 		if out[i].Err != nil && out[i].Err.Tag == queue.JobNotFound && !slices.Contains(p.shards, shards[i]) {
@@ -252,19 +299,16 @@ func (f *Forwarder) settleElsewhere(name string, p shardHolder, shards []int, wh
 		}
 	}
 	if len(unknown) == 0 {
-		return nil
+		return
 	}
 	found, err := callAt(f, name, p, func(p shardHolder) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, pick(what, unknown)) })
-	if err != nil {
-		if len(unknown) < len(what) { // the others are settled
-			err = queue.Refuse(queue.UnknownOutcome, "some of the queue's shards may have carried it out: %w", err).WithHint("repeat it with the same tokens")
-		}
-		return err
-	}
 	for n, i := range unknown {
-		out[i] = found[n]
+		if err != nil {
+			out[i] = notSettled(what[i].ID, err)
+		} else {
+			out[i] = found[n]
+		}
 	}
-	return nil
 }
 
 func shardCount(places []shardHolder) int {

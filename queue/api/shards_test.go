@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -210,5 +212,61 @@ func TestOneShardDown(t *testing.T) {
 	where.addrs[0], where.addrs[1] = "", ""
 	if _, err := f.Claim(ctx, "q", queue.ClaimRequest{}); queue.TagOf(err) != queue.Unavailable {
 		t.Error(err)
+	}
+}
+
+// TestOneShardDoesNotAnswer: a node that is down or hangs does not keep the others' answers to heartbeats and reports from
+// the caller.
+func TestOneShardDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	hanging := listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	for name, addr := range map[string]string{"down": "", "hangs": hanging.Listener.Addr().String()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, _, _, where := sharded(t)
+			ctx := t.Context()
+			if _, err := f.Enqueue(ctx, "q", ids(4)); err != nil {
+				t.Fatal(err)
+			}
+			var what []queue.Settlement
+			for range 2 {
+				claims, err := f.Claim(ctx, "q", queue.ClaimRequest{Max: 9})
+				if err != nil || len(claims) != 2 {
+					t.Fatal(claims, err)
+				}
+				for _, c := range claims {
+					what = append(what, queue.Settlement{Verb: queue.Extend, ID: c.Job.ID, Token: c.Token})
+				}
+			}
+			where.addrs[1] = addr
+			begun := time.Now()
+			out, err := f.Settle(ctx, "q", what)
+			if err != nil || len(out) != 4 {
+				t.Fatal(out, err)
+			}
+			if took := time.Since(begun); took > 8*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			for _, o := range out {
+				odd := o.ID[1]%2 == 1
+				if odd != (o.Err != nil) || odd && o.Err.Tag != queue.Unavailable && o.Err.Tag != queue.UnknownOutcome {
+					t.Errorf("%+v: %v", o, o.Err)
+				}
+			}
+			var odd []queue.Settlement
+			for _, x := range what {
+				if x.ID[1]%2 == 1 {
+					odd = append(odd, x)
+				}
+			}
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if _, err := f.Settle(short, "q", odd); err == nil {
+				t.Error("no error although nobody answered")
+			}
+		})
 	}
 }

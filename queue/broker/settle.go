@@ -38,23 +38,40 @@ func (b *Broker) Settle(ctx context.Context, name string, what []queue.Settlemen
 		}
 		parts[index] = append(parts[index], i)
 	}
-	var failed error
+	failed := map[int]error{} // by shard
 	for index, positions := range parts {
-		err := b.settleOnShard(ctx, set, index, what, positions, outcomes, false)
-		if err != nil && (failed == nil || queue.TagOf(err) == queue.UnknownOutcome) {
-			failed = err
+		if err := b.settleOnShard(ctx, set, index, what, positions, outcomes, false); err != nil {
+			failed[index] = err
 		}
 	}
-	if failed != nil && len(parts) > 1 && queue.TagOf(failed) != queue.UnknownOutcome {
-		failed = errors.Join(unknownOutcome("some of the settlements may be durable"), failed)
+	if len(failed) == len(parts) {
+		for _, e := range failed {
+			if err == nil || queue.TagOf(e) == queue.UnknownOutcome { // it wins: the others say that nothing happened
+				err = e
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	if failed != nil {
-		return nil, failed
+	for index, err := range failed {
+		for _, i := range parts[index] {
+			outcomes[i] = notSettled(what[i].ID, err)
+		}
 	}
 	if err := b.settleOnOtherShards(ctx, name, set, what, outcomes); err != nil {
 		return nil, err
 	}
 	return outcomes, b.checkAllShardsHere(ctx, set, what, outcomes)
+}
+
+// notSettled is the outcome of a settlement that a shard has not answered, while others have answered theirs.
+func notSettled(id string, err error) queue.Outcome {
+	e, ok := errors.AsType[*queue.Error](err)
+	if !ok {
+		e = queue.Refuse(queue.UnknownOutcome, "%w", err)
+	}
+	return queue.Outcome{ID: id, Err: e}
 }
 
 // checkAllShardsHere refuses to say that there is no job whose token may be of a former shard, if shards of other nodes
@@ -67,10 +84,10 @@ func (b *Broker) checkAllShardsHere(ctx context.Context, set *queue.Settings, wh
 		if what[i].Token == "" || outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
 			continue
 		}
-		if len(what) > 1 {
-			return unknownOutcome("a shard of another node may have one of the jobs")
+		if len(what) == 1 {
+			return b.notOwner(set.Name, -1)
 		}
-		return b.notOwner(set.Name, -1)
+		outcomes[i].Err = b.notOwner(set.Name, -1)
 	}
 	return nil
 }
@@ -166,7 +183,10 @@ func (b *Broker) settleOnOtherShards(ctx context.Context, name string, set *queu
 				continue
 			}
 			if err := b.settleOnShard(ctx, set, s.index, what, []int{i}, outcomes, true); err != nil {
-				return err
+				if len(what) == 1 {
+					return err
+				}
+				outcomes[i] = notSettled(what[i].ID, err)
 			}
 			if outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
 				break

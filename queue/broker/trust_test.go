@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,4 +107,32 @@ func TestTimeGoesOn(t *testing.T) {
 			t.Fatalf("queue time is ahead by %v still", ahead)
 		}
 	})
+}
+
+// TestSettlingOnOneOfTwoShards: what a shard of this node has settled is answered, although another shard does not answer.
+func TestSettlingOnOneOfTwoShards(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.declare(queue.Settings{Shards: 2})
+	n := w.node("n1")
+	n.serve(queue.DefaultQueue, 0)
+	var ids [2]string
+	for i := 0; ids[0] == "" || ids[1] == ""; i++ {
+		id := fmt.Sprint("j", i)
+		ids[shardOf(id, 2)] = id
+	}
+	n.enqueue(queue.Job{ID: ids[0]})
+	c := n.claimOne(ids[0])
+	elsewhere := queue.Settlement{Verb: queue.Complete, ID: ids[1], Worker: "w"}
+	out, err := n.Settle(w.ctx, queue.DefaultQueue, []queue.Settlement{elsewhere, {Verb: queue.Complete, ID: ids[0], Token: c.Token}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOutcome(t, out[0], "", queue.QueueNotOwner)
+	wantOutcome(t, out[1], queue.Completed, "")
+	if out[0].ID != ids[1] {
+		t.Errorf("the outcome of %q", out[0].ID)
+	}
+	_, err = n.Settle(w.ctx, queue.DefaultQueue, []queue.Settlement{elsewhere, elsewhere})
+	wantRefusal(t, err, queue.QueueNotOwner)
 }
