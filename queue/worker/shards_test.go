@@ -30,6 +30,7 @@ func (s *twoShards) Broker(_ context.Context, _ string, shard int) (string, int6
 	}
 	return "here:1", 1, nil
 }
+
 func (s *twoShards) lose(lost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +38,8 @@ func (s *twoShards) lose(lost bool) {
 }
 
 func (s *twoShards) Shards(context.Context, string) (int, error) { return 2, nil }
-func (s *twoShards) ShardOfJob(j *queue.Job, n int) int          { return int(j.ID[len(j.ID)-1]) % n }
+func (s *twoShards) ShardOfJob(j *queue.Job, n int) int { return int(j.ID[len(j.ID)-1]) % n }
+
 func (s *twoShards) ShardOfSettlement(x *queue.Settlement, n int) int {
 	return s.ShardOfJob(&queue.Job{ID: x.ID}, n)
 }
