@@ -203,13 +203,15 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 	if !ok {
 		return nil, fmt.Errorf("unit %s is not a shard of a queue", a.Unit)
 	}
-	done := b.beginTakeover(shardID{name, a.Index})
+	id := shardID{name, a.Index}
+	done := b.beginTakeover(id)
 	defer done()
 	s, err := b.takeOverCurrent(ctx, a, name)
 	if isDamage(err) {
 		done()
-		b.holdDamaged(ctx, a, shardID{name, a.Index}, err)
+		b.holdDamaged(ctx, a, id, err)
 	}
+	b.forgetDamage(ctx, a, id, err)
 	if err != nil || s == nil {
 		return nil, err
 	}
@@ -265,7 +267,6 @@ func noQueueError(u daemon.Unit, err error) error {
 func (b *Broker) addShard(s *shard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.damaged, shardID{s.name, s.index})
 	q := b.queues[s.name]
 	if q == nil {
 		q = &servedQueue{}

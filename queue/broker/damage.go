@@ -46,6 +46,21 @@ func (b *Broker) holdDamaged(ctx context.Context, a *daemon.Assignment, p shardI
 	}
 }
 
+// forgetDamage forgets that a shard is damaged, unless this node is to try again: its run has failed because of that, and
+// the assignment goes on. The damage of a shard that another node has, or of a queue that is gone, is not this node's.
+func (b *Broker) forgetDamage(ctx context.Context, a *daemon.Assignment, p shardID, err error) {
+	select {
+	case <-a.Draining():
+	default:
+		if isDamage(err) && ctx.Err() == nil {
+			return
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.damaged, p)
+}
+
 // damage returns why this node does not serve a shard (-1: any of the queue) that it was assigned;
 // nil if stored objects are not the reason.
 func (b *Broker) damage(name string, index int) *queue.Error {

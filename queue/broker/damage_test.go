@@ -93,6 +93,58 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
+// TestDamageIsForgotten: a node that does not have the damaged shard any more does not count it.
+func TestDamageIsForgotten(t *testing.T) {
+	for name, end := range map[string]func(w *world, r *run){
+		"moved": func(_ *world, r *run) { r.a.BeginDrain() },
+		"ended": func(_ *world, r *run) { r.cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w, bucket, a, b := slow(t, queue.Settings{})
+				first := a.serve(queue.DefaultQueue, 0)
+				a.enqueue(jobsWithIDs(1)...)
+				first.kill()
+				for _, key := range bucket.Keys() {
+					if strings.HasSuffix(key, "/HEAD") {
+						if _, err := bucket.Write(w.ctx, key, []byte("x")); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				b.damagedWait = damagedWait
+				r := b.begin(queue.DefaultQueue, 0)
+				r.ready(t)
+				if n := b.damagedCounts()[queue.DefaultQueue]; n != 1 {
+					t.Errorf("%d shards are damaged", n)
+				}
+				end(w, r)
+				if <-r.done; len(b.damagedCounts()) != 0 {
+					t.Errorf("damaged afterwards: %v", b.damagedCounts())
+				}
+			})
+		})
+	}
+}
+
+// TestPersistently: a read whose result is damaged is repeated twice.
+func TestPersistently(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for damaged, want := range map[int]int{0: 1, 2: 3, 9: 3} {
+			calls := 0
+			err := persistently(t.Context(), func() error {
+				if calls++; calls <= damaged {
+					return blob.ErrCorrupt
+				}
+				return nil
+			})
+			if calls != want || errors.Is(err, blob.ErrCorrupt) != (damaged > 2) {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+		}
+	})
+}
+
 // TestDamagedList: whatever happens to the list of queues, each known queue is served and nothing
 // is declared over the damage. The damage is reported and can be repaired.
 func TestDamagedList(t *testing.T) {

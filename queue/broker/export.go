@@ -261,15 +261,19 @@ func readObject(ctx context.Context, bucket blob.Bucket, key string) (o *blob.Ob
 	return o, err
 }
 
-const reshardTries = 5
+const (
+	reshardTries = 5
+	damagedTries = 3 // one reading may differ from what is stored
+)
 
 // persistently repeats a request that failed for a reason that may pass. Nobody serves the shard meanwhile, so a
-// run should not end for one lost reply.
+// run should not end for one lost reply, and a payload does not count as lost for one torn reading.
 func persistently(ctx context.Context, request func() error) error {
 	pauses := backoff.Policy{First: 50 * time.Millisecond, Limit: 2 * time.Second}
 	for tries := 1; ; tries++ {
 		err := request()
-		if err == nil || tries == reshardTries || errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrCorrupt) || errors.Is(err, blob.ErrDenied) ||
+		if err == nil || tries == reshardTries || errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrDenied) ||
+			errors.Is(err, blob.ErrCorrupt) && tries == damagedTries ||
 			backoff.Sleep(ctx, pauses.After(tries)) != nil {
 			return err
 		}

@@ -162,8 +162,11 @@ func (i *importer) run(ctx context.Context) error {
 	}
 	t := totals
 	end := ledger.ImportEndRecord(ledger.Totals{Enqueued: t[0], Completed: t[1], Failed: t[2], Expired: t[3], Cancelled: t[4], Died: t[5]}, paused)
-	if err := errors.Join(i.add(ctx, end), i.flush(ctx)); err != nil {
-		return err
+	// The end is written only once the ledger has taken everything before it.
+	for _, step := range []func() error{func() error { return i.flush(ctx) }, func() error { return i.add(ctx, end) }, func() error { return i.flush(ctx) }} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	if err := i.wait(ctx, func() bool { return i.log.Durable() >= i.slot }); err != nil {
 		return err
@@ -211,7 +214,7 @@ func (i *importer) merge(ctx context.Context, of func(*manifest) []object, each 
 // gets another ID, because one shard cannot have both.
 func (i *importer) job(ctx context.Context, r *ledger.ImportedRecord) error {
 	id := r.ID()
-	if state, _ := i.l.Lookup(id); state != ledger.None || i.ids[id] {
+	for i.isTaken(id) { // more than once if an earlier change has given the new ID already
 		sum := sha256.Sum256([]byte("emitd resharded job\x00" + r.Group() + "\x00" + id.String()))
 		next := uuid.UUID(sum[:16])
 		next[6], next[8] = next[6]&0x0f|0x80, next[8]&0x3f|0x80
@@ -230,6 +233,12 @@ func (i *importer) job(ctx context.Context, r *ledger.ImportedRecord) error {
 	i.ids[id] = true
 	i.jobs++
 	return i.add(ctx, r.Record(i.l))
+}
+
+// isTaken reports whether a job of the shard has the ID.
+func (i *importer) isTaken(id ledger.ID) bool {
+	state, _ := i.l.Lookup(id)
+	return state != ledger.None || i.ids[id]
 }
 
 // copyPayload copies a payload object, because those of former shards are deleted. If it is gone, its job becomes
@@ -284,6 +293,7 @@ func (i *importer) flush(ctx context.Context) error {
 		return nil
 	}
 	for {
+		durable := i.log.Durable()
 		slot, err := i.log.Append(i.at, i.records...)
 		if err == nil {
 			i.slot = slot
@@ -292,7 +302,7 @@ func (i *importer) flush(ctx context.Context) error {
 		if !errors.Is(err, journal.ErrFull) {
 			return err
 		}
-		if err := i.wait(ctx, func() bool { return !i.log.Full() }); err != nil {
+		if err := i.wait(ctx, func() bool { return i.log.Durable() > durable }); err != nil {
 			return err
 		}
 	}

@@ -327,6 +327,9 @@ func (r *repair) writeCheckpoints(ctx context.Context, log *journal.Log, f *ledg
 	if err != nil {
 		return err
 	}
+	if l.Importing() { // the former shards still have the jobs, and the import begins again with an empty shard
+		l = ledger.New(l.Config())
+	}
 	for _, lost := range log.Lost() {
 		r.out.Lost = append(r.out.Lost, LostSlots{From: lost.Slot, To: lost.End - 1, Reason: lost.Err.Error()})
 	}

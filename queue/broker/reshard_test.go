@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -313,6 +314,28 @@ func TestSealedShardIsNotServed(t *testing.T) {
 
 // TestInterruptedImport: an import that has ended early begins again, and nothing comes twice.
 func TestInterruptedImport(t *testing.T) {
+	for name, meanwhile := range map[string]func(n *node){"": func(*node) {}, "repaired": repairImport} {
+		t.Run(name, func(t *testing.T) { interruptedImport(t, meanwhile) })
+	}
+}
+
+// repairImport loses a segment of an import, and repairs the shard: the import begins again.
+func repairImport(n *node) {
+	set, err := n.Registry().get(n.w.ctx, queue.DefaultQueue, 0)
+	if err != nil {
+		n.w.t.Fatal(err)
+	}
+	prefix := shardPrefix("", set, 0) + "/log/"
+	keys := slices.DeleteFunc(n.w.bucket.(*mem.Bucket).Keys(), func(key string) bool { return !strings.HasPrefix(key, prefix) })
+	if err := n.w.bucket.Delete(n.w.ctx, keys[len(keys)/2]); err != nil {
+		n.w.t.Fatal(err)
+	}
+	if done, err := n.Repair(n.w.ctx, queue.DefaultQueue, RepairOptions{Shard: -1}); err != nil || len(done) != 1 {
+		n.w.t.Fatalf("%+v, %v", done, err)
+	}
+}
+
+func interruptedImport(t *testing.T, meanwhile func(n *node)) {
 	bubble(t, func(t *testing.T) {
 		w, cut := failing(t, mem.Config{}, func(c mem.Call) bool {
 			return c.Op == mem.Read && strings.HasSuffix(c.Key, "/0/000001") // the second object of the jobs
@@ -335,6 +358,7 @@ func TestInterruptedImport(t *testing.T) {
 			t.Fatal("the import does not fail")
 		}
 		cut.Store(false)
+		meanwhile(n)
 		n.serve(queue.DefaultQueue, 0)
 		w.untilResharded(1)
 		last := map[string]string{}
@@ -476,4 +500,65 @@ func TestOlderVersionsLeaveAReshardAlone(t *testing.T) {
 	if want := []int{1, 2, 2, 2, 1}; !slices.Equal(formats, want) {
 		t.Errorf("formats %v, want %v", formats, want)
 	}
+}
+
+// TestRenamedTwice: a job whose ID was taken in an earlier change of the number of shards has another one. If its producer
+// submits it again, the next change finds that one taken, too.
+func TestRenamedTwice(t *testing.T) {
+	for name, batch := range map[string]int{"one append": importBatch, "many appends": 100} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				w.declare(queue.Settings{Shards: 2})
+				n := w.node("n1")
+				n.importBatch = batch
+				var groups [2]string // of both shards
+				for i := range 2 {
+					n.serve(queue.DefaultQueue, i)
+					for x := 0; groups[i] == ""; x++ {
+						if g := fmt.Sprint("g", x); shardOf(g, 2) == i {
+							groups[i] = g
+						}
+					}
+				}
+				n.enqueue(queue.Job{ID: "same", Group: groups[0]})
+				time.Sleep(time.Second)
+				n.enqueue(queue.Job{ID: "same", Group: groups[1]})
+				n.reshard(1)
+				n.reshard(2)
+				n.enqueue(queue.Job{ID: "same", Group: groups[1]})
+				n.reshard(1)
+				if st := n.stats(); st.Waiting != 3 {
+					t.Errorf("%+v", st)
+				}
+			})
+		})
+	}
+}
+
+// TestImportOfMuch: a shard whose import is larger than what may be unacknowledged waits for acknowledgements.
+func TestImportOfMuch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var importing atomic.Bool
+		w := newWorld(t, mem.New(mem.Config{Latency: func(c mem.Call) time.Duration {
+			if importing.Load() && c.Op == mem.Create && strings.Contains(c.Key, "/log/") {
+				return 5 * time.Second
+			}
+			return 0
+		}}))
+		w.declare(queue.Settings{Shards: 2})
+		n := w.node("n1")
+		n.serve(queue.DefaultQueue, 0)
+		n.serve(queue.DefaultQueue, 1)
+		payload := make([]byte, queue.InlinePayload)
+		const jobs = 300
+		for i := range jobs {
+			n.enqueue(queue.Job{ID: fmt.Sprint("j", i), Payload: payload})
+		}
+		importing.Store(true)
+		n.reshard(1)
+		if st := n.stats(); st.Waiting != jobs {
+			t.Errorf("%+v", st)
+		}
+	})
 }

@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/node"
@@ -18,6 +19,10 @@ import (
 const (
 	snapshotAge    = 250 * time.Millisecond
 	invalidatedAge = 10 * time.Millisecond
+
+	snapshotTimeout = 5 * time.Second        // of one read of the store
+	snapshotWait    = 500 * time.Millisecond // how long calls that have an older snapshot wait for a read
+	snapshotPause   = time.Second            // after a read that failed, for those calls
 )
 
 // LocatorConfig configures a [ClusterLocator]. Cluster is required.
@@ -33,7 +38,8 @@ type LocatorConfig struct {
 
 // ClusterLocator finds the brokers of queues in the cluster store. It is for a [Client] that calls
 // them directly, and for a node that forwards calls to them. It is safe for concurrent use and
-// starts no goroutine. It does not close the cluster store; its owner does so after the last call.
+// starts a goroutine for each read of the store, which ends within five seconds. It does not close the cluster store; its
+// owner does so after the last call.
 //
 // Each shard of a queue is a unit of the daemon emit:queue/<queue>. The node that holds the unit
 // has its address in its row. The locator reads both in the cluster's snapshot:
@@ -42,16 +48,24 @@ type LocatorConfig struct {
 //     no calls reads nothing; a busy one reads four times a second.
 //   - After [ClusterLocator.Invalidate] it is used for 10 ms. So a program that waits for the next
 //     broker reads the store at most a hundred times a second.
+//   - While the store does not answer, the last snapshot is used, however old it is: brokers go on for as long as their
+//     assignments hold, and need the store for no call. A call waits half a second for the store at most.
 //   - An answer may be out of date. The generation distinguishes two brokers of one shard. A node
 //     that is no longer the broker refuses the call, so no call takes effect twice.
 type ClusterLocator struct {
 	cfg   LocatorConfig
 	doubt atomic.Bool
 
-	mu      sync.Mutex
+	reads  singleflight.Group
+	newest atomic.Pointer[located]
+	failed atomic.Pointer[time.Time] // when a read has failed; nil: the latest one has not
+}
+
+// located is a snapshot and what it says. It is never changed.
+type located struct {
 	snap    *daemon.Snapshot
 	at      time.Time
-	brokers map[daemon.Unit]brokerAt // of snap: calls do not search a cluster with thousands of units
+	brokers map[daemon.Unit]brokerAt // calls do not search a cluster with thousands of units
 }
 
 // brokerAt is where a shard is served.
@@ -73,11 +87,11 @@ func (l *ClusterLocator) Invalidate() { l.doubt.Store(true) }
 // If no node serves it, the address is empty and there is no error. An error means that the store
 // does not answer, that there is no such queue ([queue.QueueNotFound]), or that Exists failed.
 func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (addr string, generation int64, err error) {
-	at, snap, err := l.lookup(ctx, daemon.Unit{Daemon: unitsOf(name), Index: shard})
-	switch {
-	case err != nil:
+	cluster, err := l.recent(ctx)
+	if err != nil {
 		return "", 0, fmt.Errorf("read the cluster: %w", err)
-	case at.addr != "":
+	}
+	if at, served := cluster.brokers[daemon.Unit{Daemon: unitsOf(name), Index: shard}]; served {
 		return at.addr, at.generation, nil
 	}
 	if l.cfg.Exists == nil {
@@ -87,20 +101,10 @@ func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (ad
 	switch {
 	case err == nil && !known:
 		return "", 0, queue.Refuse(queue.QueueNotFound, "there is no queue %q", name).WithHint("emitd queue declare %s creates it", name)
-	case err != nil && shards(snap, name) == 0:
+	case err != nil && shards(cluster.snap, name) == 0:
 		return "", 0, err
 	}
 	return "", 0, nil // between two brokers
-}
-
-// lookup returns where a shard is served, as the zero value if nowhere, and the snapshot that says so.
-func (l *ClusterLocator) lookup(ctx context.Context, shard daemon.Unit) (brokerAt, *daemon.Snapshot, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.refresh(ctx); err != nil {
-		return brokerAt{}, nil, err
-	}
-	return l.brokers[shard], l.snap, nil
 }
 
 // brokersIn returns where the shards of all queues are served.
@@ -141,25 +145,57 @@ func shards(s *daemon.Snapshot, name string) int {
 // Shards returns how many shards a queue has in the cluster's snapshot; 1 for a queue that is not
 // in it.
 func (l *ClusterLocator) Shards(ctx context.Context, name string) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.refresh(ctx); err != nil {
+	cluster, err := l.recent(ctx)
+	if err != nil {
 		return 0, fmt.Errorf("read the cluster: %w", err)
 	}
-	return max(shards(l.snap, name), 1), nil
+	return max(shards(cluster.snap, name), 1), nil
 }
 
-// refresh makes sure that the snapshot is recent. The caller holds mu, so concurrent callers wait for the same one.
-func (l *ClusterLocator) refresh(ctx context.Context) error {
-	age := time.Since(l.at)
-	if l.snap != nil && (age < invalidatedAge || age < snapshotAge && !l.doubt.Load()) {
-		return nil
+// recent returns a snapshot that is recent, or the newest one if the store does not answer. Concurrent callers wait for the
+// same read.
+func (l *ClusterLocator) recent(ctx context.Context) (*located, error) {
+	newest := l.newest.Load()
+	if newest == nil {
+		select {
+		case read := <-l.reads.DoChan("", l.read):
+			return l.newest.Load(), read.Err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
+	age := time.Since(newest.at)
+	if age < invalidatedAge || age < snapshotAge && !l.doubt.Load() {
+		return newest, nil
+	}
+	if failed := l.failed.Load(); failed != nil && time.Since(*failed) < snapshotPause {
+		return newest, nil
+	}
+	late := time.NewTimer(snapshotWait)
+	defer late.Stop()
+	select {
+	case <-l.reads.DoChan("", l.read):
+		newest = l.newest.Load()
+	case <-late.C:
+		now := time.Now()
+		l.failed.Store(&now)
+	case <-ctx.Done():
+	}
+	return newest, nil
+}
+
+// read reads the store for all who wait.
+func (l *ClusterLocator) read() (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), snapshotTimeout)
+	defer cancel()
 	l.doubt.Store(false) // before the read: a doubt that comes during the read concerns the old snapshot
 	snap, err := l.cfg.Cluster.Snapshot(ctx)
 	if err != nil {
-		return err
+		now := time.Now()
+		l.failed.Store(&now)
+		return nil, err
 	}
-	l.snap, l.at, l.brokers = snap, time.Now(), brokersIn(snap)
-	return nil
+	l.newest.Store(&located{snap, time.Now(), brokersIn(snap)})
+	l.failed.Store(nil)
+	return nil, nil
 }

@@ -63,6 +63,61 @@ func TestDoubts(t *testing.T) {
 	})
 }
 
+// away is a cluster whose store may be away: it refuses, or does not answer.
+type away struct {
+	moving
+	hangs bool
+}
+
+func (a *away) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	if a.hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return a.moving.Snapshot(ctx)
+}
+
+// TestStoreIsAway: the last snapshot is used, and calls hardly wait for the store, until it answers again.
+func TestStoreIsAway(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(a *away, on bool){
+		"hangs":   func(a *away, on bool) { a.hangs = on },
+		"refuses": func(a *away, on bool) { a.err = map[bool]error{true: errors.New("no connection")}[on] },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a := &away{}
+			l := NewLocator(LocatorConfig{Cluster: a})
+			locate := func() int64 {
+				t.Helper()
+				begun := time.Now()
+				addr, generation, err := l.Broker(t.Context(), "q", 0)
+				if n, shardsErr := l.Shards(t.Context(), "q"); addr != "broker:1" || err != nil || n != 3 || shardsErr != nil {
+					t.Errorf("%s: %q, %v, %d shards, %v", name, addr, err, n, shardsErr)
+				}
+				if took := time.Since(begun); took > snapshotWait {
+					t.Errorf("%s: it took %v", name, took)
+				}
+				return generation
+			}
+			locate()
+			fault(a, true)
+			for range 20 {
+				time.Sleep(snapshotAge)
+				l.Invalidate()
+				if got := locate(); name == "hangs" && got != 1 {
+					t.Errorf("%s: generation %d", name, got)
+				}
+			}
+			fault(a, false)
+			time.Sleep(snapshotTimeout + snapshotPause)
+			before := a.generation
+			if got := locate(); got <= before {
+				t.Errorf("%s: generation %d of %d, although the store answers", name, got, before)
+			}
+		})
+	}
+}
+
 // TestNobody: a shard without a broker has no address and no error, and Exists decides whether the
 // queue exists if no unit shows it.
 func TestNobody(t *testing.T) {

@@ -38,6 +38,7 @@ func (s *twoShards) lose(lost bool) {
 }
 
 func (s *twoShards) Shards(context.Context, string) (int, error) { return 2, nil }
+
 func (s *twoShards) ShardOfJob(j *queue.Job, n int) int { return int(j.ID[len(j.ID)-1]) % n }
 
 func (s *twoShards) ShardOfSettlement(x *queue.Settlement, n int) int {

@@ -24,6 +24,9 @@ func (l *Ledger) Sealed() bool { return l.sealed }
 // Imported reports whether the state of the former shards was imported.
 func (l *Ledger) Imported() bool { return l.imported }
 
+// Importing reports whether the ledger has a part of an import that is not complete.
+func (l *Ledger) Importing() bool { return l.moving }
+
 // Fresh reports whether an import may begin: nothing was recorded, or only an import that is not complete.
 func (l *Ledger) Fresh() bool {
 	return !l.imported && (l.moving || l.totals == Totals{} && l.Jobs() == 0)
