@@ -70,6 +70,10 @@
 // In any order of these steps, the leader sees the pulse or the node sees the doubt. If both the death and the
 // removal of the doubt are written, the first of the two writes makes the other impossible.
 //
+// A pulse that is damaged says nothing about its node, and least of all that the node is silent. Until it can be read again,
+// nobody is elected, nothing is planned and nobody is declared dead. The node's next heartbeat replaces it. If the
+// process has ended, an operator deletes the object; the errors name it.
+//
 // # Events
 //
 // The cluster object holds the newest 256 to 511 events, and more only while segments cannot be written. The

@@ -56,7 +56,10 @@ func (s *Store) beatToPulse(ctx context.Context, b storage.Heartbeat, c *cluster
 	for round := 0; round < maxRounds; round++ {
 		if !ok {
 			var err error
-			if k, err = s.readPulse(ctx, inc); err != nil {
+			k, err = s.readPulse(ctx, inc)
+			// This process replaces its own object even if it is damaged: it knows what the object said. Nobody else may,
+			// because the node would seem to be silent.
+			if err != nil && (!errors.Is(err, blob.ErrCorrupt) || !k.own) {
 				return false, err
 			}
 		}

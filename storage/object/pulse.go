@@ -123,7 +123,8 @@ func pulseKey(inc node.Incarnation) string {
 	return "in/n/" + name
 }
 
-// readPulse reads a node's own object. It is no error if there is none.
+// readPulse reads a node's own object. It is no error if there is none. If the object is damaged, the error is
+// blob.ErrCorrupt, and the result has what was known before, with the version that the object has now.
 func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (knownPulse, error) {
 	k, _ := s.pulses.get(inc)
 	var o *blob.Object
@@ -141,7 +142,10 @@ func (s *Store) readPulse(ctx context.Context, inc node.Incarnation) (knownPulse
 	case errors.Is(err, blob.ErrNotFound):
 		return s.pulses.put(inc, k.pulse, "", false), nil
 	case err != nil:
-		return k, fmt.Errorf("read the heartbeats of %s: %w", inc, err)
+		if errors.Is(err, blob.ErrCorrupt) && o != nil {
+			k.version = o.Version
+		}
+		return k, fmt.Errorf("read the heartbeats of %s in %s: %w", inc, pulseKey(inc), err)
 	}
 	return k, nil
 }
