@@ -106,6 +106,20 @@ func (s *Session) Run(ctx context.Context, text string) error {
 	return err
 }
 
+// LockedOut reports whether a transaction of another connection keeps the session, which has none, from writing. Callers ask
+// while such a transaction has the write lock. Between two SQLite drivers of one process that lock has no effect: POSIX locks
+// belong to the process, and each driver keeps account of its own connections only. Then commits are lost.
+func (s *Session) LockedOut(ctx context.Context) (bool, error) {
+	err := s.Run(ctx, "BEGIN IMMEDIATE")
+	if IsBusy(err) {
+		return true, nil
+	}
+	if err == nil {
+		s.Rollback(ctx)
+	}
+	return false, err
+}
+
 // Rollback ends a transaction that must change nothing. After some errors (a full disk) SQLite has
 // already done so by itself.
 func (s *Session) Rollback(ctx context.Context) {

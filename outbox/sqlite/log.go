@@ -62,6 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	for range cfg.MaxConns {
 		l.readers <- nil
 	}
+	commits.opened(l)
 	return l, nil
 }
 
@@ -114,6 +115,7 @@ func prepareFile(ctx context.Context, cfg Config) error {
 // Close stops watching the file, waits for calls in progress and closes the file. Later calls fail.
 func (l *Log) Close() {
 	l.closing.Do(func() {
+		commits.closed(l)
 		l.stop()
 		l.wg.Wait()
 		for range cap(l.readers) {

@@ -13,12 +13,38 @@ import (
 
 // commits connects the publishers and logs of a process that share a file. It is a global variable
 // because a publisher knows only its caller's handle and a log only its path.
-var commits = wakeups{listeners: map[string]map[chan struct{}]bool{}}
+var commits = wakeups{listeners: map[string]map[chan struct{}]bool{}, logs: map[*Log]bool{}}
 
 // wakeups wakes the listeners of files.
 type wakeups struct {
 	mu        sync.Mutex
 	listeners map[string]map[chan struct{}]bool
+	logs      map[*Log]bool // that are open
+}
+
+// opened keeps account of an open log, and closed ends that.
+func (b *wakeups) opened(l *Log) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.logs[l] = true
+}
+
+func (b *wakeups) closed(l *Log) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.logs, l)
+}
+
+// logsOf returns the open logs of a file.
+func (b *wakeups) logsOf(path string) (logs []*Log) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for l := range b.logs {
+		if l.cfg.Path == path {
+			logs = append(logs, l)
+		}
+	}
+	return logs
 }
 
 // wakeAll wakes all listeners of a file. A listener with a pending wake-up gets no second one.
@@ -113,8 +139,11 @@ func newNotifier(db *sql.DB, cfg Config) *wakeup.Notifier {
 	}})
 }
 
-// fileOf returns the path of a handle's file, in the form that a log uses.
-func fileOf(ctx context.Context, db *sql.DB) (string, error) {
+// fileOf returns the path of the file of a handle or transaction, in the form that a log uses.
+func fileOf(ctx context.Context, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+},
+) (string, error) {
 	var path string
 	if err := db.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&path); err != nil {
 		return "", err

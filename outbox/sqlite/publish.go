@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/internal/sqlitefile"
@@ -20,11 +22,12 @@ import (
 type Publisher struct {
 	cfg      Config
 	notifier *wakeup.Notifier
+	begun    atomic.Uint32 // how many transactions were begun
 }
 
-// New returns a publisher. db is the caller's handle, of any SQLite driver. New itself does not use it,
-// and only [Publisher.InTx] writes through a handle. The file must have the outbox's tables ([Migrate],
-// or [Open] of a log).
+// New returns a publisher. db is the caller's handle. New itself does not use it, and only [Publisher.InTx] writes through
+// a handle. The file must have the outbox's tables ([Migrate], or [Open] of a log). If this process has a [Log] or a
+// cluster store of the file open, the handle must be of their driver (see the package comment).
 func New(db *sql.DB, cfg Config) (*Publisher, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -106,6 +109,7 @@ func (p *Publisher) InTx(ctx context.Context, db *sql.DB, fn func(tx *Tx) error)
 // begin retries until it has the write lock. database/sql has no BEGIN IMMEDIATE; an UPDATE of no row (no
 // subscription has an empty name) has the same effect.
 func (p *Publisher) begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, err error) {
+	checked := p.begun.Add(1)%checkEvery == 1
 	lock := p.text("UPDATE ~outbox_subscription SET paused = paused WHERE name = ''")
 	err = sqlitefile.RetryBusy(ctx, func() error {
 		if tx, err = db.BeginTx(ctx, nil); err != nil {
@@ -113,10 +117,29 @@ func (p *Publisher) begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, err erro
 		}
 		if _, err = tx.ExecContext(ctx, lock); err != nil {
 			_ = tx.Rollback() // nothing was written
+			return err
+		}
+		if checked && writtenBeside(ctx, tx) {
+			if _, err = tx.ExecContext(ctx, lock); err == nil { // otherwise the transaction has ended meanwhile
+				err = errors.Join(errNotLockedOut, tx.Rollback())
+			}
 		}
 		return err
 	})
 	return tx, err
+}
+
+// checkEvery is how many transactions are begun for each one whose lock is checked, the first one included. A check costs as much as half
+// a small transaction, and finds nothing if another connection has the lock at that moment.
+const checkEvery = 64
+
+var errNotLockedOut = errors.New("the transaction's lock does not keep the outbox of this process from writing: it is of another SQLite driver than " +
+	"modernc.org/sqlite: open the file with that driver in this process")
+
+// writtenBeside reports whether an open log of the transaction's file can write although the transaction has the write lock.
+func writtenBeside(ctx context.Context, tx *sql.Tx) bool {
+	path, err := fileOf(ctx, tx)
+	return err == nil && slices.ContainsFunc(commits.logsOf(path), func(l *Log) bool { return l.writesBeside(ctx) })
 }
 
 // Tx is a transaction whose commit wakes relays and calls OnPublished.

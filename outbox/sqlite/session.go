@@ -55,6 +55,24 @@ func (l *Log) usable(ctx context.Context, s *sqlitefile.Session, open func(conte
 	return open(ctx)
 }
 
+// writesBeside reports whether the log can write although a transaction has the file's write lock. While the session
+// that writes is in use or not open, it is not known to.
+func (l *Log) writesBeside(ctx context.Context) bool {
+	var s *sqlitefile.Session
+	select {
+	case s = <-l.writer:
+	default:
+		return false
+	}
+	defer func() { l.writer <- s }()
+	if now, err := os.Stat(l.cfg.Path); s == nil || s.Broken || err != nil || !os.SameFile(now, s.File) {
+		return false
+	}
+	lockedOut, err := s.LockedOut(ctx)
+	s.Broken = s.Broken || err != nil
+	return !lockedOut && err == nil
+}
+
 // query runs the statements of one call. The first error is kept, and later statements do nothing and
 // find nothing. So the code of a decision needs no error checks; the caller checks err at the end.
 type query struct {

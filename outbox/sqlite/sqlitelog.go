@@ -3,10 +3,14 @@
 //
 // # Publishing
 //
-// A [Publisher] inserts messages into the log within the caller's transaction, with whichever SQLite
-// driver the caller uses. If the transaction rolls back, the messages never existed. [Publisher.InTx]
+// A [Publisher] inserts messages into the log within the caller's transaction. If the transaction rolls back, the messages never existed. [Publisher.InTx]
 // begins a transaction that takes the write lock before it reads anything, and waits for the lock as long
 // as its context allows. After the commit it wakes relays.
+//
+// A process that has a [Log] or a cluster store of the file open must open it with their driver only, modernc.org/sqlite. Two
+// SQLite drivers of one process do not see each other's locks, so both write at the same time and commits are lost.
+// InTx refuses a transaction if it finds that the lock does not hold for a log of its process. A process that only publishes may use any
+// driver.
 //
 // # Order
 //

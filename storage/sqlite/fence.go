@@ -19,10 +19,12 @@ import (
 //
 // It should be the first statement. After a read in the same deferred transaction it may fail with
 // SQLITE_BUSY, as every write then may. The transaction blocks all writers of the file: keep it
-// short, and end it when ctx ends. Any SQLite driver may be used.
+// short, and end it when ctx ends.
+//
+// In the process of the store, tx must be of the store's driver (modernc.org/sqlite), because two drivers of one process
+// do not see each other's locks. Fence refuses a transaction that it finds to be of another one. Another process may use any driver.
 func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
-	// No unit has an empty daemon, so this takes the write lock and changes nothing.
-	if _, err := tx.ExecContext(ctx, s.text(`UPDATE ~fence SET generation = generation WHERE daemon = ''`)); err != nil {
+	if _, err := tx.ExecContext(ctx, s.text(takeLock)); err != nil {
 		return fmt.Errorf("fence %s: %w", f, s.explainOtherFile(err))
 	}
 	var fileID string
@@ -35,7 +37,39 @@ func (s *Store) Fence(ctx context.Context, tx *sql.Tx, f daemon.Fence) error {
 	case !s.hasSeen(fileID):
 		return fmt.Errorf("fence %s: %w", f, s.explainOtherFile(nil))
 	}
+	if err := s.checkLockedOut(ctx, tx); err != nil {
+		return fmt.Errorf("fence %s: %w", f, err)
+	}
 	return checkFenceHeld(f, held)
+}
+
+// takeLock takes the write lock and changes nothing, because no unit has an empty daemon.
+const takeLock = `UPDATE ~fence SET generation = generation WHERE daemon = ''`
+
+var errNotLockedOut = errors.New("the transaction's lock does not keep the store from writing: it is of another SQLite driver than " +
+	"modernc.org/sqlite, or on a copy of the file: open the store's file with that driver in this process")
+
+// checkLockedOut refuses a transaction whose write lock does not keep the store's own connection from writing. While that
+// connection is in use or not open, it checks nothing.
+func (s *Store) checkLockedOut(ctx context.Context, tx *sql.Tx) error {
+	var c *session
+	select {
+	case c = <-s.writer:
+	default:
+		return nil
+	}
+	defer func() { s.writer <- c }()
+	if c == nil || c.Broken || s.inPlace(c) != nil {
+		return nil
+	}
+	lockedOut, err := c.LockedOut(ctx)
+	if c.Broken = c.Broken || err != nil; lockedOut || err != nil {
+		return nil //nolint:nilerr // what is wrong with the store's own connection is not the transaction's fault
+	}
+	if _, err := tx.ExecContext(ctx, s.text(takeLock)); err != nil {
+		return err // the transaction has ended, and its lock with it
+	}
+	return errNotLockedOut
 }
 
 // InTx runs fn in a transaction of db, after [Store.Fence] has accepted f, and commits. db must be

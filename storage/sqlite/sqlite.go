@@ -64,8 +64,10 @@
 //     none is half undone. The host reboots with it, so no process is left that relied on them.
 //     Generations and terms stay higher than any that were lost, because they follow the clock.
 //   - Any process that can write the file can forge everything in it.
-//   - No code of the process may open and close the database file except through a SQLite driver
-//     that shares its locks. On Unix, closing a file drops all of the process's locks on it.
+//   - No code of the process may open the database file except through the store's SQLite driver,
+//     modernc.org/sqlite. Two drivers of one process do not see each other's locks, so commits would
+//     be lost. On Unix, closing a file drops all of the process's locks on it.
+//     Other processes may use any driver.
 package sqlite
 
 import (
