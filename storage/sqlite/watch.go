@@ -47,14 +47,19 @@ type wakeFile struct {
 // wakeSuffix is appended to the path of the database.
 const wakeSuffix = ".wake"
 
-// wakeSizes is how many different sizes there are before they repeat. The file is sparse and takes
+// wakeSizes is how many different sizes events have before they repeat. The file is sparse and takes
 // no space.
 const wakeSizes = 1 << 20
 
-// touch sets the size according to an event's number. Two processes may do so in the wrong order. A
-// watcher then sees one change more, never one less.
+// touch sets the size according to the newest event's number. Two processes may do so in the wrong order. A
+// watcher then sees one change more, never one less. A change without an event would leave the size as it is, and
+// then some file systems (XFS, Btrfs, tmpfs) report no change at all. So it makes the file larger. If two processes find
+// the same size, both have committed before either changes it, and one change tells of both.
 func (w *wakeFile) touch(head int64) {
 	size := 1 + head%wakeSizes
+	if w.stat().size == size {
+		size += wakeSizes
+	}
 	err := os.Truncate(w.path, size)
 	if os.IsNotExist(err) {
 		if err = w.create(); err == nil {
