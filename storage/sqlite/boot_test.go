@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -238,6 +239,57 @@ func TestTwoMachinesOnOneFile(t *testing.T) {
 	}
 	if now := snapshot(t, intruder).Head; now != head {
 		t.Errorf("events %d to %d were written by the machine that was told", head+1, now)
+	}
+}
+
+// A backup from before the last reboot ends what was of that boot, as a reboot does. But processes of this boot may run what
+// the lost rows gave them, so nodes that start now are told since when it is another store, whoever finds it first.
+func TestBackupFromBeforeTheReboot(t *testing.T) {
+	t.Parallel()
+	joins := func(t testing.TB, s *Store) *storage.Reply {
+		return beat(t, s, storage.Heartbeat{Node: someone("x"), Seq: 1, Advert: plainAdvert})
+	}
+	runner := func(t testing.TB, s *Store, _ *machine) { joins(t, s) }
+	reader := func(t testing.TB, s *Store, _ *machine) { snapshot(t, s) }
+	put := map[string]func(testing.TB, *Store, string){"in its place": replace, "into the file": restore}
+	for how, first := range map[string]func(testing.TB, *Store, *machine){
+		"in its place, found by a process that runs":   runner,
+		"in its place, found by a read":                reader,
+		"in its place, found by a process that starts": func(t testing.TB, s *Store, m *machine) { m.open(t, s.Path()) },
+		"into the file, found by a process that runs":  runner,
+		"into the file, found by a read":               reader,
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine()
+			path := filepath.Join(t.TempDir(), "store.db")
+			s := m.open(t, path)
+			runs(t, s, someone("before"))
+			backup := copyOf(t, s)
+			ok(t, s.Close())
+			m = m.boots("boot-2")
+			s = m.open(t, path)
+			runsAgain(t, s, someone("a"))
+			before := joins(t, s)
+			if !before.StoreSince.IsZero() {
+				t.Errorf("after a reboot it is another store since %v", before.StoreSince)
+			}
+			m.pass(time.Minute)
+			where, _, _ := strings.Cut(how, ",")
+			put[where](t, s, backup)
+			first(t, s, m)
+			for i, s := range []*Store{m.open(t, path), s} {
+				r := joins(t, s)
+				if r.StoreID == before.StoreID || r.StoreSince.IsZero() || r.Now.Sub(r.StoreSince) > time.Second || r.Term.Held() {
+					t.Errorf("process %d is told of %s since %v, term %+v, now %v; before it was %s", i, r.StoreID, r.StoreSince, r.Term, r.Now, before.StoreID)
+				}
+			}
+			snap := snapshot(t, s)
+			ended := slices.ContainsFunc(snap.Nodes, func(m node.Member) bool { return m.Name == "before" && m.EndReason == ReasonRebooted })
+			if !ended || !snap.Units[0].State.IsFree() {
+				t.Errorf("the rows of the former boot are %+v and %+v", snap.Nodes, snap.Units)
+			}
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/node"
@@ -69,14 +70,17 @@ func (s *Store) checkSameStore(st *step, read string) error {
 //
 // If the file is another store than before, it records since when. Its rows may belong to a lost
 // history, and nodes that start now must learn that. After a reboot this is not needed, because no
-// process of the lost history is left.
+// process of the lost history is left. But a file that another boot has written may also be a backup that was put in the
+// place of the file of this boot. It is taken for one if this process has used a file before, or if it has another inode
+// than it had when it was written. (The number of a device may change with a reboot.)
 func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	m := &st.meta
 	known, here := m.fileID != "", m.bootID == s.host.bootID
-	restored := known && here && st.lost(s.seenMarks()[m.fileID], *m)
-	moved := known && here && m.place != st.c.place
+	seen := s.seenMarks()
+	restored := st.lost(seen[m.fileID], *m)
+	moved := here && m.place != st.c.place || !here && (len(seen) > 0 || inode(m.place) != inode(st.c.place))
 	switch {
-	case known && !here && st.c.adopted:
+	case known && !here && !restored && st.c.adopted:
 		// The file belonged to this boot when the session began, so another machine writes it now.
 		return errOtherHost
 	case known && here && !restored && !moved:
@@ -90,7 +94,8 @@ func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	m.place, m.since = st.c.place, time.Time{}
 	if !known || !here {
 		s.beginBoot(st)
-	} else {
+	}
+	if known && (restored || moved) {
 		m.since = s.clock(*m)
 	}
 	st.exec(`INSERT INTO ~meta (one, file_id, place, other_since, boot_id, clock_base, latest, head, lock_floor, cluster)
@@ -99,17 +104,26 @@ func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 			boot_id = excluded.boot_id, clock_base = excluded.clock_base, latest = excluded.latest, head = excluded.head,
 			lock_floor = excluded.lock_floor, cluster = excluded.cluster`, m.fileID, m.place, nanos(m.since), m.bootID, m.base, m.latest, m.head, m.lockFloor, m.cluster)
 	s.stamp(st)
-	switch {
-	case known && !here:
+	if known && !here {
 		st.endPreviousBoot()
-		s.cfg.Logger.WarnContext(ctx, "the host was restarted since the store was last used: all its nodes have ended", "path", s.cfg.Path)
+	}
+	switch {
+	case !known:
 	case restored:
 		s.cfg.Logger.WarnContext(ctx, "an earlier copy was restored into the database file: it counts as another store now", "path", s.cfg.Path)
 	case moved:
 		s.cfg.Logger.WarnContext(ctx, "the database file is a copy, or was moved: it counts as another store now", "path", s.cfg.Path)
+	default:
+		s.cfg.Logger.WarnContext(ctx, "the host was restarted since the store was last used: all its nodes have ended", "path", s.cfg.Path)
 	}
 	st.c.adopted = true
 	return st.err
+}
+
+// inode returns the part of a place that stays the same when the host is restarted.
+func inode(place string) string {
+	_, file, _ := strings.Cut(place, ".")
+	return file
 }
 
 // stamp reads the clock of the step.

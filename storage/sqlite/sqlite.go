@@ -43,11 +43,16 @@
 // The store identity consists of a random ID in the file, the device and inode of the file, and the
 // boot ID. A copy that replaced the file is another store. So is a copy that was restored into the
 // same inode, if a process that saw later events is still running, however many events others have
-// written since. The file records since when it
-// is another store, and every heartbeat's reply contains that time. A node that starts soon after a
-// restore therefore waits for runs that the lost rows may have assigned to other nodes. If the file
-// is removed under a running process, the process does not create it again: calls fail until it is
-// back.
+// written since. The file records since when it is another store, and every heartbeat's reply contains
+// that time. A node that starts soon after a restore therefore waits for runs that the lost rows may
+// have assigned to other nodes.
+//
+// A copy from before the last reboot is both. What was of the former boot has ended, and runs of this boot
+// that the lost rows assigned may go on, so nodes wait. Only if it was restored into the same inode, and a process opens
+// it that starts before any running one has called, is it taken for a reboot until one of them calls.
+//
+// If the file is removed under a running process, the process does not create it again: calls fail
+// until it is back.
 //
 // # What it does not promise
 //
