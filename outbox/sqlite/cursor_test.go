@@ -2,17 +2,21 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/internal/sqlitefile"
 	"github.com/emitd/emitd/outbox"
 )
 
@@ -215,6 +219,48 @@ func TestFileReplaced(t *testing.T) {
 	}
 	if got := drain(t, w.claim(t, "s", 1)); len(got) != 0 {
 		t.Errorf("messages of the new file: %v", got)
+	}
+}
+
+// replacing puts another file in the place of the log's as soon as a connection has been opened.
+type replacing struct {
+	sqlitefile.Connector
+	by   string
+	once sync.Once
+	err  error
+}
+
+func (r *replacing) Connect(ctx context.Context) (driver.Conn, error) {
+	conn, err := r.Connector.Connect(ctx)
+	if err == nil {
+		_, err = conn.(driver.ExecerContext).ExecContext(ctx, "SELECT count(*) FROM sqlite_master", nil) // opens the files beside it, too
+	}
+	r.once.Do(func() {
+		for _, suffix := range []string{"-wal", "-shm"} {
+			_ = os.Remove(r.Path + suffix)
+		}
+		r.err = os.Rename(r.by, r.Path)
+	})
+	return conn, err
+}
+
+// TestFileReplacedDuringTheOpening checks that a file is used that was put in the place of another one just when that one had been opened.
+func TestFileReplacedDuringTheOpening(t *testing.T) {
+	t.Parallel()
+	w, other := newWorld(t, Config{}), newWorld(t, Config{})
+	other.publish(t, text("k", "of the other file"))
+	by := filepath.Join(t.TempDir(), "copy.db")
+	_, err := other.db.Exec("VACUUM INTO ?", by)
+	ok(t, err)
+	l := mustOpen(t, Config{Path: w.cfg.Path})
+	ok(t, l.db.Close())
+	r := &replacing{Connector: sqlitefile.Connector{Path: w.cfg.Path}, by: by}
+	l.db = sql.OpenDB(r)
+	l.db.SetMaxIdleConns(-1) // as Open does
+	got := drain(t, (&world{Log: l}).claim(t, "s", 1))
+	ok(t, r.err)
+	if len(got) != 1 {
+		t.Errorf("messages of the file before: %v", got)
 	}
 }
 

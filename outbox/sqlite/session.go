@@ -11,19 +11,26 @@ import (
 	"github.com/emitd/emitd/internal/sqlitefile"
 )
 
-// openSession connects to the file that is at the path now.
+// openSession connects to the file that is at the path now. SQLite opens the file at some moment of that. If the path
+// had another file before than after it, it is not known which one was opened, so it connects again.
 func (l *Log) openSession(ctx context.Context, pragmas ...string) (*sqlitefile.Session, error) {
-	s, err := sqlitefile.Open(ctx, l.db, l.cfg.Prefix, pragmas...)
-	if err != nil {
-		return nil, err
-	}
-	// SQLite has opened the file by now, because the pragmas need it. If another file was put in its place
-	// since, s.File describes that other file, and the first use of the session notices the difference.
-	if s.File, err = os.Stat(l.cfg.Path); err != nil {
+	for {
+		before, err := os.Stat(l.cfg.Path)
+		if err != nil {
+			return nil, err
+		}
+		s, err := sqlitefile.Open(ctx, l.db, l.cfg.Prefix, pragmas...)
+		if err != nil {
+			return nil, err
+		}
+		if s.File, err = os.Stat(l.cfg.Path); err == nil && os.SameFile(before, s.File) {
+			return s, nil
+		}
 		s.Close()
-		return nil, err
+		if err != nil {
+			return nil, err
+		}
 	}
-	return s, nil
 }
 
 // openWriter opens the session that writes.
