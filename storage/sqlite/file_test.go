@@ -181,6 +181,35 @@ func TestOvertakenCopyIsAnotherStore(t *testing.T) {
 	}
 }
 
+// A call that cannot check whether an event was lost fails, and the next one checks it.
+func TestLossThatCannotBeChecked(t *testing.T) {
+	t.Parallel()
+	m := newMachine()
+	s := m.open(t, filepath.Join(t.TempDir(), "store.db"))
+	backup := copyOf(t, s)
+	runs(t, s, someone("a"))
+	before := snapshot(t, s)
+	m.pass(time.Second)
+	restore(t, s, backup)
+	fresh := m.open(t, s.Path())
+	for snapshot(t, fresh).Head <= before.Head {
+		beat(t, fresh, storage.Heartbeat{Node: someone("new"), Seq: 1, Advert: plainAdvert})
+	}
+	c := <-s.writer
+	check, err := c.Stmt(t.Context(), timeOfEvent)
+	ok(t, err)
+	ok(t, check.Close()) // from now on it fails
+	s.writer <- c
+	joins := storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert}
+	if _, err := s.Heartbeat(t.Context(), joins); err == nil {
+		t.Error("a call succeeded that could not check whether an event was lost")
+	}
+	c.Broken = true // a new connection has the statement again
+	if r := beat(t, s, joins); r.StoreID == before.StoreID {
+		t.Errorf("the restored store is %s, as before", r.StoreID)
+	}
+}
+
 // An event that the process has seen, and that was swept since, is not taken for lost.
 func TestSweptEventIsNotLost(t *testing.T) {
 	t.Parallel()

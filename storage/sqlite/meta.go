@@ -78,6 +78,9 @@ func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	known, here := m.fileID != "", m.bootID == s.host.bootID
 	seen := s.seenMarks()
 	restored := st.lost(seen[m.fileID], *m)
+	if st.err != nil {
+		return st.err // otherwise a loss that could not be checked would count as none
+	}
 	moved := here && m.place != st.c.place || !here && (len(seen) > 0 || inode(m.place) != inode(st.c.place))
 	switch {
 	case known && !here && !restored && st.c.adopted:
@@ -86,7 +89,7 @@ func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	case known && here && !restored && !moved:
 		st.c.adopted = true
 		s.stamp(st)
-		return nil
+		return st.err
 	}
 	if !known || restored {
 		m.fileID = randomID() // a new file, or one that an earlier copy was restored into
@@ -199,10 +202,12 @@ func (q *query) lost(seen mark, m meta) bool {
 		return true
 	case m.head > seen.seq && seen.at != 0:
 		at = 0
-		q.one(`SELECT at FROM ~event WHERE seq = ?`, []any{seen.seq}, &at)
+		q.one(timeOfEvent, []any{seen.seq}, &at)
 	}
 	return at != 0 && seen.at != 0 && at != seen.at
 }
+
+const timeOfEvent = `SELECT at FROM ~event WHERE seq = ?`
 
 func randomID() string {
 	var b [12]byte
