@@ -72,7 +72,8 @@
 //
 //   - In a message of statements, BEGIN and COMMIT end the transaction in the middle of the message (message.go, commit). The
 //     member list, units, events and commands of a heartbeat are read after them, at one moment.
-//   - The functions leave out lists that are large. The store reads them in a second round trip (heartbeat.go, readApart).
+//   - The functions leave out lists that are large. The store reads them in a second round trip (heartbeat.go, readApart),
+//     which has a connection as early as the first: a renewal's before all others, and else with the heartbeats.
 //     The term is that of the first answer, because the verdict is about it.
 //   - The outcomes of more than a few steps are the rows as these steps have left them. A setting of the session keeps them
 //     from the commit to the end of the message (report.go, outcomes).

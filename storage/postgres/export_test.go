@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -40,6 +45,46 @@ func (s *Store) Patient() {
 	s.grace = time.Minute
 	s.pool.Reset()
 }
+
+// Operations are the names of the calls of a store, in the order of their ends.
+type Operations struct {
+	noop.Float64Histogram
+	mu    sync.Mutex
+	names []string
+}
+
+// Listen makes a store tell its later calls.
+func (o *Operations) Listen(s *Store) { s.instruments.duration = o }
+
+// Enabled reports that the calls are wanted.
+func (o *Operations) Enabled(context.Context) bool { return true }
+
+// Record notes the name of a call.
+func (o *Operations) Record(_ context.Context, _ float64, options ...metric.RecordOption) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	cfg := metric.NewRecordConfig(options)
+	attributes := cfg.Attributes()
+	name, _ := attributes.Value("db.operation.name")
+	o.names = append(o.names, name.AsString())
+}
+
+// Take returns the names since the last call of Take.
+func (o *Operations) Take() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	names := o.names
+	o.names = nil
+	return names
+}
+
+// Unranked returns those of the names that have no rank, so that every other call comes first.
+func Unranked(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := ranks[name]; return ok })
+}
+
+// LoseAnswer makes a process one whose registration was sent and not answered.
+func (s *Store) LoseAnswer(process node.Incarnation) { s.unanswered.Store(process, true) }
 
 // Connections counts the connections that were ever made for calls.
 func (s *Store) Connections() int64 { return s.pool.Stat().NewConnsCount() }

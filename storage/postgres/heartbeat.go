@@ -141,10 +141,12 @@ func (s *Store) heartbeat(ctx context.Context, b *beat) (*storage.Reply, error) 
 	return r, nil
 }
 
-// readApart reads what the function has left out of its answer. The heartbeat itself is done.
+// readApart reads what the function has left out of its answer. The heartbeat itself is done, and fails all the same if this
+// does: a reply without the units, or with earlier ones, would tell the node that it holds others than it does. The node would
+// confirm such a reply. So the rest needs its connection as badly as the heartbeat did (see ranks).
 func (s *Store) readApart(ctx context.Context, b *beat) error {
 	var then state
-	err := s.call(ctx, "heartbeat rest", reading, func(m *message) {
+	err := s.call(ctx, b.operation()+" rest", reading, func(m *message) {
 		m.query(then.scanSingle, "single")
 		b.readLists(m)
 	})

@@ -30,6 +30,10 @@ var ranks = map[string]rank{
 	"register": joining,
 	"renew":    leading, "leave": leading, "identify": leading,
 	"heartbeat": routine, "stand": routine, "heartbeat events": routine, "standing": routine, "register again": routine,
+	// The rest of an answer, which the node needs as badly. A node that has registered is a member.
+	"renew rest":     leading,
+	"heartbeat rest": routine,
+	"register rest":  routine, "register again rest": routine,
 	"snapshot": progress, "adverts": progress, "commit": progress, "stamps": progress, "members": progress,
 }
 

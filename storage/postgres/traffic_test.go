@@ -97,13 +97,17 @@ func (c *cluster) blockReports(t *testing.T, n int) (middle pgx.Tx, reports []<-
 	return middle, reports
 }
 
-// However many other calls are blocked, a heartbeat finds a connection.
+// However many other calls are blocked, a heartbeat finds a connection. So does the call that reads what the answer of the
+// first had no room for.
 func TestOtherCallsLeaveRoomForHeartbeats(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
+	c.exec(t, c.in(manyUnits))
 	middle, reports := c.blockReports(t, 8)
 	for range 20 {
-		c.worker.beat()
+		if n := len(c.worker.beat().Units); n != 401 {
+			t.Fatalf("%d units, want 401", n)
+		}
 	}
 	if n := c.waiting(t); n != 3 {
 		t.Errorf("%d calls are blocked, want three of four connections", n)
@@ -241,10 +245,11 @@ func TestStampsInOneBatchAreCheckedApart(t *testing.T) {
 	}
 }
 
-// Many heartbeats leave connections for the leader's.
+// Many heartbeats leave connections for the leader's, and for what the answer of the leader's had no room for.
 func TestHeartbeatsLeaveRoomForTheLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(cfg *postgres.Config) { cfg.MaxConns = 8 })
+	c.exec(t, c.in(manyEvents))
 	middle := c.begin(t, c.in("select from %s.node where name <> 'leader' for update"))
 	var beats []<-chan result[*storage.Reply]
 	for range 10 {
@@ -253,13 +258,58 @@ func TestHeartbeatsLeaveRoomForTheLeader(t *testing.T) {
 		}))
 	}
 	c.blocked(t, 6) // of eight connections: one is for renewals, one for passes
-	if r := c.leader.beat(renew(c.term)); r.Verdict != storage.Renew {
-		t.Errorf("verdict %v", r.Verdict)
+	if r := c.leader.beat(renew(c.term), func(b *storage.Heartbeat) { b.EventsAfter = 5 }); r.Verdict != storage.Renew || len(r.Events) != 400 {
+		t.Errorf("verdict %v and %d events, want a renewal and 400", r.Verdict, len(r.Events))
 	}
 	commit(t, middle)
 	for _, b := range beats {
 		if r := await(t, "a heartbeat", b); r.err != nil && !errors.Is(r.err, storage.ErrStaleSeq) {
 			t.Error(r.err)
 		}
+	}
+}
+
+// Every call that a heartbeat makes has a rank. One that was forgotten would wait behind reports and commands, and the node
+// would be taken for dead.
+func TestCallsOfHeartbeatsHaveRanks(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.exec(t, c.in(manyUnits))
+	c.exec(t, c.in(manyEvents))
+	var calls postgres.Operations
+	calls.Listen(c.store)
+	events := func(b *storage.Heartbeat) { b.EventsAfter = 5 }
+	register := func(b *storage.Heartbeat) { b.Advert = &daemon.Advert{} }
+	late := func(b *storage.Heartbeat) { b.Seq = 1 }
+	for _, tt := range []struct {
+		what string
+		call func()
+		want string
+	}{
+		{"a heartbeat", func() { c.worker.beat() }, "heartbeat, heartbeat rest"},
+		{"a registration", func() { c.worker.beat(register) }, "register, register rest"},
+		{"a registration that is repeated", func() {
+			c.store.LoseAnswer(c.worker.id.Incarnation)
+			c.worker.beat(register)
+		}, "register again, register again rest"},
+		{"a renewal", func() { c.leader.beat(renew(c.term), events) }, "renew, renew rest"},
+		{"a candidacy", func() { c.worker.beat(stand) }, "stand"},
+		{"a late heartbeat", func() { _, _ = c.worker.try(late) }, "heartbeat, standing"},
+	} {
+		tt.call()
+		names := calls.Take()
+		if got := strings.Join(names, ", "); got != tt.want {
+			t.Errorf("%s calls %s, want %s", tt.what, got, tt.want)
+		}
+		if without := postgres.Unranked(names); len(without) > 0 {
+			t.Errorf("%s: %q have no rank", tt.what, without)
+		}
+	}
+	c.exec(t, c.in("update %[1]s.counter set head = head + 1000, rolled = head + 1000"))
+	c.leader.beat(renew(c.term), events)
+	c.store.ShareLists()
+	c.leader.beat(func(b *storage.Heartbeat) { b.WantMembers = true })
+	if names := calls.Take(); len(names) != 4 || len(postgres.Unranked(names)) > 0 {
+		t.Errorf("calls %q, %q without a rank", names, postgres.Unranked(names))
 	}
 }
