@@ -209,8 +209,8 @@ func (f *Forwarder) Settle(ctx context.Context, name string, what []queue.Settle
 	return atPlaces(f, ctx, name, func(places []shardHolder) ([]queue.Outcome, error) { return f.settle(name, places, what) })
 }
 
-// othersWait is how long a settlement of claims waits for further nodes once one has answered. A node that hangs must not
-// delay the answers of the others until their claims have ended.
+// othersWait is how long heartbeats wait for further nodes once one has answered. A node that hangs must not delay the
+// answers of the others until their claims have ended. Reports have more time, and wait as every call.
 const othersWait = 2 * time.Second
 
 var errOthersAnswered = errors.New("the node has not answered, and others have")
@@ -226,31 +226,23 @@ func (f *Forwarder) settle(name string, places []shardHolder, what []queue.Settl
 	for i := range what {
 		shards[i] = f.cfg.Sharding.ShardOfSettlement(&what[i], count)
 	}
-	late, expire := context.WithCancelCause(context.Background())
-	var timer *time.Timer
-	answered := sync.OnceFunc(func() { timer = time.AfterFunc(othersWait, func() { expire(errOthersAnswered) }) })
-	out, errs, called := callParts(f, name, places, shards, func(p shardHolder, positions []int) ([]queue.Outcome, error) {
-		ctx, cancel := context.WithCancelCause(p.ctx)
-		defer context.AfterFunc(late, func() { cancel(context.Cause(late)) })()
-		defer cancel(nil)
-		part, err := p.svc.Settle(ctx, name, pick(what, positions))
-		if err == nil {
-			answered()
-		}
-		return part, err
-	})
-	if expire(nil); timer != nil {
-		timer.Stop()
-	}
+	c := settling{f: f, name: name, what: what}
+	c.heartbeats = slices.ContainsFunc(what, func(x queue.Settlement) bool { return x.Verb == queue.Extend })
+	end := c.begin()
+	out, errs, called := callParts(f, name, places, shards, c.at)
+	end()
+	c.out = out
+	var answered []shardHolder
 	failed := 0
 	for n, err := range errs {
 		if err == nil {
+			answered = append(answered, places[n])
 			continue
 		}
 		failed++
 		for i, shard := range shards {
 			if slices.Contains(places[n].shards, shard) {
-				out[i] = notSettled(what[i].ID, err)
+				c.out[i] = notSettled(what[i].ID, err)
 			}
 		}
 	}
@@ -258,11 +250,83 @@ func (f *Forwarder) settle(name string, places []shardHolder, what []queue.Settl
 		return nil, combineErrors(errs, called)
 	}
 	if f.movedJobs(name, places) {
-		for _, p := range places {
-			f.settleElsewhere(name, p, shards, what, out)
+		c.elsewhere(answered, shards, errors.Join(errs...))
+	}
+	return c.out, nil
+}
+
+// settling is a call of Settle at several places.
+type settling struct {
+	f          *Forwarder
+	name       string
+	what       []queue.Settlement
+	out        []queue.Outcome
+	heartbeats bool            // some of what
+	late       context.Context // ends when the places that have not answered get no more time
+	answered   func()          // one place has
+}
+
+// begin begins to ask places. If there are heartbeats, the last of them have othersWait once one has answered.
+func (c *settling) begin() (end func()) {
+	late, expire := context.WithCancelCause(context.Background())
+	c.late, c.answered = late, func() {}
+	if c.heartbeats {
+		c.answered = sync.OnceFunc(func() {
+			timer := time.AfterFunc(othersWait, func() { expire(errOthersAnswered) })
+			context.AfterFunc(late, func() { timer.Stop() })
+		})
+	}
+	return func() { expire(nil) }
+}
+
+// at settles some of the settlements at one place.
+func (c *settling) at(p shardHolder, positions []int) ([]queue.Outcome, error) {
+	ctx, cancel := context.WithCancelCause(p.ctx)
+	defer context.AfterFunc(c.late, func() { cancel(context.Cause(c.late)) })()
+	defer cancel(nil)
+	part, err := p.svc.Settle(ctx, c.name, pick(c.what, positions))
+	if err == nil {
+		c.answered()
+	}
+	return part, err
+}
+
+// elsewhere asks the other places about the settlements of which their own one does not know the job. If none of those that
+// answer knows it, and some do not answer (unsure says why), the job may be there.
+func (c *settling) elsewhere(places []shardHolder, shards []int, unsure error) {
+	for _, p := range places {
+		unknown := c.unknown(func(i int) bool { return !slices.Contains(p.shards, shards[i]) })
+		if len(unknown) == 0 {
+			continue
+		}
+		end := c.begin()
+		c.answered() // the places of the shards have
+		found, err := callAt(c.f, c.name, p, func(p shardHolder) ([]queue.Outcome, error) { return c.at(p, unknown) })
+		end()
+		if err != nil {
+			unsure = errors.Join(unsure, err)
+			continue
+		}
+		for n, i := range unknown {
+			c.out[i] = found[n]
 		}
 	}
-	return out, nil
+	if unsure == nil {
+		return
+	}
+	for _, i := range c.unknown(func(int) bool { return true }) {
+		c.out[i] = notSettled(c.what[i].ID, unsure)
+	}
+}
+
+// unknown returns the positions of settlements whose job is not known so far.
+func (c *settling) unknown(of func(i int) bool) (positions []int) {
+	for i := range c.out {
+		if c.out[i].Err != nil && c.out[i].Err.Tag == queue.JobNotFound && of(i) {
+			positions = append(positions, i)
+		}
+	}
+	return positions
 }
 
 // notSettled is the outcome of a settlement whose place has not answered, while others have answered theirs. The caller
@@ -288,27 +352,6 @@ func (f *Forwarder) movedJobs(name string, places []shardHolder) bool {
 	}
 	n, err := l.Layout(places[0].callerCtx, name)
 	return err != nil || n > 0
-}
-
-// settleElsewhere asks a node about the settlements of which another one does not know the job.
-func (f *Forwarder) settleElsewhere(name string, p shardHolder, shards []int, what []queue.Settlement, out []queue.Outcome) {
-	var unknown []int
-	for i := range out {
-		if out[i].Err != nil && out[i].Err.Tag == queue.JobNotFound && !slices.Contains(p.shards, shards[i]) {
-			unknown = append(unknown, i)
-		}
-	}
-	if len(unknown) == 0 {
-		return
-	}
-	found, err := callAt(f, name, p, func(p shardHolder) ([]queue.Outcome, error) { return p.svc.Settle(p.ctx, name, pick(what, unknown)) })
-	for n, i := range unknown {
-		if err != nil {
-			out[i] = notSettled(what[i].ID, err)
-		} else {
-			out[i] = found[n]
-		}
-	}
 }
 
 func shardCount(places []shardHolder) int {

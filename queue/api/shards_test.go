@@ -270,3 +270,71 @@ func TestOneShardDoesNotAnswer(t *testing.T) {
 		})
 	}
 }
+
+// moved is a spread of a queue that has had another number of shards: the token of j2 names shard 0, and the job is on
+// shard 2.
+type moved struct{ spread }
+
+func (m *moved) Layout(context.Context, string) (uint64, error) { return 1, nil }
+
+func (m *moved) ShardOfSettlement(x *queue.Settlement, shards int) int {
+	if x.ID == "j2" {
+		return 0
+	}
+	return m.spread.ShardOfSettlement(x, shards)
+}
+
+// unknowing is a broker that knows no job.
+type unknowing struct{ *queuetest.Queue }
+
+func (unknowing) Settle(_ context.Context, _ string, what []queue.Settlement) ([]queue.Outcome, error) {
+	out := make([]queue.Outcome, len(what))
+	for i := range what {
+		out[i] = queue.Outcome{ID: what[i].ID, Err: queue.Refuse(queue.JobNotFound, "no job")}
+	}
+	return out, nil
+}
+
+// TestMovedBehindOneThatDoesNotAnswer: a job whose token names a former shard is found, although a node that may have it as
+// well is down or hangs. If none has it, it is not said to be gone.
+func TestMovedBehindOneThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	hanging := listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	for name, addr := range map[string]string{"down": "", "hangs": hanging.Listener.Addr().String()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			two := queuetest.New()
+			h, err := api.New(two, api.Options{Logger: quiet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := &moved{spread{addrs: []string{"here:1", addr, listen(t, h).Listener.Addr().String()}}}
+			f, err := api.NewForwarder(api.ForwarderConfig{Locator: m, Sharding: m, Self: "here:1", Local: unknowing{queuetest.New()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			ctx := t.Context()
+			if _, err := two.Enqueue(ctx, "q", []queue.Job{{ID: "j2"}}); err != nil {
+				t.Fatal(err)
+			}
+			c, err := two.Claim(ctx, "q", queue.ClaimRequest{Max: 1, Worker: "w"})
+			if err != nil || len(c) != 1 {
+				t.Fatal(c, err)
+			}
+			begun := time.Now()
+			out, err := f.Settle(ctx, "q", []queue.Settlement{
+				{Verb: queue.Extend, ID: "j2", Token: c[0].Token}, {Verb: queue.Extend, ID: "j3", Token: "x"}, {Verb: queue.Extend, ID: "j9", Token: "x"},
+			})
+			if err != nil || len(out) != 3 || out[0].Err != nil || out[1].Err == nil || out[2].Err == nil || out[2].Err.Tag == queue.JobNotFound {
+				t.Errorf("%+v, %v", out, err)
+			}
+			if took := time.Since(begun); took > 9*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}

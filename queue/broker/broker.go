@@ -81,7 +81,7 @@ type Broker struct {
 	mu         sync.RWMutex
 	queues     map[string]*servedQueue
 	takingOver map[shardID]chan struct{} // shards that are being taken over; closed at the takeover's end
-	damaged    map[shardID]*queue.Error  // shards that are not served because stored objects are damaged
+	damaged    map[shardID]damagedShard  // shards that are not served because stored objects are damaged
 	steps      map[stepID]int            // how many shards are known to have done what a change of the number of shards waits for
 
 	lastDeletion atomic.Pointer[time.Time] // when deleteRemoved was last started
@@ -126,7 +126,7 @@ func New(cfg Config) (*Broker, error) {
 		cfg.Logger = slog.Default()
 	}
 	b := &Broker{
-		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]*queue.Error{}, steps: map[stepID]int{},
+		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]damagedShard{}, steps: map[stepID]int{},
 		checkpointDue: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
 		segments: newSegmentCache(segmentCacheBytes), recentBytes: ledger.RecentBytes, importBatch: importBatch, exportObject: exportObject, cleaningRule: (*ledger.Ledger).Sparse,
 	}
@@ -327,25 +327,33 @@ func (b *Broker) beginCall(ctx context.Context, name string) (*queue.Settings, e
 	if err := contextError(ctx); err != nil {
 		return nil, err
 	}
-	q, set := b.served(name)
-	if q == nil {
+	_, set := b.served(name)
+	if set == nil {
 		if err := checkName(name); err != nil {
 			return nil, err
 		}
 		if b.awaitTakeover(ctx, name, -1) {
-			q, set = b.served(name)
+			_, set = b.served(name)
 		}
 	}
-	if q != nil {
-		if err := b.checkListed(ctx, q, set); err != nil {
-			return nil, err
-		}
+	if set != nil {
 		return set, b.checkShardCount(ctx, set)
 	}
 	if _, err := b.registry.get(ctx, name, notFoundAge); err != nil {
 		return nil, err
 	}
 	return nil, b.notOwner(name, -1)
+}
+
+// beginListed is beginCall for calls that submit jobs, give them out or command them: these must not reach a queue that was
+// removed. Settlements may. They lose nothing there, and are answered while the list cannot be read, so that workers
+// keep their claims.
+func (b *Broker) beginListed(ctx context.Context, name string) (*queue.Settings, error) {
+	set, err := b.beginCall(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return set, b.checkListed(ctx, set)
 }
 
 // checkShardCount refuses a call that was made for another number of shards.

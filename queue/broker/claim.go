@@ -16,7 +16,7 @@ import (
 // Claim claims jobs of the shards that this node serves; see the package comment for its way.
 func (b *Broker) Claim(ctx context.Context, name string, req queue.ClaimRequest) (_ []queue.Claimed, err error) {
 	defer b.instruments.begin(ctx, name, "claim", "receive").end(&err)
-	set, err := b.beginCall(ctx, name)
+	set, err := b.beginListed(ctx, name)
 	if err != nil {
 		return nil, err
 	}

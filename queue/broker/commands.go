@@ -12,7 +12,7 @@ import (
 
 // Do carries out a command shard by shard, and returns how many jobs it affected.
 func (b *Broker) Do(ctx context.Context, name string, cmd queue.Command) (int, error) {
-	set, err := b.beginCall(ctx, name)
+	set, err := b.beginListed(ctx, name)
 	if err != nil {
 		return 0, err
 	}

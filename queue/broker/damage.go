@@ -16,6 +16,19 @@ import (
 // with the error, which the cluster's status shows, and the takeover is tried again.
 const damagedWait = 10 * time.Second
 
+// damagedKept is how long a shard counts as damaged after its latest takeover has failed. The cluster tries again earlier,
+// unless another node has the shard by then.
+const damagedKept = 5 * time.Minute
+
+// damagedShard is a shard that is not served because stored objects are damaged.
+type damagedShard struct {
+	at  time.Time // of the latest takeover that failed
+	err *queue.Error
+}
+
+// counts reports whether this node may still have the shard.
+func (d *damagedShard) counts() bool { return time.Since(d.at) < damagedKept }
+
 // isDamage reports whether a takeover failed because stored objects are missing or damaged, or
 // because a repair is not finished.
 func isDamage(err error) bool {
@@ -25,11 +38,11 @@ func isDamage(err error) bool {
 // holdDamaged makes callers of a damaged shard get the reason, and holds the run for damagedWait.
 func (b *Broker) holdDamaged(ctx context.Context, a *daemon.Assignment, p shardID, err error) {
 	b.mu.Lock()
-	first := b.damaged[p] == nil
-	b.damaged[p] = queue.Refuse(queue.Damaged, "shard %d of the queue %q is not served, because stored objects are damaged or missing: %w", p.index, p.queue, err).
-		WithHint("the queue's other shards are served; emitd queue verify %s lists what is damaged; the shard is served again once the objects are restored; to accept the loss: emitd queue repair %s --dry-run", p.queue, p.queue)
+	before, known := b.damaged[p]
+	b.damaged[p] = damagedShard{at: time.Now(), err: queue.Refuse(queue.Damaged, "shard %d of the queue %q is not served, because stored objects are damaged or missing: %w", p.index, p.queue, err).
+		WithHint("the queue's other shards are served; emitd queue verify %s lists what is damaged; the shard is served again once the objects are restored; to accept the loss: emitd queue repair %s --dry-run", p.queue, p.queue)}
 	b.mu.Unlock()
-	if first {
+	if !known || !before.counts() {
 		b.cfg.Logger.ErrorContext(ctx, "a shard of a queue is damaged and is not served", "queue", p.queue, "shard", p.index, "error", err,
 			"hint", fmt.Sprintf("emitd queue verify %s", p.queue))
 	}
@@ -46,13 +59,13 @@ func (b *Broker) holdDamaged(ctx context.Context, a *daemon.Assignment, p shardI
 	}
 }
 
-// forgetDamage forgets that a shard is damaged, unless this node is to try again: its run has failed because of that, and
-// the assignment goes on. The damage of a shard that another node has, or of a queue that is gone, is not this node's.
+// forgetDamage forgets that a shard is damaged, unless this node is to try again: the damage of a shard that another node
+// has, or of a queue that is gone, is not this node's.
 func (b *Broker) forgetDamage(ctx context.Context, a *daemon.Assignment, p shardID, err error) {
 	select {
 	case <-a.Draining():
 	default:
-		if isDamage(err) && ctx.Err() == nil {
+		if err != nil && !errors.Is(err, daemon.ErrRelease) && ctx.Err() == nil {
 			return
 		}
 	}
@@ -66,9 +79,9 @@ func (b *Broker) forgetDamage(ctx context.Context, a *daemon.Assignment, p shard
 func (b *Broker) damage(name string, index int) *queue.Error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	for p, e := range b.damaged {
-		if p.queue == name && (index < 0 || p.index == index) {
-			return e
+	for p, d := range b.damaged {
+		if p.queue == name && (index < 0 || p.index == index) && d.counts() {
+			return d.err
 		}
 	}
 	return nil
@@ -79,8 +92,10 @@ func (b *Broker) damagedCounts() map[string]int {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	out := map[string]int{}
-	for p := range b.damaged {
-		out[p.queue]++
+	for p, d := range b.damaged {
+		if d.counts() {
+			out[p.queue]++
+		}
 	}
 	return out
 }

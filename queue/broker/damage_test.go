@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
@@ -98,6 +99,10 @@ func TestDamageIsForgotten(t *testing.T) {
 	for name, end := range map[string]func(w *world, r *run){
 		"moved": func(_ *world, r *run) { r.a.BeginDrain() },
 		"ended": func(_ *world, r *run) { r.cancel() },
+		"moved between two attempts": func(_ *world, r *run) {
+			<-r.done
+			time.Sleep(damagedKept)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // Enqueue makes jobs durable and returns one receipt per job; see the package comment for its way.
 func (b *Broker) Enqueue(ctx context.Context, name string, jobs []queue.Job) (_ []queue.Receipt, err error) {
 	defer b.instruments.begin(ctx, name, "enqueue", "send").end(&err)
-	set, err := b.beginCall(ctx, name)
+	set, err := b.beginListed(ctx, name)
 	if err != nil {
 		return nil, err
 	}

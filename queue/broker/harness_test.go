@@ -77,6 +77,16 @@ func (w *world) declare(set queue.Settings) queue.Settings {
 	return made
 }
 
+// settings returns those of the default queue.
+func (w *world) settings() *queue.Settings {
+	w.t.Helper()
+	set, err := NewRegistry(w.bucket, w.prefix).get(w.ctx, queue.DefaultQueue, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return set
+}
+
 func (w *world) node(owner string) *node {
 	w.t.Helper()
 	b, err := New(Config{

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/emitd/emitd/queue"
@@ -14,7 +13,7 @@ import (
 
 // A queue that was removed and declared again is another queue, with objects of its own. A broker of the removed one must
 // not acknowledge a job that was submitted after the declaration: it would be deleted. So two rules hold. No broker accepts
-// a call, unless its list of queues was read within maxListAge, and has the queue that the broker serves (checkListed). And a
+// jobs or gives them out, unless its list of queues was read within maxListAge, and has the queue that the broker serves (checkListed). And a
 // name can be declared again only maxListAge after its removal: whoever declares it earlier waits (untilForgotten). A call
 // that was made after the declaration had ended is therefore accepted with a list that was read after the removal.
 //
@@ -27,6 +26,8 @@ const (
 	// listReadTimeout bounds one attempt to read it for calls, so that the next attempt has time.
 	listReadTimeout = 2 * time.Second
 	listRetryPause  = 100 * time.Millisecond
+	// knownWait is how long callers wait that can go on with an older list.
+	knownWait = 500 * time.Millisecond
 )
 
 // listReading is what a Registry knows of the list, for those who do not hold its lock.
@@ -56,7 +57,11 @@ type listing struct {
 
 // checkListed refuses a call if the queue that this node serves was removed. It reads the list of queues if that was not read
 // within maxListAge. While there are calls, it is read in the background before that (see keepListRecent).
-func (b *Broker) checkListed(ctx context.Context, q *servedQueue, set *queue.Settings) error {
+func (b *Broker) checkListed(ctx context.Context, set *queue.Settings) error {
+	q, _ := b.served(set.Name)
+	if q == nil {
+		return b.notOwner(set.Name, -1)
+	}
 	last, c := b.registry.reading.Load(), q.listed.Load()
 	if last == nil || c == nil || *c != (listing{set.Incarnation, last.changes}) || since(last.readAt) >= maxListAge {
 		var err error
@@ -99,7 +104,7 @@ func (r *Registry) recent(ctx context.Context, age time.Duration) (*listReading,
 	ctx, cancel := context.WithTimeoutCause(ctx, maxListAge, errListUnread)
 	defer cancel()
 	for {
-		if last := r.reading.Load(); last != nil && !last.readAt.IsZero() && (since(last.readAt) < age || last.readAt.After(called)) {
+		if last := r.reading.Load(); last != nil && !last.readAt.IsZero() && (since(last.readAt) < age || !last.readAt.Before(called)) {
 			return last, nil
 		}
 		var failed error
@@ -170,13 +175,33 @@ func (r *Registry) publish() {
 	if r.damage != nil {
 		next.version = ""
 	}
+	if next.version != "" && next.version == last.version && last.readAt.After(next.readAt) {
+		next.readAt = last.readAt
+	}
 	if r.nonce != r.list.Nonce {
 		r.nonce = r.list.Nonce
-		r.counted.Store(new(sync.Map))
 		r.noteRemoved()
 		next.changes++
 	}
 	if next.changes != last.changes || next.version != last.version || !next.readAt.Equal(last.readAt) {
 		r.reading.Store(&next)
 	}
+}
+
+// known returns what is known of the list, and reads it first if it is older than age. If it cannot be read within
+// knownWait, what is known is returned, however old it is; nil: nothing. It is for callers that notice a wrong answer.
+func (r *Registry) known(ctx context.Context, age time.Duration) (*listReading, error) {
+	if last := r.reading.Load(); last != nil && !last.readAt.IsZero() && since(last.readAt) < age {
+		return last, nil
+	}
+	brief, cancel := context.WithTimeoutCause(ctx, knownWait, errListUnread)
+	defer cancel()
+	read, err := r.recent(brief, age)
+	if err == nil {
+		return read, nil
+	}
+	if last := r.reading.Load(); ctx.Err() == nil && last != nil && len(last.queues) > 0 {
+		return last, nil
+	}
+	return nil, err
 }

@@ -33,6 +33,12 @@ func TestOneReadOfTheListHangs(t *testing.T) {
 					time.Sleep(maxListAge / 10)
 					begun := time.Now()
 					n.enqueue(queue.Job{})
+					if _, err := n.Registry().Shards(w.ctx, queue.DefaultQueue); err != nil {
+						t.Error(err)
+					}
+					if _, err := n.Registry().Layout(w.ctx, queue.DefaultQueue); err != nil {
+						t.Error(err)
+					}
 					if took := time.Since(begun); took > listReadTimeout {
 						t.Errorf("a call took %v", took)
 					}
@@ -49,11 +55,11 @@ func TestCallsKeepTheListRecent(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, bucket, a, _ := slow(t, queue.Settings{})
 		a.serve(queue.DefaultQueue, 0)
-		a.enqueue(queue.Job{})
+		a.claim(queue.ClaimRequest{})
 		for range 100 {
 			time.Sleep(maxListAge / 20)
 			begun := time.Now()
-			a.stats() // needs no other request
+			a.claim(queue.ClaimRequest{}) // needs no other request
 			if took := time.Since(begun); took != 0 {
 				t.Errorf("a call took %v", took)
 			}
@@ -67,5 +73,41 @@ func TestCallsKeepTheListRecent(t *testing.T) {
 		if _, err := a.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{}}); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestHeartbeatsWhileTheStoreIsAway: they need nothing of the store, and keep the claims of running jobs. The number of shards,
+// by which nodes find the broker, stays known.
+func TestHeartbeatsWhileTheStoreIsAway(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, down := failing(t, mem.Config{}, func(mem.Call) bool { return true })
+		w.declare(queue.Settings{})
+		n := w.node("n1")
+		n.serve(queue.DefaultQueue, 0)
+		n.enqueue(queue.Job{ID: "x"})
+		c := n.claimOne("x")
+		wantOutcome(t, n.settle(queue.Extend, c), queue.Active, "")
+		time.Sleep(time.Second)
+		down.Store(true)
+		for range 12 {
+			time.Sleep(10 * time.Second)
+			begun := time.Now()
+			wantOutcome(t, n.settle(queue.Extend, c), queue.Active, "")
+			if took := time.Since(begun); took != 0 {
+				t.Errorf("a heartbeat took %v", took)
+			}
+			if shards, err := n.Registry().Shards(w.ctx, queue.DefaultQueue); shards != 1 || err != nil {
+				t.Errorf("%d shards, %v", shards, err)
+			}
+			if _, err := n.Registry().Layout(w.ctx, queue.DefaultQueue); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begun); took > 2*knownWait {
+				t.Errorf("to find the broker took %v", took)
+			}
+		}
+		down.Store(false)
+		time.Sleep(10 * time.Second)
+		wantOutcome(t, n.settle(queue.Complete, c), queue.Completed, "")
 	})
 }

@@ -35,7 +35,6 @@ type Registry struct {
 	maxShards  int      // limit for the shards of all queues together
 	emptySince sync.Map // removed queues of which nothing was found: since when
 	doubt      atomic.Bool
-	counted    atomic.Pointer[sync.Map] // of countedShards by queue: what Shards has returned since the list has changed
 	reading    atomic.Pointer[listReading]
 	readers    singleflight.Group // those who wait for the list without the lock
 
@@ -44,7 +43,7 @@ type Registry struct {
 	list    registryFile
 	readAt  time.Time    // when list was last known to be current; zero: never
 	damage  *queue.Error // what is wrong with the object; list is then the newest known
-	nonce   string       // of the list that counted is about
+	nonce   string       // of the list that reading is about
 	// removedAt says when this process learned of each removed queue that the list names.
 	removedAt map[removedQueue]time.Time
 }
@@ -463,68 +462,45 @@ const (
 // Invalidate makes the next call of Shards read the list, unless it was read within a tenth of a second.
 func (r *Registry) Invalidate() { r.doubt.Store(true) }
 
-// Shards returns how many shards a queue has, or QueueNotFound.
+// Shards returns how many shards a queue has, or QueueNotFound. While the list cannot be read, it is the number in the last
+// one that was.
 func (r *Registry) Shards(ctx context.Context, name string) (int, error) {
-	if n, ok := r.recentShards(name); ok {
-		return n, nil
-	}
 	age := registryAge
 	if r.doubt.Swap(false) {
 		age = invalidatedAge
 	}
-	set, err := r.get(ctx, name, age)
-	if err == nil && set.Resharding.Stage != "" {
-		set, err = r.get(ctx, name, reshardingMaxAge)
-	}
-	if err != nil && queue.TagOf(err) == queue.QueueNotFound {
-		set, err = r.get(ctx, name, 0)
+	last, err := r.known(ctx, age)
+	if err == nil {
+		if q := findQueue(last.queues, name); q != nil && q.Resharding.Stage != "" {
+			last, err = r.known(ctx, reshardingMaxAge)
+		}
 	}
 	if err != nil {
 		return 0, err
 	}
-	if set.Resharding.Stage == "" {
-		r.count(ctx, name)
+	if q := findQueue(last.queues, name); q != nil {
+		return q.Shards, nil
 	}
-	return set.Shards, nil
+	if last, err = r.recent(ctx, 0); err != nil {
+		return 0, err
+	}
+	if q := findQueue(last.queues, name); q != nil {
+		return q.Shards, nil
+	}
+	return 0, noQueue(name)
 }
 
-// countedShards is the number of shards of a queue in a list.
-type countedShards struct {
-	shards int
-	readAt time.Time
-}
-
-// recentShards returns what Shards has returned for the queue, if the list is recent enough. Most calls need no more,
-// and so do not wait for the lock.
-func (r *Registry) recentShards(name string) (int, bool) {
-	m := r.counted.Load()
-	if m == nil || r.doubt.Load() {
-		return 0, false
-	}
-	k, _ := m.Load(name)
-	n, ok := k.(countedShards)
-	return n.shards, ok && time.Since(n.readAt) < registryAge
-}
-
-// count keeps the number of a queue's shards for recentShards.
-func (r *Registry) count(ctx context.Context, name string) {
-	if r.lock(ctx) != nil {
-		return
-	}
-	defer r.unlock()
-	set := r.find(name)
-	if m := r.counted.Load(); m != nil && set != nil && set.Resharding.Stage == "" && r.nonce == r.list.Nonce {
-		m.Store(name, countedShards{set.Shards, r.readAt})
-	}
-}
-
-// Layout returns how often a queue's number of shards has changed, or QueueNotFound.
+// Layout returns how often a queue's number of shards has changed, or QueueNotFound. While the list cannot be read, it is
+// what the last one says that was.
 func (r *Registry) Layout(ctx context.Context, name string) (uint64, error) {
-	set, err := r.get(ctx, name, registryAge)
+	last, err := r.known(ctx, registryAge)
 	if err != nil {
 		return 0, err
 	}
-	return set.Layout, nil
+	if q := findQueue(last.queues, name); q != nil {
+		return q.Layout, nil
+	}
+	return 0, noQueue(name)
 }
 
 // ShardOfJob returns the shard of a job that has an ID or a key, in a queue with this many shards.

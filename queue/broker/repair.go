@@ -327,7 +327,11 @@ func (r *repair) writeCheckpoints(ctx context.Context, log *journal.Log, f *ledg
 	if err != nil {
 		return err
 	}
-	if l.Importing() { // the former shards still have the jobs, and the import begins again with an empty shard
+	again, err := r.importsAgain(ctx, l)
+	if err != nil {
+		return err
+	}
+	if again {
 		l = ledger.New(l.Config())
 	}
 	for _, lost := range log.Lost() {
@@ -360,6 +364,19 @@ func (r *repair) writeCheckpoints(ctx context.Context, log *journal.Log, f *ledg
 		}
 	}
 	return nil
+}
+
+// importsAgain reports whether the shard has a part of an import that begins again, with an empty shard. The former shards
+// still have all jobs, unless the shard has said that its import is complete; its end may be what was lost.
+func (r *repair) importsAgain(ctx context.Context, l *ledger.Ledger) (bool, error) {
+	if !l.Importing() || r.set.Resharding.Stage != queue.Importing {
+		return false, nil
+	}
+	_, err := readObject(ctx, r.bucket, importedKey(r.b.cfg.Root, r.set, r.index))
+	if errors.Is(err, blob.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
 }
 
 // checkpointNow writes a checkpoint. First it appends a record that changes nothing, so that the

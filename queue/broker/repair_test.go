@@ -212,3 +212,43 @@ func (o *oracle) jobsIn(segment string) (jobs int, content string) {
 	}
 	return len(numbers), content
 }
+
+// TestRepairAfterAnImport: a shard has got its jobs in an import, and then loses a segment, which may be the one that ended
+// the import. What is in the others stays.
+func TestRepairAfterAnImport(t *testing.T) {
+	for lost := range 7 {
+		t.Run(fmt.Sprint(lost), func(t *testing.T) { repairAfterAnImport(t, lost) })
+	}
+}
+
+func repairAfterAnImport(t *testing.T, lost int) {
+	bubble(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{})
+		w := newWorld(t, bucket)
+		w.declare(queue.Settings{Shards: 2})
+		n := w.node("n1")
+		n.serve(queue.DefaultQueue, 0)
+		n.serve(queue.DefaultQueue, 1)
+		n.enqueue(jobsWithIDs(20)...)
+		n.reshard(1)
+		for i := range 5 {
+			n.enqueue(queue.Job{ID: fmt.Sprint("after", i)})
+		}
+		w.wantNoFormerObjects()
+		for _, r := range n.runs {
+			r.kill()
+		}
+		prefix := shardPrefix("", w.settings(), 0) + "/log/"
+		keys := slices.DeleteFunc(bucket.Keys(), func(key string) bool { return !strings.HasPrefix(key, prefix) })
+		if err := bucket.Delete(w.ctx, keys[lost]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Repair(w.ctx, queue.DefaultQueue, RepairOptions{Shard: -1}); err != nil {
+			t.Fatal(err)
+		}
+		n.serve(queue.DefaultQueue, 0)
+		if st := n.stats(); st.Waiting < 4 { // five came with segments of their own, and one of these may be lost
+			t.Errorf("without segment %d of %d, %d jobs are left", lost, len(keys), st.Waiting)
+		}
+	})
+}

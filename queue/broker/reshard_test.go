@@ -321,11 +321,7 @@ func TestInterruptedImport(t *testing.T) {
 
 // repairImport loses a segment of an import, and repairs the shard: the import begins again.
 func repairImport(n *node) {
-	set, err := n.Registry().get(n.w.ctx, queue.DefaultQueue, 0)
-	if err != nil {
-		n.w.t.Fatal(err)
-	}
-	prefix := shardPrefix("", set, 0) + "/log/"
+	prefix := shardPrefix("", n.w.settings(), 0) + "/log/"
 	keys := slices.DeleteFunc(n.w.bucket.(*mem.Bucket).Keys(), func(key string) bool { return !strings.HasPrefix(key, prefix) })
 	if err := n.w.bucket.Delete(n.w.ctx, keys[len(keys)/2]); err != nil {
 		n.w.t.Fatal(err)

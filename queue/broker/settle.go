@@ -178,19 +178,23 @@ func (b *Broker) settleOnOtherShards(ctx context.Context, name string, set *queu
 		if what[i].Token != "" && set.Layout == 0 || outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
 			continue
 		}
+		var unsure error
 		for _, s := range b.localShards(name) {
 			if s.index == shardOfClaim(&what[i], set.Shards) || otherScope(ctx, s.index) {
 				continue
 			}
 			if err := b.settleOnShard(ctx, set, s.index, what, []int{i}, outcomes, true); err != nil {
-				if len(what) == 1 {
-					return err
-				}
-				outcomes[i] = notSettled(what[i].ID, err)
+				unsure = err // the job may be there
 			}
 			if outcomes[i].Err == nil || outcomes[i].Err.Tag != queue.JobNotFound {
 				break
 			}
+		}
+		if unsure != nil && outcomes[i].Err != nil && outcomes[i].Err.Tag == queue.JobNotFound {
+			if len(what) == 1 {
+				return unsure
+			}
+			outcomes[i] = notSettled(what[i].ID, unsure)
 		}
 	}
 	return nil

@@ -22,7 +22,8 @@ const (
 
 	snapshotTimeout = 5 * time.Second        // of one read of the store
 	snapshotWait    = 500 * time.Millisecond // how long calls that have an older snapshot wait for a read
-	snapshotPause   = time.Second            // after a read that failed, for those calls
+	snapshotPause   = time.Second            // without a read for those calls, after one that was not answered
+	refusedPause    = 50 * time.Millisecond  // and after one that was refused
 )
 
 // LocatorConfig configures a [ClusterLocator]. Cluster is required.
@@ -58,7 +59,7 @@ type ClusterLocator struct {
 
 	reads  singleflight.Group
 	newest atomic.Pointer[located]
-	failed atomic.Pointer[time.Time] // when a read has failed; nil: the latest one has not
+	again  atomic.Pointer[time.Time] // after a read that failed: when calls that have a snapshot wait for the next one
 }
 
 // located is a snapshot and what it says. It is never changed.
@@ -168,7 +169,7 @@ func (l *ClusterLocator) recent(ctx context.Context) (*located, error) {
 	if age < invalidatedAge || age < snapshotAge && !l.doubt.Load() {
 		return newest, nil
 	}
-	if failed := l.failed.Load(); failed != nil && time.Since(*failed) < snapshotPause {
+	if again := l.again.Load(); again != nil && time.Now().Before(*again) {
 		return newest, nil
 	}
 	late := time.NewTimer(snapshotWait)
@@ -177,8 +178,7 @@ func (l *ClusterLocator) recent(ctx context.Context) (*located, error) {
 	case <-l.reads.DoChan("", l.read):
 		newest = l.newest.Load()
 	case <-late.C:
-		now := time.Now()
-		l.failed.Store(&now)
+		l.pause(snapshotPause)
 	case <-ctx.Done():
 	}
 	return newest, nil
@@ -191,11 +191,16 @@ func (l *ClusterLocator) read() (any, error) {
 	l.doubt.Store(false) // before the read: a doubt that comes during the read concerns the old snapshot
 	snap, err := l.cfg.Cluster.Snapshot(ctx)
 	if err != nil {
-		now := time.Now()
-		l.failed.Store(&now)
+		l.pause(refusedPause)
 		return nil, err
 	}
 	l.newest.Store(&located{snap, time.Now(), brokersIn(snap)})
-	l.failed.Store(nil)
+	l.again.Store(nil)
 	return nil, nil
+}
+
+// pause lets calls that have a snapshot use it for some time.
+func (l *ClusterLocator) pause(d time.Duration) {
+	again := time.Now().Add(d)
+	l.again.Store(&again)
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,16 +66,28 @@ func TestDoubts(t *testing.T) {
 
 // away is a cluster whose store may be away: it refuses, or does not answer.
 type away struct {
+	mu sync.Mutex
 	moving
 	hangs bool
 }
 
 func (a *away) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.hangs {
+		a.mu.Unlock()
 		<-ctx.Done()
+		a.mu.Lock()
 		return nil, ctx.Err()
 	}
 	return a.moving.Snapshot(ctx)
+}
+
+func (a *away) change(f func(a *away, on bool), on bool) (generation int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f(a, on)
+	return a.generation
 }
 
 // TestStoreIsAway: the last snapshot is used, and calls hardly wait for the store, until it answers again.
@@ -100,7 +113,7 @@ func TestStoreIsAway(t *testing.T) {
 				return generation
 			}
 			locate()
-			fault(a, true)
+			a.change(fault, true)
 			for range 20 {
 				time.Sleep(snapshotAge)
 				l.Invalidate()
@@ -108,9 +121,8 @@ func TestStoreIsAway(t *testing.T) {
 					t.Errorf("%s: generation %d", name, got)
 				}
 			}
-			fault(a, false)
+			before := a.change(fault, false)
 			time.Sleep(snapshotTimeout + snapshotPause)
-			before := a.generation
 			if got := locate(); got <= before {
 				t.Errorf("%s: generation %d of %d, although the store answers", name, got, before)
 			}

@@ -129,10 +129,19 @@ func (q *queues) follow(ctx context.Context, done <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		if err := q.refresh(ctx); err != nil && ctx.Err() == nil {
+		if err := q.refreshInTime(ctx); err != nil && ctx.Err() == nil {
 			q.h.log.Warn("the list of queues cannot be read", "error", err)
 		}
 	}
+}
+
+// refreshTimeout bounds a read of the list: declarations wait for it.
+const refreshTimeout = 5 * time.Second
+
+func (q *queues) refreshInTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	return q.refresh(ctx)
 }
 
 // lock begins to read or apply a list of queues.
@@ -270,7 +279,16 @@ func (q *queues) Amend(ctx context.Context, name string, revise func(queue.Setti
 	if err != nil {
 		return made, err
 	}
-	return made, q.apply(ctx, before, made)
+	q.applyMade(ctx, before, made)
+	return made, nil
+}
+
+// applyMade applies a change that this node has made. The change is stored: if it cannot be applied now, this node follows at
+// its next heartbeat, as others do.
+func (q *queues) applyMade(ctx context.Context, before int64, made queue.Settings) {
+	if err := q.apply(ctx, before, made); err != nil {
+		q.h.log.Warn("a change of the list of queues is stored, and this node cannot apply it yet", "queue", made.Name, "error", err)
+	}
 }
 
 // Reshard implements [api.Directory].
@@ -280,7 +298,8 @@ func (q *queues) Reshard(ctx context.Context, name string, shards int) (queue.Se
 	if err != nil {
 		return set, err
 	}
-	return set, q.apply(ctx, before, set)
+	q.applyMade(ctx, before, set)
+	return set, nil
 }
 
 // Remove implements [api.Directory].
@@ -288,7 +307,10 @@ func (q *queues) Remove(ctx context.Context, name string) error {
 	if err := q.broker.Registry().Remove(ctx, name); err != nil {
 		return err
 	}
-	return q.refresh(ctx)
+	if err := q.refreshInTime(ctx); err != nil {
+		q.h.log.Warn("a queue is removed, and this node cannot apply it yet", "queue", name, "error", err)
+	}
+	return nil
 }
 
 // queuePaths are the paths of the queue API, emitd's own and osqueue's.
