@@ -270,7 +270,7 @@ func (s *shell) report(r supervisor.Report) {
 	case supervisor.Started:
 		s.c.inbox.push(member.RunStarted{Fence: r.Fence})
 	case supervisor.Failed:
-		s.c.inbox.push(member.RunFailed{Fence: r.Fence, Err: r.Err, Failures: r.Failures, RetryIn: r.RetryIn, Hangs: r.Hangs})
+		s.c.inbox.push(member.RunFailed{Fence: r.Fence, Err: r.Err, Failures: r.Failures, RetryIn: r.RetryIn, Hangs: r.Hangs, Lasted: r.Lasted})
 	case supervisor.Abandoned:
 		s.c.inbox.push(member.RunAbandoned{Fence: r.Fence})
 	case supervisor.Ended:

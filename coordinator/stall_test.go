@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -96,5 +97,43 @@ func TestAStallThatIsFoundLateIsNoRecovery(t *testing.T) {
 		if r := crashing(t, c); r.Failures < 20 {
 			t.Errorf("%d failures in more than an hour", r.Failures)
 		}
+	})
+}
+
+// An agent that makes progress and fails now and then is not in a crash loop, although its stall timeout is longer than it
+// works between two failures. So its daemon is not quarantined, and its units find another node when theirs dies.
+func TestAnAgentThatWorksBetweenFailuresIsWell(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := coordinatortest.New(t, coordinatortest.Config{Nodes: 3})
+		c.Register(daemon.Spec{ID: "acme:x", Instances: 6, StallTimeout: 30 * time.Minute}, daemon.AgentFunc(func(ctx context.Context, a *daemon.Assignment) error {
+			for end := time.Now().Add(20 * time.Minute); time.Now().Before(end); {
+				a.Progress(1)
+				select {
+				case <-time.After(5 * time.Second):
+				case <-a.Draining():
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return errors.New("lost its connection")
+		}))
+		active := func(when string) {
+			t.Helper()
+			snap, err := c.Store().Snapshot(t.Context())
+			if err != nil || len(snap.Units) != 6 {
+				t.Fatalf("%s: %+v, %v", when, snap, err)
+			}
+			for i := range snap.Units {
+				if u := &snap.Units[i]; u.State != daemon.Active || u.Crashing() {
+					t.Errorf("%s: %v is %s, with %d failures", when, u.Unit, u.State, u.Failures)
+				}
+			}
+		}
+		advance(3*time.Hour + 5*time.Minute)
+		active("after three hours")
+		c.Kill(2)
+		advance(5 * time.Minute)
+		active("after a node died")
 	})
 }

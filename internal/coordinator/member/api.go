@@ -134,6 +134,8 @@ type RunFailed struct {
 	// Hangs is set if the attempt has stalled and ignores its cancellation. There is no next attempt until it has returned,
 	// and then its failure is reported once more.
 	Hangs bool
+	// Lasted is set if the attempt lasted for FailuresResetAfter before it failed: the failures before it count no more.
+	Lasted bool
 }
 
 // RunAbandoned is the answer to Abandon if the agent's code still runs. For a run that has not entered its agent,

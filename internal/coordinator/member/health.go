@@ -12,7 +12,7 @@ import (
 // unit stays active in the store. Without a report, a unit in a crash loop would look like one that works.
 // Reports follow heartbeats: at most one per interval and unit, and none for a run that failed once.
 type health struct {
-	before   int           // failures of the unit in the store when the run began
+	before   int           // failures of the unit in the store when the run began; 0 once an attempt has lasted
 	failures int           // attempts of this run that have failed and returned
 	hangs    bool          // the present attempt has failed, and has not returned
 	err      error         // the last failure
@@ -31,6 +31,9 @@ func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
 	if r == nil || r.Generation != in.Fence.Generation {
 		return
 	}
+	if in.Lasted && r.Started { // one that never gets ready has not worked, however long it takes to fail
+		r.health.before, r.health.failures = 0, 0
+	}
 	retry := now.Add(in.RetryIn)
 	r.health.err, r.health.retryAt, r.health.hangs = in.Err, retry, in.Hangs
 	if in.Hangs {
@@ -41,8 +44,8 @@ func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
 	r.health.recoveredAt = retry.Add(r.recoversAfter)
 }
 
-// recoversAfter returns how long an attempt must last to clear the failures before it. What the supervisor counts of an
-// attempt that stalls ends when its progress ceased. That it has stalled is known a quarter more than the stall timeout
+// recoversAfter returns after how long an attempt that has not failed has cleared the failures before it. If it fails
+// sooner, the supervisor knows how long it lasted. What it counts of an attempt that stalls ends when its progress ceased. That it has stalled is known a quarter more than the stall timeout
 // later at the latest, and its failure once it has returned or has ignored its cancellation for StopTimeout.
 func (m *Member) recoversAfter(s *daemon.Spec) time.Duration {
 	if s.StallTimeout == 0 {
@@ -75,13 +78,13 @@ func (m *Member) reportHealth(now lease.Instant) {
 		if _, busy := m.runs.pending[u]; busy || l == nil || l.rec.Generation != r.Generation || r.Draining || r.Cancelled {
 			continue
 		}
+		if now >= r.health.recoveredAt && l.rec.State == daemon.Active {
+			r.health = health{recoveredAt: lease.Never}
+		}
 		h, failures := r.health, r.health.count()
 		switch {
-		case now >= h.recoveredAt && l.rec.State == daemon.Active:
-			if l.rec.Failures > 0 {
-				m.report(u, r.Generation, daemon.Recover, storage.UnitReport{})
-			}
-			r.health = health{recoveredAt: lease.Never}
+		case failures < l.rec.Failures && l.rec.State == daemon.Active: // an attempt has lasted, though it may have failed since
+			m.report(u, r.Generation, daemon.Recover, storage.UnitReport{})
 		case failures >= crashLoopFailures && failures > l.rec.Failures && h.err != nil:
 			text := h.err.Error()
 			m.report(u, r.Generation, daemon.Fail, storage.UnitReport{

@@ -61,6 +61,63 @@ func TestCrashLoopIsReported(t *testing.T) {
 	}
 }
 
+// A run that fails after it has lasted is not in a crash loop: the failures before it count no more, and its own is the
+// first. That goes for an agent that hangs as well.
+func TestARunThatLastedHasRecovered(t *testing.T) {
+	t.Parallel()
+	for _, hangs := range []bool{false, true} {
+		work := advert("acme:work", 1)
+		work.Specs[0].StallTimeout = time.Hour
+		c := newCluster(t, 1, work)
+		c.until(10*time.Second, "the unit runs", func() bool { return c.total() == 1 })
+		p, u := c.nodes[0], daemon.Unit{Daemon: "acme:work"}
+		fail := func(in member.RunFailed) {
+			in.Fence, in.Err = daemon.Fence{Unit: u, Generation: p.running[u]}, errors.New("exit status 1")
+			c.deliver(p, in)
+			c.run(3 * time.Second)
+		}
+		failures := func(want int) {
+			t.Helper()
+			snap, err := c.store.Snapshot(t.Context())
+			if err != nil || len(snap.Units) != 1 || snap.Units[0].Failures != want {
+				t.Errorf("hangs %v: want %d failures: %+v, %v", hangs, want, snap, err)
+			}
+		}
+		for range 3 {
+			fail(member.RunFailed{RetryIn: time.Second})
+		}
+		failures(3)
+		c.run(10 * time.Minute)
+		failures(3)
+		fail(member.RunFailed{RetryIn: time.Second, Hangs: hangs, Lasted: true})
+		failures(0)
+		if hangs {
+			fail(member.RunFailed{RetryIn: time.Second, Lasted: true}) // it has returned
+			failures(0)
+		}
+		fail(member.RunFailed{RetryIn: time.Second})
+		failures(2)
+	}
+}
+
+// A run that is not ready yet has not worked, however long each of its attempts takes to fail.
+func TestARunThatNeverGetsReadyHasNotRecovered(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, advert("acme:work", 1))
+	c.nodes[0].never = "acme:work"
+	c.until(10*time.Second, "the unit runs", func() bool { return c.total() == 1 })
+	p, u := c.nodes[0], daemon.Unit{Daemon: "acme:work"}
+	for range 3 {
+		c.deliver(p, member.RunFailed{Fence: daemon.Fence{Unit: u, Generation: p.running[u]}, Err: errors.New("never got ready"), Lasted: true})
+		c.run(100 * time.Millisecond)
+	}
+	c.run(3 * time.Second)
+	snap, err := c.store.Snapshot(t.Context())
+	if err != nil || len(snap.Units) != 1 || !snap.Units[0].Crashing() {
+		t.Errorf("it looks well: %+v, %v", snap, err)
+	}
+}
+
 // Failures belong to the unit: a node that gives it up passes the count on.
 func TestFailuresOutliveTheRun(t *testing.T) {
 	t.Parallel()

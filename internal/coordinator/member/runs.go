@@ -58,7 +58,7 @@ type run struct {
 	abandonedAs int64
 	cause       CancelCause
 	health      health
-	// recoversAfter is how long an attempt must last to clear the failures before it.
+	// recoversAfter is after how long an attempt that has not failed has cleared the failures before it.
 	recoversAfter time.Duration
 	began         lease.Instant
 }

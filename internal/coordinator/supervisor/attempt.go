@@ -183,7 +183,7 @@ func (t *attempt) awaitReturn() {
 				continue // the caller of Drain or Cancel waits for the run, and abandons it
 			}
 			r.s.cfg.OnReport(Report{
-				Kind: Failed, Fence: r.fence, Failures: r.failures + 1, Hangs: true,
+				Kind: Failed, Fence: r.fence, Failures: r.failures + 1, Hangs: true, Lasted: t.lived >= r.s.cfg.ResetAfter,
 				Err: fmt.Errorf("%w, and its cancelled context is ignored", t.failure()),
 			})
 			r.logIgnoredCancel("stalled attempt ignores its cancelled context")

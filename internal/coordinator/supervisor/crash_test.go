@@ -180,7 +180,7 @@ func TestWhatBreaksTheRowOfFailures(t *testing.T) {
 		second daemon.AgentFunc
 		want   []string
 	}{
-		"long life":  {lives, []string{"enter", "failed #1: boom", "enter", "failed #2: boom"}},
+		"long life":  {lives, []string{"enter", "lasted, failed #1: boom", "enter", "failed #2: boom"}},
 		"nil":        {returns(nil), []string{"enter", "enter", "failed #1: boom"}},
 		"short life": {returns(boom), []string{"enter", "failed #2: boom", "enter", "failed #3: boom"}},
 	} {

@@ -100,6 +100,9 @@ func (th *theatre) report(r Report) {
 	if r.Kind == Ended {
 		line += " " + []string{"returned", "gave up", "released", "refused", "forgotten"}[r.Ending]
 	}
+	if r.Lasted {
+		line = "lasted, " + line
+	}
 	if r.Kind == Failed || r.Ending == member.GaveUp {
 		line += fmt.Sprintf(" #%d", r.Failures)
 	}

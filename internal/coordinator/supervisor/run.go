@@ -116,7 +116,8 @@ func (r *run) attempted(lived time.Duration, err error) {
 	}
 	pause := r.s.cfg.RestartMin
 	if v.failed {
-		if lived >= r.s.cfg.ResetAfter {
+		lasted := lived >= r.s.cfg.ResetAfter
+		if lasted {
 			r.failures = 0
 		}
 		r.failures++
@@ -127,7 +128,7 @@ func (r *run) attempted(lived time.Duration, err error) {
 		}
 		pause = r.backoff(r.failures)
 		r.log().Warn("attempt failed", "failures", r.failures, "restart_in", pause, "error", v.end.Err)
-		r.s.cfg.OnReport(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause})
+		r.s.cfg.OnReport(Report{Kind: Failed, Fence: r.fence, Err: v.end.Err, Failures: r.failures, RetryIn: pause, Lasted: lasted})
 	} else {
 		r.failures = 0
 	}

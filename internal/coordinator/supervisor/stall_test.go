@@ -29,12 +29,13 @@ func TestAStallIsAFailure(t *testing.T) {
 	for name, c := range map[string]struct {
 		agent daemon.AgentFunc
 		after time.Duration
+		fails string
 		err   string
 	}{
-		"from the beginning": {waits, time.Minute, ""},
-		"after progress":     {works, 560 * time.Second, ""},
-		"returns nil":        {func(ctx context.Context, a *daemon.Assignment) error { <-ctx.Done(); return nil }, time.Minute, ""},
-		"returns an error":   {func(ctx context.Context, a *daemon.Assignment) error { <-ctx.Done(); return errors.New("half done") }, time.Minute, ": half done"},
+		"from the beginning": {waits, time.Minute, "failed", ""},
+		"after progress":     {works, 560 * time.Second, "lasted, failed", ""},
+		"returns nil":        {func(ctx context.Context, a *daemon.Assignment) error { <-ctx.Done(); return nil }, time.Minute, "failed", ""},
+		"returns an error":   {func(ctx context.Context, a *daemon.Assignment) error { <-ctx.Done(); return errors.New("half done") }, time.Minute, "failed", ": half done"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,7 +44,7 @@ func TestAStallIsAFailure(t *testing.T) {
 				pass(c.after - time.Second)
 				th.expect("stamp", "enter", "started")
 				pass(time.Minute/4 + time.Second)
-				th.expect("failed #1: no progress within the stall timeout of 1m0s"+c.err, "enter")
+				th.expect(c.fails+" #1: no progress within the stall timeout of 1m0s"+c.err, "enter")
 				th.Cancel(fence, errLost)
 				th.expect("ended returned")
 			})
@@ -74,7 +75,7 @@ func TestStallsInARow(t *testing.T) {
 	}{
 		"never any progress":     {waits, []string{fail("failed #1"), "enter", fail("ended gave up #2")}},
 		"progress as they begin": {works(0), []string{fail("failed #1"), "enter", fail("ended gave up #2")}},
-		"minutes of progress":    {works(4 * time.Minute), []string{fail("failed #1"), "enter", fail("failed #1"), "enter"}},
+		"minutes of progress":    {works(4 * time.Minute), []string{fail("lasted, failed #1"), "enter", fail("lasted, failed #1"), "enter"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,23 +137,32 @@ func TestAPauseIsNoStall(t *testing.T) {
 func TestAStalledAttemptThatIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		spec daemon.Spec
-		exit []string
+		spec  daemon.Spec
+		works time.Duration
+		fails string
+		exit  []string
 	}{
-		"goes on": {daemon.Spec{StallTimeout: time.Second}, nil},
-		"exits":   {daemon.Spec{StallTimeout: time.Second, OnAbandoned: "exit"}, []string{"exit 1"}},
+		"goes on": {daemon.Spec{StallTimeout: time.Second}, 0, "failed", nil},
+		"exits":   {daemon.Spec{StallTimeout: time.Second, OnAbandoned: "exit"}, 0, "failed", []string{"exit 1"}},
+		"works":   {daemon.Spec{StallTimeout: time.Second}, 2 * time.Minute, "lasted, failed", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var hold chan struct{}
-			agent := plays(func(context.Context, *daemon.Assignment) error { hangs(hold); return nil })
+			agent := plays(func(_ context.Context, a *daemon.Assignment) error {
+				for end := time.Now().Add(c.works); time.Now().Before(end); a.Progress(1) {
+					<-time.After(time.Second / 2)
+				}
+				hangs(hold)
+				return nil
+			})
 			act(t, Config{StopTimeout: 10 * time.Second}, agent, func(th *theatre) {
 				hold = make(chan struct{})
 				th.Start(fence, 1, c.spec)
-				pass(11250 * time.Millisecond)
+				pass(c.works + 11250*time.Millisecond)
 				th.expect(append([]string{
 					"stamp", "enter", "started",
-					"failed #1: no progress within the stall timeout of 1s, and its cancelled context is ignored",
+					c.fails + " #1: no progress within the stall timeout of 1s, and its cancelled context is ignored",
 				}, c.exit...)...)
 				if !strings.Contains(th.logged(), "hangs") {
 					t.Error("the log does not say where it hangs")
@@ -161,7 +171,7 @@ func TestAStalledAttemptThatIgnoresItsContext(t *testing.T) {
 				th.expect() // never two attempts at once
 				close(hold)
 				pass(time.Second)
-				th.expect("failed #1: no progress within the stall timeout of 1s", "enter")
+				th.expect(c.fails+" #1: no progress within the stall timeout of 1s", "enter")
 				th.Drain(fence)
 				th.expect("ended returned")
 			})

@@ -138,6 +138,8 @@ type Report struct {
 	// Hangs is set in a Failed of a stalled attempt that ignores its cancellation. When it has returned, its failure is
 	// reported again, without Hangs.
 	Hangs bool
+	// Lasted is set in a Failed of an attempt that lasted for ResetAfter: the failures before it count no more.
+	Lasted bool
 }
 
 // ReportKind is the kind of a report.

@@ -208,7 +208,7 @@ func TestStartedWaitsForReady(t *testing.T) {
 		th.Start(fence, 1, daemon.Spec{WaitReady: true})
 		th.expect("stamp", "enter")
 		pass(time.Minute)
-		th.expect("failed #1: never got ready")
+		th.expect("lasted, failed #1: never got ready")
 		pass(time.Second)
 		th.expect("enter")
 		close(record[2])
