@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -167,6 +168,35 @@ func listed(t *testing.T) (*queues, *steppedBucket) {
 }
 
 func same(s queue.Settings) (queue.Settings, error) { return s, nil }
+
+// unread is a bucket in which no changed object can be read.
+type unread struct{ blob.Bucket }
+
+func (unread) ReadNewer(context.Context, string, blob.Version) (*blob.Object, error) {
+	return nil, errors.New("the store is away")
+}
+
+// TestStoredChangeIsNoError checks that a declaration that is stored is answered as such, although the list cannot be read
+// again. The next refresh registers the queue.
+func TestStoredChangeIsNoError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q, bucket := listed(t)
+		works := bucket.Bucket
+		_, err := q.Amend(t.Context(), "second", func(s queue.Settings) (queue.Settings, error) {
+			q.applied.Add(1) // somebody applied a list meanwhile
+			bucket.Bucket = unread{works}
+			return s, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		bucket.Bucket = works
+		if err := q.refresh(t.Context()); err != nil || q.known["second"].instances == 0 {
+			t.Errorf("%v, known: %v", err, q.known)
+		}
+	})
+}
 
 // TestListFromBeforeADeclaration checks that a queue stays registered if a list of queues is applied that was read before
 // its declaration.
