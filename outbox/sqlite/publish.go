@@ -20,9 +20,10 @@ import (
 // Publisher inserts messages into the log in transactions of the caller. Its methods may be called from
 // any goroutine.
 type Publisher struct {
-	cfg      Config
-	notifier *wakeup.Notifier
-	begun    atomic.Uint32 // how many transactions were begun
+	cfg        Config
+	notifier   *wakeup.Notifier
+	begun      atomic.Uint32 // how many transactions were begun
+	mistrusted atomic.Bool   // one was refused with errNotLockedOut, so all later ones are checked
 }
 
 // New returns a publisher. db is the caller's handle. New itself does not use it, and only [Publisher.InTx] writes through
@@ -109,32 +110,33 @@ func (p *Publisher) InTx(ctx context.Context, db *sql.DB, fn func(tx *Tx) error)
 // begin retries until it has the write lock. database/sql has no BEGIN IMMEDIATE; an UPDATE of no row (no
 // subscription has an empty name) has the same effect.
 func (p *Publisher) begin(ctx context.Context, db *sql.DB) (tx *sql.Tx, err error) {
-	checked := p.begun.Add(1)%checkEvery == 1
+	checked := p.begun.Add(1)%checkEvery == 1 || p.mistrusted.Load()
 	lock := p.text("UPDATE ~outbox_subscription SET paused = paused WHERE name = ''")
 	err = sqlitefile.RetryBusy(ctx, func() error {
 		if tx, err = db.BeginTx(ctx, nil); err != nil {
 			return err
 		}
-		if _, err = tx.ExecContext(ctx, lock); err != nil {
-			_ = tx.Rollback() // nothing was written
-			return err
-		}
-		if checked && writtenBeside(ctx, tx) {
+		_, err = tx.ExecContext(ctx, lock)
+		if err == nil && checked && writtenBeside(ctx, tx) {
 			if _, err = tx.ExecContext(ctx, lock); err == nil { // otherwise the transaction has ended meanwhile
-				err = errors.Join(errNotLockedOut, tx.Rollback())
+				p.mistrusted.Store(true)
+				err = errNotLockedOut
 			}
+		}
+		if err != nil {
+			_ = tx.Rollback() // nothing was written
 		}
 		return err
 	})
 	return tx, err
 }
 
-// checkEvery is how many transactions are begun for each one whose lock is checked, the first one included. A check costs as much as half
-// a small transaction, and finds nothing if another connection has the lock at that moment.
+// checkEvery is how many transactions are begun for each one whose lock is checked, the first one included, while no check finds
+// anything. A check costs as much as half a small transaction, and finds nothing if another connection has the lock at that moment.
 const checkEvery = 64
 
 var errNotLockedOut = errors.New("the transaction's lock does not keep the outbox of this process from writing: it is of another SQLite driver than " +
-	"modernc.org/sqlite: open the file with that driver in this process")
+	"modernc.org/sqlite, or its connection has a file open that was replaced since: open the file anew, with that driver in this process")
 
 // writtenBeside reports whether an open log of the transaction's file can write although the transaction has the write lock.
 func writtenBeside(ctx context.Context, tx *sql.Tx) bool {

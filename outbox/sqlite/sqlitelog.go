@@ -51,7 +51,9 @@
 //   - A smaller file after messages are removed; their space is used again.
 //   - Continuity after a restore: a file that is restored from a backup has the cursors of that backup.
 //     Messages delivered since are delivered again, and messages published since are lost. Running relays
-//     notice at their next call that a file was replaced.
+//     notice at their next call that a file was replaced. Connections of the caller's handle that were open stay on the file
+//     that is gone, and what they publish is lost: open the handle anew. In the process of a log, InTx refuses the first
+//     or a later one of their transactions (it checks every 64th), and then all.
 package sqlite
 
 import (
