@@ -181,6 +181,57 @@ func TestOvertakenCopyIsAnotherStore(t *testing.T) {
 	}
 }
 
+// A copy that is restored a second time is noticed also if all processes that saw more of it were restarted in between. One that
+// has seen no more of it than the copy has notices it, too.
+func TestCopyRestoredTwice(t *testing.T) {
+	t.Parallel()
+	joins := func(t testing.TB, s *Store) *storage.Reply {
+		return beat(t, s, storage.Heartbeat{Node: someone("x"), Seq: 1, Advert: plainAdvert})
+	}
+	for name, first := range map[string]func(testing.TB, *Store){
+		"read":  func(t testing.TB, s *Store) { snapshot(t, s) },
+		"write": func(t testing.TB, s *Store) { joins(t, s) },
+	} {
+		for _, started := range []string{"restarted", "running"} {
+			t.Run(name+" of a "+started+" process", func(t *testing.T) {
+				t.Parallel()
+				m := newMachine()
+				path := filepath.Join(t.TempDir(), "store.db")
+				s := m.open(t, path)
+				idle := m.open(t, path)
+				backup := copyOf(t, s)
+				joins(t, s) // is lost
+				m.pass(time.Minute)
+				restore(t, s, backup)
+				joins(t, s)
+				ok(t, s.Close())
+				m.pass(time.Minute)
+				one, two := m.open(t, path), m.open(t, path)
+				if started == "running" {
+					one = idle
+				}
+				before := joins(t, one)
+				if r := joins(t, two); r.StoreID != before.StoreID || !r.StoreSince.Equal(before.StoreSince) {
+					t.Errorf("after a restart it is %s since %v, want %s since %v", r.StoreID, r.StoreSince, before.StoreID, before.StoreSince)
+				}
+				m.pass(time.Minute)
+				restore(t, one, backup)
+				first(t, one)
+				found := joins(t, one)
+				if found.StoreID == before.StoreID || !found.StoreSince.Equal(found.Now) {
+					t.Errorf("at %v it is %s since %v, before it was %s", found.Now, found.StoreID, found.StoreSince, before.StoreID)
+				}
+				for i, s := range []*Store{two, m.open(t, path), one, two} {
+					m.pass(time.Minute)
+					if r := joins(t, s); r.StoreID != found.StoreID || !r.StoreSince.Equal(found.StoreSince) {
+						t.Errorf("call %d is told of %s since %v, want %s since %v", i, r.StoreID, r.StoreSince, found.StoreID, found.StoreSince)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A call that cannot check whether an event was lost fails, and the next one checks it.
 func TestLossThatCannotBeChecked(t *testing.T) {
 	t.Parallel()
@@ -198,7 +249,7 @@ func TestLossThatCannotBeChecked(t *testing.T) {
 	c := <-s.writer
 	check, err := c.Stmt(t.Context(), timeOfEvent)
 	ok(t, err)
-	ok(t, check.Close()) // from now on it fails
+	ok(t, check.Close()) //nolint:sqlclosecheck // from now on it fails
 	s.writer <- c
 	joins := storage.Heartbeat{Node: someone("b"), Seq: 1, Advert: plainAdvert}
 	if _, err := s.Heartbeat(t.Context(), joins); err == nil {

@@ -76,12 +76,12 @@ func (s *Store) checkSameStore(st *step, read string) error {
 func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	m := &st.meta
 	known, here := m.fileID != "", m.bootID == s.host.bootID
-	seen := s.seenMarks()
+	seen, last := s.seenMarks()
 	restored := st.lost(seen[m.fileID], *m)
 	if st.err != nil {
 		return st.err // otherwise a loss that could not be checked would count as none
 	}
-	moved := here && m.place != st.c.place || !here && (len(seen) > 0 || inode(m.place) != inode(st.c.place))
+	moved := here && (m.place != st.c.place || exchanged(last, *m)) || !here && (len(seen) > 0 || inode(m.place) != inode(st.c.place))
 	switch {
 	case known && !here && !restored && st.c.adopted:
 		// The file belonged to this boot when the session began, so another machine writes it now.
@@ -115,7 +115,7 @@ func (s *Store) ensureIdentity(ctx context.Context, st *step) error {
 	case restored:
 		s.cfg.Logger.WarnContext(ctx, "an earlier copy was restored into the database file: it counts as another store now", "path", s.cfg.Path)
 	case moved:
-		s.cfg.Logger.WarnContext(ctx, "the database file is a copy, or was moved: it counts as another store now", "path", s.cfg.Path)
+		s.cfg.Logger.WarnContext(ctx, "the database file is a copy, or was moved or exchanged: it counts as another store now", "path", s.cfg.Path)
 	default:
 		s.cfg.Logger.WarnContext(ctx, "the host was restarted since the store was last used: all its nodes have ended", "path", s.cfg.Path)
 	}
@@ -176,21 +176,36 @@ type mark struct {
 	at  int64 // 0: unknown
 }
 
-// noteHead records the newest event of a file.
-func (s *Store) noteHead(m meta) {
+// visit is a call of this process: the file's random ID, and when it was by the file's clock.
+type visit struct {
+	fileID string
+	at     time.Time
+}
+
+// noteHead records the newest event of a file, and that a call used the file at that time.
+func (s *Store) noteHead(m meta, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.last = visit{m.fileID, now}
 	if last, known := s.seen[m.fileID]; !known || m.head >= last.seq {
 		s.seen[m.fileID] = mark{m.head, m.headAt}
 	}
 }
 
-// seenMarks returns the newest events that this process has seen, by file. A read takes them before it
+// seenMarks returns the newest events that this process has seen, by file, and its last call. A read takes them before it
 // begins. Otherwise an event that is committed meanwhile would look like a loss.
-func (s *Store) seenMarks() map[string]mark {
+func (s *Store) seenMarks() (map[string]mark, visit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.seen)
+	return maps.Clone(s.seen), s.last
+}
+
+// exchanged reports whether the file has another random ID than at this process's last call, although nobody has recorded
+// since then that it became another store. So an earlier copy was restored that still has the ID it had before another
+// restore. It keeps that ID: the other processes then find that the change has been recorded. A change that is recorded
+// while a read goes on may count twice, which does no harm: it then has the later time.
+func exchanged(last visit, m meta) bool {
+	return last.fileID != "" && last.fileID != m.fileID && !m.since.After(last.at)
 }
 
 // lost reports whether the file has lost an event, because an earlier copy was restored into it. An event that is missing

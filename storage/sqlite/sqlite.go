@@ -43,8 +43,9 @@
 // The store identity consists of a random ID in the file, the device and inode of the file, and the
 // boot ID. A copy that replaced the file is another store. So is a copy that was restored into the
 // same inode, if a process that saw later events is still running, however many events others have
-// written since. The file records since when it is another store, and every heartbeat's reply contains
-// that time. A node that starts soon after a restore therefore waits for runs that the lost rows may
+// written since. If the same copy is restored once more after all those have ended, its own random ID is back: whoever
+// has used the file between the two notices that. The file records since when it is another store, and every heartbeat's
+// reply contains that time. A node that starts soon after a restore therefore waits for runs that the lost rows may
 // have assigned to other nodes.
 //
 // A copy from before the last reboot is both. What was of the former boot has ended, and runs of this boot
@@ -176,6 +177,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	seen    map[string]mark                        // by the random id of the file
+	last    visit                                  // the newest call
 	adverts map[string]weak.Pointer[daemon.Advert] // by hash; see parseAdverts
 	closed  bool
 }

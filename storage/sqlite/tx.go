@@ -158,7 +158,7 @@ func (s *Store) commit(ctx context.Context, st *step) error {
 	if err := s.inPlace(st.c); err != nil {
 		return fmt.Errorf("%w: the database file was replaced during the call: %w", storage.ErrUnavailable, err)
 	}
-	s.noteHead(st.meta)
+	s.noteHead(st.meta, st.now)
 	if st.woken {
 		s.wakes.touch(st.meta.head)
 	}
@@ -231,12 +231,12 @@ var errUnadopted = errors.New("the database file is not the one that was opened,
 
 // readOnce is one read transaction on one session.
 func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error {
-	seen := s.seenMarks()
+	seen, before := s.seenMarks()
 	v := &view{query: query{c: c, ctx: ctx}}
 	if err := s.beginRead(v); err != nil {
 		return err
 	}
-	if last, known := seen[v.meta.fileID]; !known || v.meta.bootID != s.host.bootID || v.lost(last, v.meta) {
+	if last, known := seen[v.meta.fileID]; !known || v.meta.bootID != s.host.bootID || exchanged(before, v.meta) || v.lost(last, v.meta) {
 		v.err = errUnadopted
 	} else {
 		v.now = s.clock(v.meta)
@@ -247,7 +247,7 @@ func (s *Store) readOnce(ctx context.Context, c *session, fn func(*view)) error 
 	if v.err != nil {
 		return v.err // the session ends, and the transaction with it
 	}
-	s.noteHead(v.meta)
+	s.noteHead(v.meta, v.now)
 	return c.Run(ctx, "ROLLBACK")
 }
 

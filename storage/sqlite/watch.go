@@ -51,10 +51,11 @@ const wakeSuffix = ".wake"
 // no space.
 const wakeSizes = 1 << 20
 
-// touch sets the size according to the newest event's number. Two processes may do so in the wrong order. A
-// watcher then sees one change more, never one less. A change without an event would leave the size as it is, and
+// touch sets the size according to the newest event's number. A change without an event would leave the size as it is, and
 // then some file systems (XFS, Btrfs, tmpfs) report no change at all. So it makes the file larger. If two processes find
-// the same size, both have committed before either changes it, and one change tells of both.
+// the same size, both have committed before either changes it, and one change tells of both. Two processes may set the size in
+// the wrong order. A watcher then sees one change more. It misses changes only if they lead back to the size that it
+// saw last, within the same tick of the clock of file times, and the kernel does not report them. The next heartbeats find them.
 func (w *wakeFile) touch(head int64) {
 	size := 1 + head%wakeSizes
 	if w.stat().size == size {
