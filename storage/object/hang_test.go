@@ -9,6 +9,7 @@ import (
 
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/storage/mem"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/object"
 )
@@ -65,5 +66,43 @@ func TestHungRequest(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestHungRequestOfAnyNode: without a QueryTimeout of its own, the store takes that of the process's nodes, the longest one. So a
+// request that hangs holds up a fast node no longer than its own calls, and what a slow one has time for is not broken off.
+func TestHungRequestOfAnyNode(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		nodes []time.Duration
+		limit time.Duration
+	}{
+		"fast":          {[]time.Duration{500 * time.Millisecond}, 500 * time.Millisecond},
+		"slow":          {[]time.Duration{20 * time.Second}, 20 * time.Second},
+		"fast and slow": {[]time.Duration{500 * time.Millisecond, 20 * time.Second, time.Second}, 20 * time.Second},
+		"unknown":       {[]time.Duration{0}, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := mem.New(mem.Config{})
+				p := start(t, store, 0)
+				for _, timeout := range c.nodes {
+					p.beat(func(h *storage.Heartbeat) {
+						h.Advert = &daemon.Advert{Traits: node.Traits{Capacity: 1, Timing: node.Timing{QueryTimeout: timeout}}}
+					})
+				}
+				store.Inject(mem.ReadNewer, object.ClusterKey, mem.Fault{Kind: mem.LostRequest, Hang: true})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				began := time.Now()
+				if err := p.s.StampFence(ctx, daemon.Fence{Unit: unit, Generation: 1}); !errors.Is(err, storage.ErrUnavailable) {
+					t.Errorf("the call returned %v", err)
+				}
+				if took := time.Since(began); took != c.limit {
+					t.Errorf("the call took %v, want %v", took, c.limit)
+				}
+			})
+		})
 	}
 }

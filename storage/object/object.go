@@ -32,8 +32,9 @@ type Config struct {
 	// removals an eighth.
 	MaxBytes int
 	// QueryTimeout bounds how long one call may read or change the cluster object, for which the other calls of the
-	// process wait meanwhile, heartbeats too; default 5 s. A call that meets other processes' changes has this time
-	// again for each attempt. Make it equal to the coordinator's. Open has its caller's whole time.
+	// process wait meanwhile, heartbeats too. A call that meets other processes' changes has this time again for each
+	// attempt. The default is that of the process's nodes (the longest, if they differ), and 5 s before one has registered.
+	// Open has its caller's whole time.
 	QueryTimeout time.Duration
 	// MustExist refuses a bucket that holds no cluster. It is for commands that only read.
 	MustExist bool
@@ -56,9 +57,10 @@ type Store struct {
 	cfg    Config
 	bucket *timedBucket
 
-	clusterMu chan struct{}        // a mutex: held to read or write the cluster object
-	holdLimit time.Duration        // the longest time that a call holds it
-	seen      atomic.Pointer[view] // its newest content that this process knows
+	clusterMu   chan struct{}        // a mutex: held to read or write the cluster object
+	opened      bool                 // false only inside Open
+	nodeTimeout atomic.Int64         // the longest QueryTimeout of this process's nodes, in nanoseconds
+	seen        atomic.Pointer[view] // its newest content that this process knows
 
 	// clusterMu guards these three. pendingWrite is a write of unknown outcome that may still happen.
 	// left has the store IDs that this process has seen replaced by others. lastSegment is the segment of
@@ -88,7 +90,7 @@ var (
 func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, DefaultMaxBytes)
 	s := &Store{
-		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1), holdLimit: math.MaxInt64, left: map[string]bool{},
+		cfg: cfg, bucket: &timedBucket{Bucket: bucket}, clusterMu: make(chan struct{}, 1), left: map[string]bool{},
 		pulses: pulses{of: map[node.Incarnation]knownPulse{}}, unchangedSince: unchangedTimes{of: map[string]observation{}},
 	}
 	if !cfg.NoProbe {
@@ -99,8 +101,23 @@ func Open(ctx context.Context, bucket blob.Bucket, cfg Config) (*Store, error) {
 	if _, err := s.readCluster(ctx); err != nil {
 		return nil, wrapErr(err, "open the cluster store")
 	}
-	s.holdLimit = cmp.Or(cfg.QueryTimeout, 5*time.Second) // the requests above also connect, and nothing waits for them
+	s.opened = true
 	return s, nil
+}
+
+// holdLimit is the longest time that a call may hold the cluster object.
+func (s *Store) holdLimit() time.Duration {
+	if !s.opened {
+		return math.MaxInt64 // the requests of Open also connect, and nothing waits for them
+	}
+	return cmp.Or(s.cfg.QueryTimeout, time.Duration(s.nodeTimeout.Load()), 5*time.Second)
+}
+
+// noteTimeout records the QueryTimeout of a node of this process.
+func (s *Store) noteTimeout(t time.Duration) {
+	for known := s.nodeTimeout.Load(); known < int64(t) && !s.nodeTimeout.CompareAndSwap(known, int64(t)); {
+		known = s.nodeTimeout.Load()
+	}
 }
 
 // Capabilities declares where a bucket is weaker than a database.
@@ -135,6 +152,9 @@ func (s *Store) same(c *cluster, read string) error {
 
 // Heartbeat implements [storage.Store].
 func (s *Store) Heartbeat(ctx context.Context, beat storage.Heartbeat) (*storage.Reply, error) {
+	if beat.Advert != nil {
+		s.noteTimeout(beat.Advert.Traits.Timing.QueryTimeout)
+	}
 	reply, err := s.heartbeat(ctx, beat)
 	if err != nil {
 		return nil, wrapErr(err, "heartbeat of %q (incarnation %s)", beat.Node.Name, beat.Node.Incarnation)

@@ -168,7 +168,7 @@ func (s *Store) lockCluster(ctx context.Context, needless <-chan struct{}) (held
 	}
 	select {
 	case s.clusterMu <- struct{}{}:
-		held, cancel := context.WithTimeout(ctx, s.holdLimit)
+		held, cancel := context.WithTimeout(ctx, s.holdLimit())
 		return held, func() { cancel(); <-s.clusterMu }, nil
 	case <-needless:
 		return ctx, func() {}, nil
