@@ -219,3 +219,26 @@ func TestOtherFailuresAreNoTimeWaited(t *testing.T) {
 		}
 	})
 }
+
+// TestBothReasonsAlternate checks that a message is tried at most about twice a minute while it fails for want of its destination and
+// for another reason in turn, although its attempts are counted anew each time.
+func TestBothReasonsAlternate(t *testing.T) {
+	bubble(t, func(s *stage) {
+		tries := 0
+		s.sink(func(outbox.Row) error {
+			if tries++; tries%2 == 0 {
+				return outbox.ErrMissing
+			}
+			return errBad
+		})
+		s.log.publish(m("m", 1))
+		s.start(1)
+		s.after(time.Hour)
+		if tries < 60 || tries > 130 {
+			t.Errorf("%d attempts in an hour, want about 120", tries)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}

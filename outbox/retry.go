@@ -98,7 +98,8 @@ const maxRetryAfter = 24 * time.Hour
 // outcomeOf decides the outcome of a message that failed.
 func (c *Config) outcomeOf(row Row, err error, dice float64) Outcome {
 	missing := errors.Is(err, ErrMissing)
-	if row.Attempt > 1 && row.Missing != missing {
+	changed := row.Attempt > 1 && row.Missing != missing
+	if changed {
 		row.Attempt = 1 // the attempts before failed for a reason that is gone, and have a limit of their own
 	}
 	o := Outcome{Row: row, Attempts: row.Attempt, Cause: causeOf(err)}
@@ -107,7 +108,10 @@ func (c *Config) outcomeOf(row Row, err error, dice float64) Outcome {
 		return o
 	}
 	if missing {
-		return c.outcomeOfMissing(o, dice)
+		if o = c.outcomeOfMissing(o, dice); changed && o.RetryIn > 0 {
+			o.RetryIn = min(c.Retry.MaxBackoff, missingPause) // a message that fails for both reasons in turn has no back-off otherwise
+		}
+		return o
 	}
 	if errors.Is(err, ErrPermanent) || c.Retry.MaxAttempts > 0 && row.Attempt >= c.Retry.MaxAttempts {
 		o.Kind = c.Policy.kind()
