@@ -157,5 +157,6 @@
 // off, or after an asynchronous failover, the newest rows are lost. Numbers do not repeat even
 // then, and the store identity changes. It consists of the system identifier, the timeline, and a
 // mark in the rows if they went back in time on the same server. The coordinator reacts to that
-// change. Anyone with a role that can write these tables can do anything to the cluster.
+// change. With synchronous_commit off, a crash that has lost nothing but a heartbeat changes it too: nothing is
+// assigned or started for node_registration_ttl then. Anyone with a role that can write these tables can do anything to the cluster.
 package postgres

@@ -87,7 +87,7 @@ func explain(err error, cfg Config) error {
 	switch c := pgerror.Code(err); {
 	case c == codeNoTable || c == codeNoSchema:
 		return &storage.SchemaError{Want: Version, Hint: hintMigrate(cfg)}
-	case c == codeNoFunction: // version 8 brings the functions
+	case c == codeNoFunction: // although the schema says that it has version 8, which brings the functions: see [Store.callFunction]
 		return &storage.SchemaError{Have: 7, Want: Version, Hint: hintMigrate(cfg)}
 	case c == codeNoPrivilege:
 		return denied(err, cfg)

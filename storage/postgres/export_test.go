@@ -20,7 +20,7 @@ import (
 
 // fake replaces the server's clock and identity by SQL expressions.
 func fake(clock, id string) *strings.Replacer {
-	return strings.NewReplacer("clock_timestamp()", clock, "(pg_control_system()).system_identifier", id, "pg_postmaster_start_time()", id)
+	return strings.NewReplacer("clock_timestamp()", clock, "(pg_control_system()).system_identifier", id, serverStarted, id)
 }
 
 // FakeServer makes a store use SQL expressions instead of the server's clock and identity. The
@@ -193,8 +193,14 @@ func (s *Store) ShareLists() { s.lists.enter() }
 // ReadElsewhere makes calls that only read say that another server has answered.
 func (s *Store) ReadElsewhere() {
 	single := s.sql.get("single")
-	s.sql["single"] = strings.Replace(single, "pg_postmaster_start_time()",
-		"case when current_setting('transaction_read_only') = 'on' then 'elsewhere' else pg_postmaster_start_time()::text end", 1)
+	s.sql["single"] = strings.Replace(single, serverStarted,
+		"case when current_setting('transaction_read_only') = 'on' then 'elsewhere' else "+serverStarted+"::text end", 1)
+}
+
+// ReadInZone makes all calls but those of the functions read the state of the store in another time zone, as a session does
+// that began after the database's time zone was changed.
+func (s *Store) ReadInZone(zone string) {
+	s.sql["single"] = s.sql.get("single") + " where set_config('TimeZone', '" + zone + "', true) <> ''"
 }
 
 // SeenTransactions is the list of transactions that wrote the rows u.
@@ -205,6 +211,12 @@ func (s *Store) ProbeOften() { s.arrival, s.probeAgain = 200*time.Millisecond, 5
 
 // Arrival is how long the notification of a probe may take.
 func (s *Store) Arrival() time.Duration { return s.arrival }
+
+// FewRows is how many outcomes are sent before the commit.
+const FewRows = fewRows
+
+// LargestAnswer is how many bytes are sent before the commit, about.
+const LargestAnswer = largestAnswer
 
 // MaxMemberEvents is how many events about members one answer has.
 const MaxMemberEvents = maxMemberEvents

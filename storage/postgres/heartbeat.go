@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -348,11 +349,21 @@ func (s *Store) callFunction(ctx context.Context, op string, fill func(*message)
 	if !s.isolates.Load() {
 		err := s.call(ctx, op, inFunction, fill)
 		if pgerror.Code(err) != codeIsolation {
-			return err
+			return s.ofSchema(ctx, err)
 		}
 		s.isolates.Store(true)
 	}
-	return s.call(ctx, op, writing, fill)
+	return s.ofSchema(ctx, s.call(ctx, op, writing, fill))
+}
+
+// ofSchema returns the error of a function's call, or which version the schema has if that lacks the function.
+func (s *Store) ofSchema(ctx context.Context, err error) error {
+	if pgerror.Code(err) == codeNoFunction {
+		if older := s.checkSchema(ctx); errors.Is(older, storage.ErrSchema) {
+			return older
+		}
+	}
+	return err
 }
 
 // claim decides the claim: an election or a renewal.

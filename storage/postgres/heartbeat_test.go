@@ -145,6 +145,21 @@ func TestFurtherReadingsAreOfTheSameServer(t *testing.T) {
 	}
 }
 
+// Sessions of one server are those of one server, whatever their time zones are.
+func TestFurtherReadingsInAnotherTimeZone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.exec(t, c.in(manyUnits))
+	c.store.ReadInZone("Asia/Kolkata")
+	if r, err := c.worker.try(); err != nil || len(r.Units) != 401 {
+		t.Errorf("%d units, error %v, want 401", len(unitsOf(r)), err)
+	}
+	c.store.ShareLists()
+	if r := c.worker.beat(func(b *storage.Heartbeat) { b.WantMembers = true }); len(r.Members) != 2 {
+		t.Errorf("%d members, want 2", len(r.Members))
+	}
+}
+
 // own is a server with settings that make its log readable: no full-page images and no background
 // writers.
 func own(t *testing.T) (cfg postgres.Config, conn *pgx.Conn) {

@@ -35,8 +35,8 @@ func (m *message) do(name string, args ...any) *pgx.QueuedQuery {
 // client that was stopped, or whose host is lost, would hold them until the network gives up, a quarter of an hour later.
 const largestAnswer = 8000
 
-// fewRows is how many rows an answer of that size has.
-const fewRows = 16
+// fewRows is how many rows an answer of that size has. A row has a reason, an error and embargoes: a kilobyte or two.
+const fewRows = 4
 
 // query appends a statement and receives its rows, one by one. What was read of a row is valid only during the call.
 func (m *message) query(read func(*composite) error, name string, args ...any) {

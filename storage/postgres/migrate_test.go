@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/postgres"
@@ -246,6 +247,27 @@ func TestProgramsOfAllVersions(t *testing.T) {
 	migrate(t, cfg, 1, postgres.Version-1)
 	refused(1)
 	migrate(t, cfg, 0, 1)
+}
+
+// A schema that goes back while programs run is refused with the version that it has then.
+func TestSchemaGoesBackUnderAStore(t *testing.T) {
+	t.Parallel()
+	for _, target := range []int{3, 6, 7} {
+		s := newStage(t)
+		cfg := s.bare()
+		migrate(t, cfg, postgres.Version, postgres.Version)
+		a := join(t, open(t, cfg), "a")
+		migrate(t, cfg, target, postgres.Version-target)
+		for what, edit := range map[string]func(*storage.Heartbeat){
+			"a heartbeat":    func(*storage.Heartbeat) {},
+			"a registration": func(b *storage.Heartbeat) { b.Advert = &daemon.Advert{} },
+		} {
+			var schema *storage.SchemaError
+			if _, err := a.try(edit); !errors.As(err, &schema) || schema.Have != target || schema.Want != postgres.Version {
+				t.Errorf("%s: error %v, want that the schema is at version %d", what, err, target)
+			}
+		}
+	}
 }
 
 // No program migrates a schema that a newer program has migrated further.

@@ -250,3 +250,23 @@ func TestCatchingUpUsesItsIndex(t *testing.T) {
 		t.Errorf("the plan is\n%s", text)
 	}
 }
+
+// What no node advertises any more is swept, although no node is gone.
+func TestFormerAdvertsAreSwept(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	for i := range 10 {
+		c.worker.beat(func(b *storage.Heartbeat) {
+			b.Advert = &daemon.Advert{Kinds: []daemon.Kind{daemon.Kind(fmt.Sprint("acme:k", i))}}
+		})
+	}
+	c.exec(t, c.in("update %s.advert set used_at = clock_timestamp() - interval '2 hours'"))
+	fence := daemon.Fence{Unit: unit(0), Generation: c.run.Generation}
+	stamp(t, c.store, fence)
+	if _, err := c.store.SweepNodes(t.Context(), fence, time.Hour, 100); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, c.stage, c.in("select count(*) from %s.advert")); n != 2 {
+		t.Errorf("%d texts are left, want those of the two nodes", n)
+	}
+}

@@ -62,6 +62,7 @@ func (n names) functions() template.FuncMap {
 		},
 		"channel": func() string { return pgschema.Literal(n.channel()) },
 		"same":    func() string { return sameStore },
+		"started": func() string { return serverStarted },
 		"history": func() string { return serverHistory },
 		"oldest":  func() string { return oldestRunning },
 		"seen":    func(unit string) string { return fmt.Sprintf(seenTransactions, unit) },
@@ -162,11 +163,15 @@ const kindsForNodes = "'" + string(daemon.CommandResign) + "', '" + string(daemo
 // caller has read.
 const sameStore = `current_setting('emitd.store', true) = 'same'`
 
+// serverStarted is when the server process was started. Its text is the same in every session. That of the moment itself
+// depends on the session's time zone, and two sessions of one server would pass for two servers.
+const serverStarted = "extract(epoch from pg_postmaster_start_time())"
+
 // serverHistory names the run of the server since its newest recovery: when it was started, the timeline that it
 // writes, and when it reset its statistics, which a recovery after a crash does. Until any of them changes, the server
 // loses no transaction and gives no number of one twice.
-const serverHistory = "(pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)" +
-	" || ' ' || pg_stat_get_bgwriter_stat_reset_time()::text" +
+const serverHistory = "(" + serverStarted + "::text || ' ' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)" +
+	" || ' ' || extract(epoch from pg_stat_get_bgwriter_stat_reset_time())::text" +
 	")"
 
 // oldestRunning is the oldest transaction that still runs. What earlier ones have written can be seen.

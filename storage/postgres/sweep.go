@@ -15,7 +15,7 @@ func (s *Store) SweepNodes(ctx context.Context, fence daemon.Fence, age time.Dur
 	n, err := s.sweep(ctx, fence, "nodes", func(m *message, run []any, n *int64) {
 		m.count(receiveCount(n), "sweep_nodes", append(run, micros(age), max(limit, 0))...)
 	})
-	if err == nil && n > 0 {
+	if err == nil {
 		_, err = s.sweep(ctx, fence, "adverts", func(m *message, run []any, _ *int64) { m.do("sweep_adverts", run...) })
 	}
 	return n, err

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/emitd/emitd/daemon"
@@ -150,4 +151,39 @@ func applied(out []storage.Outcome, state daemon.State) (n int) {
 		}
 	}
 	return n
+}
+
+// What a function answers while it has locks is small as text, in which quotes and backslashes are several times as long.
+func TestAnswersOfFunctionsAreSmall(t *testing.T) {
+	t.Parallel()
+	for _, units := range []int{3, 10, 20} {
+		c := newCluster(t)
+		c.exec(t, c.in(fmt.Sprintf(`insert into %%[1]s.unit (daemon, index, state, name, node_id, incarnation, generation, term, since,
+			acknowledge_timeout, drain_timeout, failures, forced, retired, reason, error)
+			select u.daemon, g, 'assigning', u.name, u.node_id, u.incarnation, u.generation, u.term, u.since, 60000000000, 60000000000, 0, false, false, '', repeat('\', 500)
+			from %%[1]s.unit u, generate_series(1, %d) g where u.index = 0`, units-1)))
+		who := string(c.worker.id.Incarnation)
+		for _, call := range []string{
+			"heartbeat_8('1000', $1, 1000, 0, 0, 0, 0, 0, 0, 0, -1, -1, '00000000-0000-0000-0000-000000000000')",
+			"register_8('1000', $1, 'new', 'new', 1000000, 2000, 0, 0, 0, false, 'hash', '{}', '{}', '', -1, -1, false)",
+		} {
+			if n := value[int](t, c.stage, "select octet_length("+c.cfg.Schema+"."+call+"::text)", who); n > 9000 {
+				t.Errorf("%s answers %d bytes with %d units", call, n, units)
+			}
+		}
+		c.worker.seq = 3000
+		if n := len(c.worker.beat().Units); n != units {
+			t.Errorf("%d units, want %d", n, units)
+		}
+	}
+}
+
+// The outcomes that are sent with locks are few enough for rows with long texts.
+func TestFewOutcomesAreSmall(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.exec(t, c.in("update %s.unit set reason = repeat('r', 200), error = repeat('e', 1000)"))
+	if n := value[int](t, c.stage, c.in("select octet_length(u::text) from %s.unit u")) * postgres.FewRows; n > postgres.LargestAnswer {
+		t.Errorf("%d outcomes have %d bytes", postgres.FewRows, n)
+	}
 }

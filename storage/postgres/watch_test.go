@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/pgschema"
 	"github.com/emitd/emitd/internal/pgtest"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
@@ -87,6 +88,11 @@ func TestNotificationsThatArriveLater(t *testing.T) {
 		t.Error("the store says that it has no wake-ups")
 	}
 	join(t, store, "a").lead()
+	// Notifications come in the order of their transactions, so what comes after this one is not of the election.
+	s.exec(t, "select pg_notify($1, '{\"Nodes\":[\"nobody\"]}')", pgschema.Channel("emitd."+cfg.Schema))
+	for w := await(t, "a wake-up of nobody", heard); !slices.Contains(w.Nodes, "nobody"); {
+		w = await(t, "a wake-up of nobody", heard)
+	}
 	if _, err := store.Submit(ctx, storage.Command{ID: "c", Kind: daemon.CommandResign}); err != nil {
 		t.Fatal(err)
 	}

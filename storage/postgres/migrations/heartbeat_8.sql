@@ -16,7 +16,9 @@
 --
 -- Arrays of more than some kilobytes are left out, and the caller reads them afterwards. The server sends the answer
 -- before it commits. While the network or the client takes nothing, and what is sent no longer fits into the buffers, it
--- would wait with the locks of this transaction, and no timeout of statements or locks ends that wait.
+-- would wait with the locks of this transaction, and no timeout of statements or locks ends that wait. What counts is the
+-- text that is sent. It is up to eight times as large as the value, because each of the three levels of quoting doubles
+-- a backslash. Only where that matters does the function make the text to measure it.
 create or replace function {{schema}}.{{name "heartbeat_8"}}(
 	patience text, who text, beat bigint, heard_by bigint, term_seen bigint, generation_seen bigint,
 	holds bigint, lost_through bigint, lease_micros bigint, pass bigint, roll_after bigint, roll_to bigint,
@@ -28,6 +30,7 @@ declare
 	former bigint;
 	renewed boolean := false;
 	ignored text;
+	size int;
 	answer record;
 begin
 	if current_setting('transaction_isolation') <> 'read committed' then
@@ -59,7 +62,7 @@ begin
 		where l.term = holds and l.incarnation = who;
 		renewed := found;
 	end if;
-	select renewed, former, false as apart, c, clock_timestamp(), pg_postmaster_start_time(), pg_walfile_name(pg_current_wal_insert_lsn()),
+	select renewed, former, false as apart, c, clock_timestamp(), {{started}}, pg_walfile_name(pg_current_wal_insert_lsn()),
 			null::{{term}} as term, (select l from {{lease}} l), null::{{unit}}[] as units,
 			null::{{event}}[] as roll, null::{{command}}[] as waiting, c.rolled, c.waiting as open, c.revision
 		into strict answer -- without this row the store is broken: the call fails and writes nothing
@@ -68,7 +71,7 @@ begin
 		-- Everything anew, so that all of it is of one moment. Subqueries instead of a join: the planner assumes that
 		-- tables which were never analyzed are large. A join of three of them would look like so much work that the
 		-- server compiles the statement (jit).
-		select renewed, former, false as apart, c, clock_timestamp(), pg_postmaster_start_time(), pg_walfile_name(pg_current_wal_insert_lsn()),
+		select renewed, former, false as apart, c, clock_timestamp(), {{started}}, pg_walfile_name(pg_current_wal_insert_lsn()),
 				(select t from {{term}} t), (select l from {{lease}} l), array(select u from {{unit}} u where u.owner = who) as units,
 				null::{{event}}[] as roll, null::{{command}}[] as waiting, c.rolled, c.waiting as open, c.revision
 			into strict answer
@@ -80,8 +83,9 @@ begin
 	if answer.open > 0 then
 		answer.waiting := array(select k from {{command}} k where k.done_at is null);
 	end if;
-	if coalesce(pg_column_size(answer.units), 0) + coalesce(pg_column_size(answer.roll), 0)
-			+ coalesce(pg_column_size(answer.waiting), 0) > {{largest}} then
+	size := coalesce(pg_column_size(answer.units), 0) + coalesce(pg_column_size(answer.roll), 0)
+		+ coalesce(pg_column_size(answer.waiting), 0);
+	if size > {{largest}} or size > {{largest}} / 8 and octet_length(answer::text) > {{largest}} then
 		answer.units := null;
 		answer.roll := null;
 		answer.waiting := null;

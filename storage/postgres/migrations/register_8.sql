@@ -25,6 +25,7 @@ declare
 	place bigint;
 	chief text;
 	ignored text;
+	size int;
 	answer record;
 begin
 	if current_setting('transaction_isolation') <> 'read committed' then
@@ -102,7 +103,7 @@ begin
 		end if;
 	end if;
 	select true as admitted, '' as id, '' as name, '' as incarnation, null::timestamptz as seen, null::json as host, '' as other,
-			past.seq as former, false as apart, c, clock_timestamp(), pg_postmaster_start_time(), pg_walfile_name(pg_current_wal_insert_lsn()),
+			past.seq as former, false as apart, c, clock_timestamp(), {{started}}, pg_walfile_name(pg_current_wal_insert_lsn()),
 			(select t from {{term}} t), (select l from {{lease}} l), array(select u from {{unit}} u where u.owner = who) as units,
 			null::{{event}}[] as roll, null::{{command}}[] as waiting, c.rolled, c.waiting as open
 		into strict answer -- without this row the store is broken: the call fails and writes nothing
@@ -113,8 +114,9 @@ begin
 	if answer.open > 0 then
 		answer.waiting := array(select k from {{command}} k where k.done_at is null);
 	end if;
-	if coalesce(pg_column_size(answer.units), 0) + coalesce(pg_column_size(answer.roll), 0)
-			+ coalesce(pg_column_size(answer.waiting), 0) > {{largest}} then
+	size := coalesce(pg_column_size(answer.units), 0) + coalesce(pg_column_size(answer.roll), 0)
+		+ coalesce(pg_column_size(answer.waiting), 0);
+	if size > {{largest}} or size > {{largest}} / 8 and octet_length(answer::text) > {{largest}} then
 		answer.units := null;
 		answer.roll := null;
 		answer.waiting := null;

@@ -1,1 +1,1 @@
-select pg_postmaster_start_time(), (pg_control_system()).system_identifier
+select {{started}}, (pg_control_system()).system_identifier
