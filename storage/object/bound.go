@@ -65,7 +65,7 @@ func (c *cluster) stateBytes() int {
 // added returns what a leader's change of a unit may add.
 func added(ch storage.Change) addition {
 	switch {
-	case ch.Step == "" && !ch.Retired:
+	case ch.Step == "" && ch.State == "": // a unit that is retired, or declared again, has a row
 		return addsRows
 	case ch.Step == daemon.Assign:
 		return addsWork

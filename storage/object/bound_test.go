@@ -173,4 +173,13 @@ func TestBoundOfWork(t *testing.T) {
 	if out[0].Applied || out[1].Applied || out[2].Applied || !out[3].Applied {
 		t.Errorf("the outcomes are %+v", out)
 	}
+	again := storage.Change{Unit: keyed(f.keys[4]), State: daemon.Unassigned}
+	retired := again
+	retired.Retired = true
+	if out = commit(retired); !out[0].Applied {
+		t.Fatalf("the outcomes are %+v", out)
+	}
+	if out = commit(storage.Change{Unit: unit}, again); out[0].Applied || !out[1].Applied {
+		t.Errorf("a unit with a row is declared again: the outcomes are %+v", out)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
 	"github.com/emitd/emitd/node"
@@ -116,7 +117,101 @@ func TestFullStoreGoesOn(t *testing.T) {
 		t.Error("the leader gave up its term")
 	}
 	for _, p := range c.nodes {
-		p.full = false
+		p.full, p.sealed = false, true // there is no room for a death either
+	}
+	for _, p := range c.nodes {
+		if p != leader && !p.dead {
+			p.cut = true
+		}
+	}
+	c.run(4 * lease.Fast().LeaseDuration)
+	if leader.logged("passes_failed") || c.leader() != leader {
+		t.Error("the leader gave up its term while nothing could be committed")
+	}
+	for _, p := range c.nodes {
+		p.sealed, p.cut = false, false
 	}
 	c.until(time.Minute, "there is room again", func() bool { return active(c) == 3*storage.MaxChanges })
+}
+
+// fullCluster returns a cluster with even loads, whose store has no room for most of what its nodes declare.
+func fullCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t, 0)
+	c.maxMoves = 100
+	for _, name := range []string{"n0", "n1", "n2"} {
+		c.join(name, two(6, 4))
+	}
+	c.until(10*time.Second, "ten units run", func() bool { return c.total() == 10 })
+	c.run(20 * time.Second)
+	c.declare(3*storage.MaxChanges, 4)
+	c.run(5 * time.Second)
+	if !c.leader().logged(storage.ErrFull.Error()) {
+		t.Fatal("the store refused nothing: the test shows nothing")
+	}
+	return c
+}
+
+// two declares two daemons.
+func two(work, other int) daemon.Advert {
+	a := advert("acme:work", work)
+	a.Kinds = append(a.Kinds, "acme:zzz")
+	a.Specs = append(a.Specs, daemon.Spec{ID: "acme:zzz", Instances: other})
+	return a
+}
+
+// declare makes all nodes declare so many units of two daemons, for which the store has no room.
+func (c *cluster) declare(work, other int) {
+	for _, p := range c.nodes {
+		p.full = true
+		p.step(member.Advertise{Advert: two(work, other)})
+	}
+}
+
+// A cluster whose store is full gets smaller by declaring less, also of what is not refused.
+func TestFullStoreGetsSmaller(t *testing.T) {
+	t.Parallel()
+	c := fullCluster(t)
+	c.declare(3*storage.MaxChanges, 1)
+	c.until(10*time.Second, "three units are retired", func() bool {
+		retired := 0
+		for _, u := range c.snapshot().Units {
+			if u.Retired {
+				retired++
+			}
+		}
+		return retired == 3
+	})
+}
+
+// A full store does not keep units from a node that joins.
+func TestFullStoreMakesLoadsEven(t *testing.T) {
+	t.Parallel()
+	c := fullCluster(t)
+	c.join("n3", two(3*storage.MaxChanges, 4)).full = true
+	c.until(10*time.Second, "the new node has its share", func() bool { return len(c.nodes[3].running) >= 2 && c.total() == 10 })
+	passes := c.snapshot().Lease.PassSeq
+	c.run(time.Minute)
+	if n := c.snapshot().Lease.PassSeq - passes; n < 30 || n > 300 {
+		t.Errorf("%d passes in a minute while nothing happens", n)
+	}
+}
+
+// A leader whose store is full follows the command to hand its term over.
+func TestFullStoreHandsOver(t *testing.T) {
+	t.Parallel()
+	c := fullCluster(t)
+	leader := c.leader()
+	to := c.nodes[0]
+	if to == leader {
+		to = c.nodes[1]
+	}
+	command := storage.Command{
+		ID: "r", Kind: daemon.CommandResign, Actor: "alice", Term: c.snapshot().Term.Number,
+		Args: daemon.CommandArgs{To: to.id.Name}.Encode(),
+	}
+	if _, err := c.store.Submit(t.Context(), command); err != nil {
+		t.Fatal(err)
+	}
+	c.until(20*time.Second, "the other node leads", func() bool { return c.leader() == to })
 }

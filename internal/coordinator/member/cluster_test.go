@@ -47,6 +47,7 @@ type peer struct {
 	deaf    bool // answers do not reach the node
 	loseOne func(member.Call) bool
 	full    bool                            // the store declares no units; see storage.ErrFull
+	sealed  bool                            // the store has no room for anything
 	takes   func(member.Call) time.Duration // in the store, which gives up a call that takes longer than its timeout
 	forge   func(*storage.Reply)            // changes a reply to what another version wrote
 	show    func(*daemon.Snapshot)          // changes what a pass reads
@@ -303,17 +304,23 @@ func (p *peer) call(call member.Call) {
 
 // commit commits what the store has room for.
 func (p *peer) commit(ctx context.Context, commit storage.Commit) ([]storage.Outcome, error) {
+	if p.sealed {
+		return nil, storage.ErrFull
+	}
 	if !p.full {
 		return p.c.store.Commit(ctx, commit)
 	}
-	all := len(commit.Changes)
-	commit.Changes = slices.DeleteFunc(slices.Clone(commit.Changes), func(ch storage.Change) bool { return ch.Step == "" })
-	if all > 0 && len(commit.Changes)+len(commit.Nodes)+len(commit.Events)+len(commit.Commands) == 0 {
+	declares := func(ch storage.Change) bool { return ch.Step == "" && ch.State == "" }
+	all := commit.Changes
+	commit.Changes = slices.DeleteFunc(slices.Clone(all), declares)
+	if len(all) > 0 && len(commit.Changes)+len(commit.Nodes)+len(commit.Events)+len(commit.Commands) == 0 {
 		return nil, storage.ErrFull
 	}
 	out, err := p.c.store.Commit(ctx, commit)
-	if len(out) < all {
-		out = append(out, storage.Outcome{})
+	for i, ch := range all {
+		if err == nil && declares(ch) {
+			out = slices.Insert(out, i, storage.Outcome{Unit: ch.Unit})
+		}
 	}
 	return out, err
 }

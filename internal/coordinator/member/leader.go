@@ -54,6 +54,9 @@ type leader struct {
 	handOver   *plan.HandOver // resign when the pass is done; nil = no command asks for it
 	passAgain  bool           // something was skipped, or a unit was only declared: do another pass at once
 	size       batch
+	adding     bool          // the commit in flight only adds to the store: units and assignments
+	fullUntil  lease.Instant // the store had no room for more. Until then, plans declare no units
+	noRoom     bool          // the present pass's plan declares none
 
 	passSeq uint64
 	failed  int // how many passes failed in a row
@@ -137,6 +140,7 @@ func (l *leader) end() {
 	l.heldBackDue = 0
 	l.brake, l.events, l.verdicts = brake{}, nil, nil
 	l.answers, l.handOver, l.index = nil, nil, unitIndex{}
+	l.fullUntil, l.noRoom = 0, false
 }
 
 // requestPass asks for a pass, as soon as the current one has ended.
@@ -238,6 +242,9 @@ func (m *Member) onSnapshot(now lease.Instant, c call, r Result) {
 		m.commitNext(now)
 		return
 	}
+	if l.noRoom = now < l.fullUntil; l.noRoom {
+		m.requestPassAt(l.fullUntil)
+	}
 	f := m.fingerprint()
 	if l.heldBackRuns(now) {
 		l.maybeUneven, l.idleFingerprint = true, fingerprint{}
@@ -319,7 +326,7 @@ type fingerprint struct {
 	// members is the part of nodes that loads depend on: a node that is late for a moment makes no unit move.
 	members uint64
 	failing uint64 // of units: a failure has no event, but it may decide where a daemon is sick
-	now     int64  // set while time alone may change the plan: embargoes end, the membership settles
+	now     int64  // set while time alone may change the plan: embargoes end, the membership settles, a full store has room again
 }
 
 // fingerprint returns the fingerprint of the pass's snapshot.
@@ -336,7 +343,7 @@ func (m *Member) fingerprint() fingerprint {
 			f.members = mix(mix(mix(f.members, string(p.Incarnation)), p.Advert), string(state))
 		}
 	}
-	if len(m.leader.unplaced) > 0 || m.leader.waiting {
+	if len(m.leader.unplaced) > 0 || m.leader.waiting || m.leader.noRoom {
 		f.now = s.Now.UnixNano()
 	}
 	return f
@@ -349,7 +356,7 @@ func (m *Member) planInput() plan.Input {
 	in := plan.Input{
 		Now: s.Now, RetireAfter: m.timings.longest.RetireAfter(), SettleWindow: m.t.SettleWindow, Units: s.Units,
 		StableAfter: m.timings.longest.StableAfter(),
-		Term:        s.Term, Commands: s.Commands,
+		Term:        s.Term, Commands: s.Commands, NoRoom: l.noRoom,
 	}
 	in.Nodes = make([]plan.Node, len(s.Nodes))
 	for i := range s.Nodes {
@@ -422,10 +429,10 @@ func (m *Member) onPlanned(now lease.Instant, p Planned) {
 
 // sortByNode puts decisions into the order of the nodes that get the units. Of many units, each commit then concerns few
 // nodes, and a node is woken about once instead of by every commit. It begins to start its units while others still wait for
-// theirs. Units that are declared come last: a store without room for them must not end the pass before the others.
+// theirs. Units that are declared come last: a store without room for them ends the pass, which must not keep others waiting.
 func sortByNode(decisions []plan.Decision) {
 	last := func(d plan.Decision) int {
-		if d.Step == "" {
+		if declares(&d) {
 			return 1
 		}
 		return 0
@@ -434,6 +441,9 @@ func sortByNode(decisions []plan.Decision) {
 		return cmp.Or(last(a)-last(b), cmp.Compare(a.To.Incarnation, b.To.Incarnation))
 	})
 }
+
+// declares reports whether a decision adds a unit. One that retires a unit, or declares it again, has the row that it is of.
+func declares(d *plan.Decision) bool { return d.Step == "" && d.State == "" }
 
 // change turns a decision of the plan into a guarded change.
 func (m *Member) change(d *plan.Decision) storage.Change {
@@ -506,6 +516,9 @@ func (m *Member) commitNext(now lease.Instant) {
 		Term: m.election.held.Ref(), StoreID: l.snap.StoreID, HighestGeneration: m.highestGeneration,
 		Changes: l.changes[:n:n], Nodes: l.nodes, Events: l.events, Commands: l.answers,
 	}
+	l.adding = n > 0 && len(l.nodes)+len(l.events)+len(l.answers) == 0 && !slices.ContainsFunc(commit.Changes, func(c storage.Change) bool {
+		return c.Step != daemon.Assign && (c.Step != "" || c.State != "")
+	})
 	l.changes, l.nodes, l.answers = l.changes[n:], nil, nil
 	l.phase, l.committed = passCommitting, true
 	m.send(now, callCommit, Call{Commit: commit})
@@ -524,6 +537,10 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 	case errors.Is(r.Err, storage.ErrStoreChanged):
 		l.phase = passIdle
 		m.beatSoon(now) // as with a snapshot: the heartbeat's reply decides
+		return
+	case errors.Is(r.Err, storage.ErrFull) && l.adding:
+		l.size.failed() // there may be room for fewer
+		m.passEndsFull(now, r.Err)
 		return
 	case r.Err != nil:
 		if errors.Is(r.Err, storage.ErrFull) {
@@ -549,7 +566,18 @@ func (m *Member) onCommit(now lease.Instant, c call, r Result) {
 	m.commitNext(now)
 }
 
-// passDone ends a pass in which every call succeeded.
+// passEndsFull ends a pass in which all but what the store has no room for is done: assignments and declarations are the last
+// in it. It is done, so that a command to hand the term over is followed. For a heartbeat interval, plans declare no units.
+// Otherwise no plan would find that there is nothing else to decide, and make the loads even.
+func (m *Member) passEndsFull(now lease.Instant, err error) {
+	l := &m.leader
+	l.changes, l.fullUntil = nil, now.Add(m.t.HeartbeatInterval)
+	m.requestPassAt(l.fullUntil)
+	m.emit(Notice{Kind: PassFailed, Err: err, Term: m.election.held.Number})
+	m.passDone(now)
+}
+
+// passDone ends a pass in which every call succeeded, or failed for want of room alone.
 func (m *Member) passDone(now lease.Instant) {
 	l := &m.leader
 	pause := min(max(passPause, now.Sub(l.began)), maxPassPause)

@@ -119,6 +119,7 @@ type Input struct {
 	// MaxMoves is how many running units one plan may move to make loads even. Zero moves none.
 	MaxMoves int
 	NoRounds bool            // no plan of this leader moves units to make loads even, so nothing waits for one
+	NoRoom   bool            // the store has no room for more units, so none are declared
 	Nodes    []Node          // in any order
 	Units    []daemon.Record // in any order
 	// Term is the present term. Commands are the operators' open commands, oldest first.

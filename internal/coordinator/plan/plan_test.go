@@ -160,7 +160,11 @@ func TestRetiredUnits(t *testing.T) {
 
 func TestDeclaredUnitsHaveNoRowToGuard(t *testing.T) {
 	t.Parallel()
-	p := Make(Input{Now: epoch, Nodes: []Node{live("n1", advert(daemon.Spec{ID: "a", Instances: 3}))}, Units: []daemon.Record{row(t, "a/1", daemon.Active, "n1")}})
+	in := Input{Now: epoch, Nodes: []Node{live("n1", advert(daemon.Spec{ID: "a", Instances: 3}))}, Units: []daemon.Record{row(t, "a/1", daemon.Active, "n1")}}
+	full := in
+	full.NoRoom = true
+	wantReported(t, Make(full))
+	p := Make(in)
 	wantReported(t, p, "a/0: declare (declared)", "a/2: declare (declared)")
 	for _, d := range p.Decisions {
 		if d.Generation != 0 || d.State != "" || d.Retired || d.Spec.Instances != 3 {

@@ -169,7 +169,7 @@ func sorted(units []daemon.Record) []*daemon.Record {
 func (p *planner) decideDaemon(g *group) {
 	next := 0 // lowest index not seen yet
 	declare := func(below int) {
-		for ; next < below; next++ {
+		for ; next < below && !p.in.NoRoom; next++ {
 			p.decide(g, Decision{Unit: daemon.Unit{Daemon: g.id, Index: next}, Reason: Why{Rule: NewlyDeclared}}, nil)
 		}
 	}
