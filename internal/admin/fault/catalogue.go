@@ -97,6 +97,7 @@ const (
 	NotMigrated Code = "E5107"
 	Locked      Code = "E5108"
 	NoDatabase  Code = "E5109"
+	StoreFull   Code = "E5110"
 )
 
 // All returns the catalogue, sorted by code.
@@ -459,5 +460,10 @@ var catalogue = []Entry{
 		NoDatabase, ExitUnreachable, "database does not exist",
 		"The server is reachable, but has no database with the name in store.url.",
 		"create it (createdb NAME), or correct the URL",
+	},
+	{
+		StoreFull, ExitFailed, "store is full",
+		"The bucket has reached the bound of what it keeps of a cluster (4 MiB). It takes no further units, keys, commands, locks and longer states. Nothing of the call was stored. What runs goes on, and what makes the cluster smaller is done.",
+		"remove keys (emitd daemon keys remove) or declare fewer units; a cluster that needs more belongs in a database",
 	},
 }

@@ -120,6 +120,7 @@ func TestFromAndExit(t *testing.T) {
 		{fmt.Errorf("w: %w", &storage.OtherClusterError{Store: "a", Node: "b"}), OtherCluster, ExitConflict},
 		{fmt.Errorf("w: %w", storage.ErrNodesLive), NodesLive, ExitConflict},
 		{storage.ErrUnavailable, Unreachable, ExitUnreachable},
+		{fmt.Errorf("w: %w", storage.ErrFull), StoreFull, ExitFailed},
 		{context.DeadlineExceeded, Unreachable, ExitUnreachable},
 		{storage.ErrTermLost, NotLeader, ExitConflict},
 		{&storage.SchemaError{Have: 0, Want: 2}, NotMigrated, ExitFailed},

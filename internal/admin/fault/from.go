@@ -43,6 +43,8 @@ func From(err error) *Fault {
 		return fromSchema(schema, err)
 	case errors.Is(err, storage.ErrTermLost):
 		return &Fault{Code: NotLeader, What: "not the leader any more: " + err.Error(), Err: err}
+	case errors.Is(err, storage.ErrFull):
+		return &Fault{Code: StoreFull, What: err.Error(), Err: err}
 	case errors.Is(err, storage.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return &Fault{Code: Unreachable, What: "store unreachable: " + err.Error(), Err: err}
 	}
