@@ -1,11 +1,13 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/emitd/emitd/daemon"
@@ -70,10 +72,10 @@ func (p *place) pass(e *daemon.Event) {
 	p.after, p.known = e.Seq, append(p.known, *e)
 }
 
-// stepBack moves the place to the event before, or to the beginning if that is not known.
-func (p *place) stepBack() {
-	p.after, p.known = 0, p.known[:max(len(p.known)-1, 0)]
-	if n := len(p.known); n > 0 {
+// stepBack moves the place back to the first n of the known events, or to the beginning if there are none.
+func (p *place) stepBack(n int) {
+	p.after, p.known = 0, p.known[:n]
+	if n > 0 {
 		p.after = p.known[n-1].Seq
 	}
 }
@@ -96,7 +98,9 @@ func (c *Coordinator) readEvents(ctx context.Context, p *place, yield func(daemo
 		return errBroken
 	}
 	for !p.isIn(page) {
-		p.stepBack()
+		if err := c.stepBack(ctx, p, page.Head); err != nil {
+			return err
+		}
 		if page, err = c.eventsFrom(ctx, p); err != nil {
 			return err
 		}
@@ -118,13 +122,38 @@ func (c *Coordinator) readEvents(ctx context.Context, p *place, yield func(daemo
 	return nil
 }
 
+// stepBack moves the place to the newest event that the history up to head still has. That has all events before one that it
+// has, so a search by halves finds it: all readers of a cluster do this at the same time.
+func (c *Coordinator) stepBack(ctx context.Context, p *place, head int64) error {
+	end, _ := slices.BinarySearchFunc(p.known, head+1, func(e daemon.Event, seq int64) int { return cmp.Compare(e.Seq, seq) })
+	var err error
+	n := sort.Search(end, func(i int) bool {
+		if err != nil {
+			return true
+		}
+		var page *storage.EventPage
+		page, err = c.eventsAt(ctx, p.known[i].Seq, 1)
+		return err != nil || history.Replaced(page, &p.known[i])
+	})
+	if err != nil {
+		return err
+	}
+	p.stepBack(n)
+	return nil
+}
+
 // eventsFrom reads a page that begins with the event at the place, so that it can be compared.
 func (c *Coordinator) eventsFrom(ctx context.Context, p *place) (*storage.EventPage, error) {
+	return c.eventsAt(ctx, p.after, eventPage)
+}
+
+// eventsAt reads so many events, beginning with the one that has the number.
+func (c *Coordinator) eventsAt(ctx context.Context, seq int64, most int) (*storage.EventPage, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timing.QueryTimeout)
 	defer cancel()
-	page, err := c.store.Events(ctx, max(p.after-1, 0), eventPage)
+	page, err := c.store.Events(ctx, max(seq-1, 0), most)
 	if err != nil {
-		return nil, fmt.Errorf("read events after %d: %w", p.after, err)
+		return nil, fmt.Errorf("read events after %d: %w", seq, err)
 	}
 	return page, nil
 }

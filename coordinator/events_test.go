@@ -236,6 +236,61 @@ func TestEventsThatAreLost(t *testing.T) {
 	}
 }
 
+// countingStore counts the calls that read events, and the events that they return.
+type countingStore struct {
+	*memory.Store
+	calls, events int
+}
+
+func (s *countingStore) Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error) {
+	page, err := s.Store.Events(ctx, after, limit)
+	s.calls++
+	if err == nil {
+		s.events += len(page.Events)
+	}
+	return page, err
+}
+
+// A reader finds the newest event that the store still has in few reads, however many the store has lost.
+func TestEventsThatAreLostCostFewReads(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := &countingStore{Store: memory.Open(memory.Config{})}
+		write := func(n int) {
+			for range n {
+				if err := store.Record(t.Context(), daemon.Event{Kind: daemon.UnitsChanged}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		write(100)
+		image := store.Clone()
+		write(500)
+		node, err := coordinator.New(store, coordinator.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored := false
+		for e, err := range node.Events(t.Context(), 0) {
+			switch {
+			case err != nil && !errors.Is(err, coordinator.ErrEventsGone):
+				t.Fatal(err)
+			case e.Seq == 600 && !restored:
+				store.Restore(image)
+				store.SetStoreID("standby")
+				advance(time.Second)
+				write(600)
+				store.calls, store.events, restored = 0, 0, true
+			}
+			if e.Seq == 700 {
+				break
+			}
+		}
+		if store.calls > 20 || store.events > 1500 {
+			t.Errorf("%d calls read %d events, for the 600 that are new", store.calls, store.events)
+		}
+	})
+}
+
 // Snapshot reads the store; its errors name what was attempted.
 func TestSnapshot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
