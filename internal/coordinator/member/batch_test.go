@@ -184,7 +184,7 @@ func TestFullStoreGetsSmaller(t *testing.T) {
 	})
 }
 
-// A full store does not keep units from a node that joins.
+// A full store does not keep units from a node that joins. Once there is room, what was declared meanwhile follows.
 func TestFullStoreMakesLoadsEven(t *testing.T) {
 	t.Parallel()
 	c := fullCluster(t)
@@ -195,6 +195,10 @@ func TestFullStoreMakesLoadsEven(t *testing.T) {
 	if n := c.snapshot().Lease.PassSeq - passes; n < 30 || n > 300 {
 		t.Errorf("%d passes in a minute while nothing happens", n)
 	}
+	for _, p := range c.nodes {
+		p.full = false
+	}
+	c.until(10*time.Second, "all units are declared", func() bool { return len(c.snapshot().Units) == 3*storage.MaxChanges+4 })
 }
 
 // A leader whose store is full follows the command to hand its term over.
