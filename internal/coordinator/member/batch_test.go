@@ -26,8 +26,8 @@ func TestCommitsShrinkForASlowStoreAndGrowBack(t *testing.T) {
 	const units = 2 * storage.MaxChanges
 	c := newCluster(t, 1, advert("acme:work", units))
 	p := c.nodes[0]
-	p.takes = func(call member.Call) time.Duration { // a full batch takes a second, and the timeout is half a second
-		return time.Duration(changesOf(call)) * 2 * time.Millisecond
+	p.takes = func(call member.Call) time.Duration { // a full batch takes four seconds, and the timeout is half a second
+		return time.Duration(changesOf(call)) * 8 * time.Millisecond
 	}
 	c.until(time.Minute, "all units are active", func() bool { return active(c) == units })
 	if !p.logged("pass failed") {
