@@ -162,11 +162,14 @@ func (i *importer) run(ctx context.Context) error {
 	}
 	t := totals
 	end := ledger.ImportEndRecord(ledger.Totals{Enqueued: t[0], Completed: t[1], Failed: t[2], Expired: t[3], Cancelled: t[4], Died: t[5]}, paused)
-	// The end is written only once the ledger has taken everything before it.
-	for _, step := range []func() error{func() error { return i.flush(ctx) }, func() error { return i.add(ctx, end) }, func() error { return i.flush(ctx) }} {
-		if err := step(); err != nil {
-			return err
-		}
+	if err = i.flush(ctx); err == nil { // the ledger has taken everything before the end is written
+		err = i.add(ctx, end)
+	}
+	if err == nil {
+		err = i.flush(ctx)
+	}
+	if err != nil {
+		return err
 	}
 	if err := i.wait(ctx, func() bool { return i.log.Durable() >= i.slot }); err != nil {
 		return err

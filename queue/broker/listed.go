@@ -13,12 +13,13 @@ import (
 
 // A queue that was removed and declared again is another queue, with objects of its own. A broker of the removed one must
 // not acknowledge a job that was submitted after the declaration: it would be deleted. So two rules hold. No broker accepts
-// jobs or gives them out, unless its list of queues was read within maxListAge, and has the queue that the broker serves (checkListed). And a
-// name can be declared again only maxListAge after its removal: whoever declares it earlier waits (untilForgotten). A call
-// that was made after the declaration had ended is therefore accepted with a list that was read after the removal.
+// jobs or gives them out, unless its list of queues was read within maxListAge, and has the queue that the broker serves
+// (checkListed). And a name can be declared again only maxListAge after its removal: whoever declares it earlier waits
+// (untilForgotten). A call that was made after the declaration had ended is therefore accepted with a list that was read
+// after the removal.
 //
-// Calls wait for no lock that is held during a request, and for no request but the one that tells whether the list is
-// unchanged. Others, such as the list of a large removed queue, may take long.
+// The registry's lock is held during requests, which may take long. As long as the list is unchanged, calls do not wait for
+// it, but only for the request that tells that the list is unchanged.
 
 const (
 	// maxListAge is how long a broker accepts calls for a queue without reading the list of queues again.

@@ -45,8 +45,9 @@ func (m *Member) onRunFailed(now lease.Instant, in RunFailed) {
 }
 
 // recoversAfter returns after how long an attempt that has not failed has cleared the failures before it. If it fails
-// sooner, the supervisor knows how long it lasted. What it counts of an attempt that stalls ends when its progress ceased. That it has stalled is known a quarter more than the stall timeout
-// later at the latest, and its failure once it has returned or has ignored its cancellation for StopTimeout.
+// sooner, the supervisor knows how long it lasted. What it counts of an attempt that stalls ends when its progress ceased.
+// That it has stalled is known a quarter more than the stall timeout later at the latest, and its failure once it has
+// returned or has ignored its cancellation for StopTimeout.
 func (m *Member) recoversAfter(s *daemon.Spec) time.Duration {
 	if s.StallTimeout == 0 {
 		return daemon.FailuresResetAfter

@@ -204,7 +204,7 @@ func (s *Sink) options() ([]nats.Option, error) {
 	return opts, nil
 }
 
-// silence is how long a message without an answer is remembered. It is longer than a delivery waits for one.
+// silence is how long a message without an answer is remembered; one that is forgotten counts as unanswered.
 func (s *Sink) silence() time.Duration { return 3 * s.cfg.Timeout }
 
 // Close ends the connection.

@@ -28,7 +28,8 @@
 //
 // A message that the database refuses (type, constraint, trigger) is found by savepoints, and the others
 // of its delivery are written. If only the commit fails, because of a deferred constraint or trigger, the
-// delivery is repeated with each constraint checked after each message (SET CONSTRAINTS ALL IMMEDIATE):
+// delivery is repeated with each constraint checked after each message (SET CONSTRAINTS ALL IMMEDIATE). In that repetition,
+// messages that satisfy a deferred constraint only together, such as two that exchange unique values, are refused too:
 //
 //	bad data (22…, 23… except 23503, P0001)                      permanent
 //	a foreign key that is not there yet (23503), a lock, others  another attempt
