@@ -55,7 +55,7 @@ func TestAStoreThatTakesOneAtATime(t *testing.T) {
 	})
 }
 
-// overload appends to six journals for a minute, and bounds how long a record takes to be durable.
+// overload appends to six journals for three minutes, and bounds how long a record takes to be durable.
 func overload(t *testing.T, store mem.Config) {
 	bucket := mem.New(store)
 	var waits []time.Duration
@@ -68,7 +68,7 @@ func overload(t *testing.T, store mem.Config) {
 		cfg.WritesPerSecond = 8
 		l, _ := open(t, cfg)
 		all.Go(func() {
-			waited := appendFor(t, l, time.Minute)
+			waited := appendFor(t, l, 3*time.Minute)
 			closeLog(t, l)
 			mu.Lock()
 			defer mu.Unlock()

@@ -28,9 +28,10 @@ const (
 	largeSegment = 256 << 10
 	// leastBound is the lowest bound, and smallRise how much a write raises one below one.
 	leastBound = 1. / 16
-	smallRise  = 1. / 8
-	// pauseUnit divided by the bound is the pause: up to a second.
-	pauseUnit = 64 * time.Millisecond
+	smallRise  = 1. / 16
+	// pauseUnit divided by the bound is the pause.
+	pauseUnit    = 64 * time.Millisecond
+	longestPause = 16 * pauseUnit // at the lowest bound
 )
 
 // hasRoom reports whether the store bears another write.
@@ -70,12 +71,14 @@ func (m *Machine) pauseWrites(now time.Duration) {
 	}
 }
 
-// writeFailed handles a write of a segment that has failed, or has an unknown outcome. least is how long the store asks to wait.
+// writeFailed handles a write of a segment that has failed, or has an unknown outcome. least is how long the store asks to wait. A
+// write that fails again and again waits no longer than the bound demands of every write at most. Otherwise an owner without luck
+// would hardly try while others are taken.
 func (m *Machine) writeFailed(now time.Duration, c *Call, least time.Duration) {
 	g, o := &m.log.congestion, &m.log.window[c.slot-m.log.durable-1]
 	g.reduce(now, o.triedAt, leastBound)
 	m.pauseWrites(now)
-	o.failed, o.retryAt = c, now+max(m.pause(c.Attempt), least)
+	o.failed, o.retryAt = c, now+max(min(m.pause(c.Attempt), longestPause), least)
 	g.underWay--
 	g.failed++
 	m.writeSegments(now)

@@ -131,3 +131,25 @@ func TestAPauseHoldsNewRecordsBack(t *testing.T) {
 		}
 	}
 }
+
+// TestAWriteWithoutLuck: a write that is refused again and again is tried about once a second, or as seldom as the store asks.
+func TestAWriteWithoutLuck(t *testing.T) {
+	t.Parallel()
+	r := started(t, empty(), config("a", 1))
+	r.hold = writesSlots
+	r.add("x")
+	var wanted time.Duration
+	r.instead = func(c *owner.Call) (owner.Result, bool) {
+		return owner.Result{Answer: owner.Failed, Err: errors.New("slow down"), Retry: wanted}, writesSlots(c)
+	}
+	for range 30 {
+		r.release(format.SlotKey(1))
+		if after := r.calls[0].After; after > 1100*time.Millisecond {
+			t.Fatalf("the write comes again after %v", after)
+		}
+	}
+	wanted = 10 * time.Second
+	if r.release(format.SlotKey(1)); r.calls[0].After < wanted {
+		t.Errorf("the write comes again after %v although the store wanted %v", r.calls[0].After, wanted)
+	}
+}
