@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/emitd/emitd/internal/access"
@@ -76,6 +77,13 @@ func selected[T any](a *API, r *http.Request, all []T, need func(*T) Access) ([]
 		return nil, unlimited
 	}
 	return out, nil
+}
+
+// unknown refuses a limited caller while what there is cannot be read, because of that problem: nobody can say whether it
+// may read a part.
+func unknown(problem string) error {
+	code, what, _ := strings.Cut(problem, ": ")
+	return &refusal{http.StatusServiceUnavailable, fault.New(fault.Code(code), "%s", what)}
 }
 
 // by says who makes a call, for the history.

@@ -115,7 +115,25 @@ func TestLimitedLists(t *testing.T) {
 	if text := fmt.Sprint(o); !o.Limited || len(o.Queues.Queues) != 1 || o.Outbox != nil || o.Leader != nil || o.Notices != 1 || strings.Contains(text, "reports") || strings.Contains(text, "billing") {
 		t.Errorf("the overview of a caller who may read mail only: %+v", o)
 	}
-	inQueues.names = nil
+	inQueues.down = fmt.Errorf("read the queues: %w", storage.ErrUnavailable)
+	for _, path := range []string{"/queues", "/overview"} {
+		var p fault.Problem
+		if w := do(t, a, request(t, "GET", root+path, "", "Authorization", "x"), &p); w.Code != 503 || p.Code != fault.Unreachable || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s while the queues cannot be read: %d %s", path, w.Code, w.Body)
+		}
+		if w := do(t, a, request(t, "GET", root+path, ""), nil); w.Code != 401 {
+			t.Errorf("%s: %d %s, want 401", path, w.Code, w.Body)
+		}
+	}
+	a.outboxReads.forget()
+	a.cfg.Outbox = func() (*Outbox, error) { return nil, fmt.Errorf("open: %w", storage.ErrUnavailable) }
+	for header, want := range map[string]int{"x": 503, "": 401} {
+		if w := do(t, a, request(t, "GET", root+"/outbox", "", "Authorization", header), nil); w.Code != want {
+			t.Errorf("the outbox while it cannot be read: %d %s, want %d", w.Code, w.Body, want)
+		}
+	}
+	inQueues.down, inQueues.names = nil, nil
+	a.cfg.Outbox = nil
 	a.queueReads.forget()
 	for _, path := range []string{"/queues", "/overview"} {
 		if w := do(t, a, request(t, "GET", root+path, "", "Authorization", "x"), nil); w.Code != 403 {

@@ -79,22 +79,18 @@ func (a *API) limitedOverview(ctx context.Context, in *overviewIn, refusal error
 	if queue.TagOf(refusal) == queue.Unauthorized {
 		return nil, refusal
 	}
-	queues, err := a.queuesOf(ctx, in.r)
-	if err != nil {
-		return nil, err
-	}
+	queues, noQueues := a.queuesOf(ctx, in.r)
 	var box *view.Outbox
+	var noBox error
 	if a.cfg.Outbox != nil {
 		all, err := a.outboxReads.get(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if some, none := selected(a, in.r, all.Subscriptions, func(s *view.OutboxStats) Access { return Access{Role: RoleRead, Subscription: s.Subscription} }); none == nil {
-			box = all.With(some)
-		}
+		box, noBox = a.outboxOf(in.r, all)
 	}
 	if queues == nil && box == nil {
-		return nil, refusal
+		return nil, cmp.Or(noQueues, noBox, refusal)
 	}
 	s, err := a.reads.get(ctx)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/queue"
 )
 
 // outboxOperations lists the calls about the outbox.
@@ -74,14 +75,26 @@ func (a *API) outbox(ctx context.Context, in *outboxIn) (*body.OutboxAnswer, err
 	if box == nil {
 		box = &view.Outbox{}
 	}
-	readable, err := selected(a, in.r, box.Subscriptions, func(s *view.OutboxStats) Access { return Access{Role: RoleRead, Subscription: s.Subscription} })
+	readable, err := a.outboxOf(in.r, box)
 	switch {
 	case err != nil:
 		return nil, err
 	case a.cfg.Outbox == nil:
 		return &body.OutboxAnswer{}, nil
 	}
-	return &body.OutboxAnswer{Outbox: box.With(readable)}, nil
+	return &body.OutboxAnswer{Outbox: readable}, nil
+}
+
+// outboxOf returns the part of an outbox that a caller may read, and the refusal if it may read nothing.
+func (a *API) outboxOf(r *http.Request, box *view.Outbox) (*view.Outbox, error) {
+	some, err := selected(a, r, box.Subscriptions, func(s *view.OutboxStats) Access { return Access{Role: RoleRead, Subscription: s.Subscription} })
+	switch {
+	case err == nil:
+		return box.With(some), nil
+	case box.Problem != "" && queue.TagOf(err) != queue.Unauthorized:
+		return nil, unknown(box.Problem)
+	}
+	return nil, err
 }
 
 type subscriptionIn struct {

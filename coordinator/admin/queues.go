@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strings"
-	"sync"
 
 	"github.com/emitd/emitd/internal/admin/audit"
 	"github.com/emitd/emitd/internal/admin/fault"
@@ -37,9 +35,6 @@ type Queues interface {
 	Reshard(ctx context.Context, name string, shards int) (queue.Settings, error)
 }
 
-// queuesAtOnce is how many queues are asked at the same time.
-const queuesAtOnce = 8
-
 // readQueues asks for the state of all queues. A problem is part of the result; nil means that there are none.
 func (a *API) readQueues(ctx context.Context) (*view.Queues, error) {
 	return a.readQueuesIf(ctx, func(string) bool { return true })
@@ -50,7 +45,8 @@ func (a *API) readQueuesIf(ctx context.Context, wanted func(name string) bool) (
 	if a.cfg.Queues == nil {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, min(partTimeout, a.cfg.Timeout))
+	within := min(partTimeout, a.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	out := &view.Queues{Queues: []view.QueueStats{}}
 	all, err := a.cfg.Queues.Queues(ctx)
@@ -59,44 +55,27 @@ func (a *API) readQueuesIf(ctx context.Context, wanted func(name string) bool) (
 		out.Problem = string(f.Code) + ": " + f.What
 		return out, nil
 	}
-	all = slices.DeleteFunc(slices.Clone(all), func(s queue.Settings) bool { return !wanted(s.Name) })
-	out.Queues = make([]view.QueueStats, len(all))
-	var reads sync.WaitGroup
-	slots := make(chan struct{}, queuesAtOnce)
-	for i, d := range all {
-		reads.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			out.Queues[i] = a.queueStats(ctx, d.Name)
-		})
-	}
-	reads.Wait()
-	return out, nil
-}
-
-// queueStats reads the counts of one queue. A problem is part of the result.
-func (a *API) queueStats(ctx context.Context, name string) view.QueueStats {
-	got, err := a.cfg.Queues.Stats(ctx, name)
-	if err != nil {
-		problem, _, _ := strings.Cut(a.fault(err).What, "\n")
-		if ctx.Err() != nil {
-			problem = fmt.Sprintf("no answer within %s", view.Exact(min(partTimeout, a.cfg.Timeout)))
+	var names []string
+	for _, s := range all {
+		if wanted(s.Name) {
+			names = append(names, s.Name)
 		}
-		return view.QueueStats{Queue: name, Problem: problem}
 	}
-	s := wire.StatsOf(got)
-	return view.QueueStats{
-		Queue: name, Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: s.OldestAgeMS,
-		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate, Paused: s.Paused, Broker: s.Broker,
-	}
+	out.Queues = view.ReadQueues(ctx, within, names, a.cfg.Queues.Stats, func(err error) string { return a.fault(err).What })
+	return out, nil
 }
 
 // queuesOf asks for the state of the queues that a limited caller may read; nil if there is none. It is not shared with other
 // callers, because another node decides by this caller's token.
 func (a *API) queuesOf(ctx context.Context, r *http.Request) (*view.Queues, error) {
 	some, err := a.readQueuesIf(ctx, func(name string) bool { return a.authorize(r, Access{Role: RoleRead, Queue: name}) == nil })
-	if err != nil || some == nil || len(some.Queues) == 0 {
+	switch {
+	case err != nil || some == nil:
 		return nil, err
+	case some.Problem != "":
+		return nil, unknown(some.Problem)
+	case len(some.Queues) == 0:
+		return nil, nil
 	}
 	return some, nil
 }

@@ -1,8 +1,13 @@
 package view
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"time"
+
+	"github.com/emitd/emitd/internal/queue/wire"
+	"github.com/emitd/emitd/queue"
 )
 
 // QueueStats is the state of a queue.
@@ -20,6 +25,8 @@ type QueueStats struct {
 	Broker       string  `json:"broker"` // the node that serves it; empty if none does
 	// Problem says why the queue's state is unknown; empty if it is known.
 	Problem string `json:"problem"`
+	// NotRead says that the problem is that of other queues, which have taken all the time.
+	NotRead bool `json:"-"`
 }
 
 // Queues is the state of a cluster's queues.
@@ -29,6 +36,54 @@ type Queues struct {
 	Queues  []QueueStats `json:"queues"`
 	// Denied says that the problem is missing permission, not the queues.
 	Denied bool `json:"-"`
+}
+
+const (
+	queuesAtOnce = 64 // whose state is read at the same time
+	// queueSlotTime is after how long a queue no longer keeps others from being read: those of a host that was lost do
+	// not answer at all, and they may be many.
+	queueSlotTime = 50 * time.Millisecond
+)
+
+// ReadQueues reads the state of queues by their names, until ctx ends after that time. Why says to people why one cannot be read.
+func ReadQueues(ctx context.Context, within time.Duration, names []string, read func(ctx context.Context, name string) (*queue.Stats, error), why func(error) string) []QueueStats {
+	out := make([]QueueStats, len(names))
+	slots := make(chan struct{}, queuesAtOnce)
+	var reads sync.WaitGroup
+	for i, name := range names {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			out[i] = QueueStats{Queue: name, NotRead: true, Problem: "it was not read, because others have not answered within " + Exact(within)}
+			continue
+		}
+		reads.Go(func() {
+			leave := sync.OnceFunc(func() { <-slots })
+			defer leave()
+			defer time.AfterFunc(queueSlotTime, leave).Stop()
+			got, err := read(ctx, name)
+			switch {
+			case err == nil:
+				out[i] = queueStatsOf(name, got)
+			case ctx.Err() != nil:
+				out[i] = QueueStats{Queue: name, Problem: "no answer within " + Exact(within)}
+			default:
+				out[i] = QueueStats{Queue: name, Problem: firstLine(why(err))}
+			}
+		})
+	}
+	reads.Wait()
+	return out
+}
+
+func queueStatsOf(name string, got *queue.Stats) QueueStats {
+	s := wire.StatsOf(got)
+	return QueueStats{
+		Queue: name, Waiting: s.Waiting, Delayed: s.Delayed, Active: s.Active, Dead: s.Dead, OldestAgeMS: s.OldestAgeMS,
+		EnqueueRate: s.EnqueueRate, CompleteRate: s.CompleteRate, Paused: s.Paused, Broker: s.Broker,
+	}
 }
 
 // cell returns the queues' line in a status.
@@ -72,7 +127,10 @@ func (s *Status) AddQueues(q *Queues, limit time.Duration) {
 
 // addUnserved adds a notice about a queue whose state is unknown.
 func (q QueueStats) addUnserved(add notify) {
-	if q.Problem != "" {
+	switch {
+	case q.NotRead:
+		add(warning, "queue "+q.Queue, "emitd queue stats "+q.Queue, "the state of queue %s is not known: %s", q.Queue, q.Problem)
+	case q.Problem != "":
 		add(failing, "queue "+q.Queue, "emitd queue stats "+q.Queue, "queue %s does not answer: %s", q.Queue, firstLine(q.Problem))
 	}
 }

@@ -2,12 +2,63 @@ package view
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/queue"
 )
+
+// TestReadQueues: queues that do not answer keep no other from being read. If there are too many of them, those that
+// were not read say so.
+func TestReadQueues(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		queues, silent int
+		notRead        bool
+	}{{30, 10, false}, {1000, 300, false}, {5000, 4999, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			names := make([]string, c.queues)
+			silent := map[string]bool{}
+			for i := range names {
+				names[i] = fmt.Sprintf("q%04d", i)
+				silent[names[i]] = i < c.silent
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			begun := time.Now()
+			out := ReadQueues(ctx, time.Second, names, func(ctx context.Context, name string) (*queue.Stats, error) {
+				if silent[name] {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				time.Sleep(time.Millisecond)
+				return &queue.Stats{Waiting: 1}, nil
+			}, error.Error)
+			if took := time.Since(begun); took != time.Second {
+				t.Errorf("%d queues were read in %v", c.queues, took)
+			}
+			notRead := 0
+			for i, q := range out {
+				switch {
+				case q.Queue != names[i]:
+					t.Errorf("%s is in the place of %s", q.Queue, names[i])
+				case q.NotRead:
+					notRead++
+				case silent[q.Queue] != (q.Problem == "no answer within 1.0s") || silent[q.Queue] != (q.Waiting == 0):
+					t.Errorf("of %d queues, %d do not answer: %+v", c.queues, c.silent, q)
+				}
+			}
+			if c.notRead != (notRead > 0) {
+				t.Errorf("of %d queues, %d do not answer: %d were not read", c.queues, c.silent, notRead)
+			}
+		})
+	}
+}
 
 // TestWhatIsReadLaterNeedsAttention checks that problems of queues and the outbox give notices, each with
 // the reason and what to do, and change the exit code with --exit-code. Healthy ones give none.
@@ -29,6 +80,7 @@ func TestWhatIsReadLaterNeedsAttention(t *testing.T) {
 		"nobody claims":      {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: no job is active; check that workers run -> emitd queue stats q"},
 		"paused":             {&Queues{Queues: []QueueStats{{Queue: "q", Waiting: 7, OldestAgeMS: old, Paused: true}}}, nil, "failing queue q keeps its oldest job waiting for 12m00s, 7 wait: the queue is paused -> emitd queue resume q"},
 		"no broker":          {&Queues{Queues: []QueueStats{{Queue: "q", Problem: "no node serves it\nnow"}}}, nil, "failing queue q does not answer: no node serves it -> emitd queue stats q"},
+		"no time":            {&Queues{Queues: []QueueStats{{Queue: "q", Problem: "it was not read", NotRead: true}}}, nil, "warning the state of queue q is not known: it was not read -> emitd queue stats q"},
 		"no node answers":    {&Queues{Problem: "connection refused"}, nil, "warning the state of the queues is not known: connection refused -> emitd queue ls"},
 		"a token is missing": {&Queues{Problem: "want a token", Denied: true}, nil, ""},
 		"outbox unknown":     {nil, NoOutbox("E5101: unreachable"), "failing the state of the outbox is not known: E5101: unreachable -> emitd doctor"},
