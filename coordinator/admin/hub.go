@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/internal/coordinator/history"
+	"github.com/emitd/emitd/internal/inflight"
 )
 
 // hub lets all streams share one poller of the store. The poller runs only while somebody listens.
@@ -19,50 +21,73 @@ type hub struct {
 	mu        sync.Mutex
 	ended     bool
 	poller    *poller // nil while nobody listens
-	listeners int
+	listeners []*listener
+}
+
+// listener is one stream.
+type listener struct {
+	poller   *poller
+	call     context.Context
+	overview bool // it wants the overview
+	since    int  // how many reads of the history had begun before it
 }
 
 // mostListeners bounds the streams of one process.
 const mostListeners = 1000
 
 // join adds a listener. leave must follow.
-func (h *hub) join(ctx context.Context, overview bool) (*poller, error) {
+func (h *hub) join(ctx context.Context, overview bool) (*listener, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.ended:
 		return nil, refused(http.StatusServiceUnavailable, "this node stops")
-	case h.listeners == mostListeners:
-		return nil, refused(http.StatusTooManyRequests, "%d streams are open on this node", h.listeners)
+	case len(h.listeners) == mostListeners:
+		return nil, refused(http.StatusTooManyRequests, "%d streams are open on this node", len(h.listeners))
 	}
 	if h.poller == nil {
-		h.poller = newPoller(h.api)
-		ctx, h.poller.cancel = context.WithCancel(context.WithoutCancel(ctx)) // it outlives the stream that starts it
-		defer func(p *poller) { go p.run(ctx) }(h.poller)                     // its first poll knows what is wanted
+		p := newPoller(h.api)
+		life, cancel := context.WithCancel(context.Background())
+		h.poller, p.cancel = p, cancel
+		defer func() { go p.run(life) }() // its first poll knows what is wanted
 	}
-	h.listeners++
+	l := &listener{h.poller, ctx, overview, h.poller.reads()}
+	h.listeners = append(h.listeners, l)
 	if overview {
-		h.poller.wantOverview(1)
+		l.poller.wantOverview(1)
 	}
-	return h.poller, nil
+	return l, nil
 }
 
 // leave removes a listener. The last one ends the poller.
-func (h *hub) leave(p *poller, overview bool) {
-	if overview {
-		p.wantOverview(-1)
+func (h *hub) leave(l *listener) {
+	if l.overview {
+		l.poller.wantOverview(-1)
 	}
 	h.mu.Lock()
-	h.listeners--
-	last := h.listeners == 0
+	h.listeners = slices.DeleteFunc(h.listeners, func(other *listener) bool { return other == l })
+	last := len(h.listeners) == 0
 	if last {
 		h.poller = nil
-		p.cancel()
+		l.poller.cancel()
 	}
 	h.mu.Unlock()
 	if last {
-		<-p.done
+		<-l.poller.done
 	}
+}
+
+// onBehalf returns the values of the call of a listener that is there: other nodes answer for their queues only to
+// somebody who may know. What they answer does not count as memory of that call, which may last for days.
+func (h *hub) onBehalf() context.Context {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.listeners {
+		if l.call.Err() == nil {
+			return inflight.NewContext(context.WithoutCancel(l.call), nil)
+		}
+	}
+	return context.Background()
 }
 
 // end ends all streams.
@@ -91,6 +116,9 @@ type poller struct {
 	known     bool           // the history was read
 	restarts  int            // how often the history was found to be another one
 	last      int64          // the newest event
+	reading   int            // how many reads of the history have begun
+	read      int            // which of them has read all that is new
+	awaited   bool           // a listener has seen a later event than last
 	recent    []daemon.Event // the newest events, without gaps, up to last
 	overview  *view.Overview // nil until it was read
 	overviews int            // how often it was read
@@ -126,8 +154,9 @@ func (p *poller) run(ctx context.Context) {
 // poll reads what is new. The overview has the number of the newest event, so while nothing happens a poll reads either
 // the overview or the events.
 func (p *poller) poll(life context.Context, n int) {
-	ctx, cancel := p.api.bounded(life)
+	ctx, cancel := p.api.bounded(p.api.hub.onBehalf())
 	defer cancel()
+	defer context.AfterFunc(life, cancel)()
 	var err error
 	quiet := false
 	if n%overviewEvery == 0 && p.wantOverview(0) {
@@ -160,6 +189,7 @@ func (p *poller) readOverview(ctx context.Context) (quiet bool, err error) {
 func (p *poller) readEvents(ctx context.Context) (more bool, err error) {
 	p.mu.Lock()
 	known, last, recent := p.known, p.last, p.recent
+	p.reading++
 	p.mu.Unlock()
 	if !known {
 		page, err := p.api.cfg.Store.Events(ctx, 0, 1)
@@ -184,7 +214,7 @@ func (p *poller) readEvents(ctx context.Context) (more bool, err error) {
 func (p *poller) begin(head int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.known, p.last = true, head
+	p.known, p.last, p.read = true, head, p.reading
 	p.wake()
 }
 
@@ -193,7 +223,7 @@ func (p *poller) restart(head int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.restarts++
-	p.last, p.recent = head, nil
+	p.last, p.recent, p.read = head, nil, p.reading
 	p.wake()
 }
 
@@ -202,6 +232,9 @@ func (p *poller) add(events []daemon.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := p.last
+	if len(events) < eventsAtOnce { // these are all
+		p.read = p.reading
+	}
 	for _, e := range events {
 		switch {
 		case e.Seq > p.last+1: // the events between were deleted before they were read
@@ -216,7 +249,8 @@ func (p *poller) add(events []daemon.Event) {
 	if over := len(p.recent) - mostRecent; over > 0 {
 		p.recent = append([]daemon.Event(nil), p.recent[over:]...) // what is cut off is freed
 	}
-	if p.last != before {
+	if p.last != before || p.awaited {
+		p.awaited = false
 		p.wake()
 	}
 }
@@ -254,6 +288,13 @@ func (p *poller) wantOverview(n int) bool {
 	return p.wanted > 0
 }
 
+// reads returns how many reads of the history have begun.
+func (p *poller) reads() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.reading
+}
+
 // wake wakes all listeners. The caller holds mu.
 func (p *poller) wake() {
 	close(p.changed)
@@ -267,6 +308,7 @@ type changes struct {
 	away         *fault.Problem
 	restarts     int
 	last         int64
+	read         int            // which read of the history has shown this
 	events       []daemon.Event // after the listener's position
 	behind       bool           // the events after the position are not kept any more
 	overview     *view.Overview
@@ -278,11 +320,12 @@ func (p *poller) changesAfter(after int64) changes {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g := changes{
-		changed: p.changed, ended: p.ended, known: p.known, away: p.away, restarts: p.restarts, last: p.last,
+		changed: p.changed, ended: p.ended, known: p.known, away: p.away, restarts: p.restarts, last: p.last, read: p.read,
 		overview: p.overview, overviews: p.overviews,
 	}
 	switch missing := p.last - after; {
 	case !p.known || missing <= 0:
+		p.awaited = p.awaited || missing < 0
 	case missing > int64(len(p.recent)):
 		g.behind = true
 	default:

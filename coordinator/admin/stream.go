@@ -115,21 +115,21 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, in *streamIn) error
 		return err
 	}
 	overview := slices.Contains(topics, "overview")
-	p, err := a.hub.join(r.Context(), overview)
+	l, err := a.hub.join(r.Context(), overview)
 	if err != nil {
 		return err
 	}
-	defer a.hub.leave(p, overview)
+	defer a.hub.leave(l)
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store, no-transform")
 	h.Set("X-Accel-Buffering", "no") // nginx passes each message on
 	w.WriteHeader(http.StatusOK)
 	s := &stream{
-		api: a, filter: filter, events: slices.Contains(topics, "events"), overview: overview, at: at, answers: true,
+		api: a, filter: filter, events: slices.Contains(topics, "events"), overview: overview, at: at, since: l.since, answers: true,
 		w: w, control: http.NewResponseController(w),
 	}
-	_ = s.run(r.Context(), p) // an error means that the caller has gone
+	_ = s.run(r.Context(), l.poller) // an error means that the caller has gone
 	return nil
 }
 
@@ -141,6 +141,7 @@ type stream struct {
 
 	at        int64 // the event up to which the stream is complete; -1 until it has begun
 	begun     bool
+	since     int // how many reads of the history had begun before it
 	restarts  int
 	overviews int
 	answers   bool // what was told about the store
@@ -209,6 +210,9 @@ func (s *stream) show(ctx context.Context, g changes) (more bool, err error) {
 		return false, nil
 	}
 	if !s.begun {
+		if s.at > g.last && g.read <= s.since {
+			return false, nil // another node was quicker to read that event
+		}
 		return true, s.begin(g)
 	}
 	if s.overview && g.overview != nil && g.overviews != s.overviews {

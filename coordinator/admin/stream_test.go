@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/inflight"
+	"github.com/emitd/emitd/queue"
+	"github.com/emitd/emitd/queue/queuetest"
 	"github.com/emitd/emitd/storage"
 )
 
@@ -107,7 +110,7 @@ func (b *browser) Write(p []byte) (int, error) {
 }
 
 // connect opens a stream.
-func connect(t *testing.T, a *API, query string, header ...string) *browser {
+func connect(t *testing.T, a http.Handler, query string, header ...string) *browser {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	b := &browser{header: http.Header{}, cancel: cancel, done: make(chan struct{})}
@@ -221,6 +224,28 @@ func TestStream(t *testing.T) {
 	})
 }
 
+// TestStreamMoves: whoever comes from another node, which has read more already, misses nothing and gets nothing twice.
+func TestStreamMoves(t *testing.T) {
+	streaming(t, func(t *testing.T, s *script, a *API) {
+		for _, query := range []string{"", "topics=events,overview"} {
+			slow := connect(t, a, query)
+			slow.messages(t)
+			s.happen(3)
+			head := int64(len(s.events))
+			moved := connect(t, a, query, "Last-Event-ID", strconv.FormatInt(head, 10))
+			s.happen(2)
+			time.Sleep(3 * pollEvery)
+			got, _ := moved.messages(t)
+			events, kinds := seqs(t, got)
+			if !slices.Equal(events, []int64{head + 1, head + 2}) || slices.Contains(kinds, resyncMessage) || got[0].id != strconv.FormatInt(head, 10) {
+				t.Errorf("%q: %v, %v, %+v", query, events, kinds, got[0])
+			}
+			moved.leave()
+			slow.leave()
+		}
+	})
+}
+
 // TestStreamFilter: a filter lets through what it selects, and the ID moves on all the same: whoever comes back is not
 // behind.
 func TestStreamFilter(t *testing.T) {
@@ -283,6 +308,81 @@ func TestStreamOverview(t *testing.T) {
 	})
 }
 
+// followed are queues that note who reads their counts. Each answer takes memory of the call that wants it.
+type followed struct {
+	*declaredQueues
+	mu  sync.Mutex
+	who []string // since the last call of readers
+}
+
+type whoKey struct{}
+
+func (f *followed) Stats(ctx context.Context, name string) (*queue.Stats, error) {
+	inflight.FromContext(ctx).Take(1000)
+	who, _ := ctx.Value(whoKey{}).(string)
+	f.mu.Lock()
+	f.who = append(f.who, who)
+	f.mu.Unlock()
+	return f.declaredQueues.Stats(ctx, name)
+}
+
+// readers returns who has read since the last call.
+func (f *followed) readers() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.who
+	f.who = nil
+	return out
+}
+
+// following calls test with an API whose queues are followed. Its calls are those of whom the header From names, and
+// take memory of a budget.
+func following(t *testing.T, test func(t *testing.T, f *followed, budget *inflight.Budget, a http.Handler)) {
+	streaming(t, func(t *testing.T, s *script, _ *API) {
+		f := &followed{declaredQueues: &declaredQueues{Queue: queuetest.New(), names: []string{"mail", "reports"}}}
+		a := api(t, s, func(c *Config) { c.Queues = f })
+		budget := inflight.New(1<<30, 10)
+		test(t, f, budget, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			call, _ := budget.Begin()
+			defer call.End()
+			ctx := context.WithValue(r.Context(), whoKey{}, r.Header.Get("From"))
+			a.ServeHTTP(w, r.WithContext(inflight.NewContext(ctx, call)))
+		}))
+	})
+}
+
+// TestStreamTakesNoMemory: what is read for a stream again and again does not count as held by its call.
+func TestStreamTakesNoMemory(t *testing.T) {
+	following(t, func(t *testing.T, f *followed, budget *inflight.Budget, a http.Handler) {
+		b := connect(t, a, "topics=overview")
+		defer b.leave()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if held, calls := budget.Held(); held != 0 || calls != 1 || len(f.readers()) < 1000 {
+			t.Errorf("%d bytes are held by %d calls", held, calls)
+		}
+	})
+}
+
+// TestStreamReadsForWhoIsThere: when a listener has gone, nothing is read in its name any more.
+func TestStreamReadsForWhoIsThere(t *testing.T) {
+	following(t, func(t *testing.T, f *followed, _ *inflight.Budget, a http.Handler) {
+		alice, bob := connect(t, a, "topics=overview", "From", "alice"), connect(t, a, "topics=overview", "From", "bob")
+		defer bob.leave()
+		time.Sleep(time.Minute)
+		alice.leave()
+		synctest.Wait()
+		if who := f.readers(); len(who) == 0 {
+			t.Error("nothing was read")
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if who := f.readers(); len(who) == 0 || slices.Contains(who, "alice") || slices.Contains(who, "") {
+			t.Errorf("read for bob in the names of %q", who)
+		}
+	})
+}
+
 // TestStreamResync: who has missed too much, or events that were deleted, or another history, is told to read the state
 // anew, and the stream goes on from now.
 func TestStreamResync(t *testing.T) {
@@ -294,6 +394,7 @@ func TestStreamResync(t *testing.T) {
 		gone := connect(t, a, "", "Last-Event-ID", "4000")
 		gone.expect(t, "deleted events", 1, 0, beginMessage, resyncMessage)
 		future := connect(t, a, "", "Last-Event-ID", "9000")
+		time.Sleep(pollEvery)
 		future.expect(t, "a number of another history", 1, 0, beginMessage, resyncMessage)
 		s.happen(1)
 		time.Sleep(pollEvery)
