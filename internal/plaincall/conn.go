@@ -144,7 +144,8 @@ func (c *conn) beginWatch() {
 // call. Whoever has sent the next call already is not watched.
 func (c *conn) watchCaller() {
 	c.mu.Lock()
-	if !c.calling || c.first < c.end || c.end == len(c.buf) {
+	// The timer of the call before may be late, and have begun the watch of this call already.
+	if !c.calling || c.watch != nil || c.first < c.end || c.end == len(c.buf) {
 		c.mu.Unlock()
 		return
 	}
