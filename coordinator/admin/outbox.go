@@ -260,6 +260,15 @@ func (a *API) actOnOutbox(ctx context.Context, in *outboxActionIn) (*body.Outbox
 	if err != nil {
 		return nil, err
 	}
+	if act.Action == "forget" {
+		s, err := a.reads.get(ctx)
+		if err == nil {
+			err = view.CheckForget(s.snap, in.Subscription, box.Group)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	before := audit.LagOf(now)
 	defer a.outboxReads.forget()
 	c := audit.Change{Kind: audit.Outbox + act.Action, Subject: in.Subscription, By: a.by(in.r), Args: selectionOf(act), Before: before}

@@ -3,15 +3,20 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/storage"
 	"github.com/emitd/emitd/storage/memory"
 )
 
@@ -227,5 +232,48 @@ func TestOutboxActions(t *testing.T) {
 	}
 	if w := do(t, a, request(t, "POST", root+"/outbox/billing/actions", `{"action": "forget"}`), nil); w.Code != http.StatusOK || !l.gone {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// shown is a store with a given state.
+type shown struct {
+	storage.Store
+	snap *daemon.Snapshot
+}
+
+func (s shown) Snapshot(context.Context) (*daemon.Snapshot, error) { return s.snap, nil }
+
+// TestForgetWhatIsDelivered: a subscription that a node of the group has, or whose relay has not ended, is not forgotten,
+// and a dry run says so. Those of other groups and nodes that have left do not count.
+func TestForgetWhatIsDelivered(t *testing.T) {
+	t.Parallel()
+	relay := outbox.ID("billing").In("shop")
+	unit := func(id daemon.ID, state daemon.State) *daemon.Snapshot {
+		return &daemon.Snapshot{Units: []daemon.Record{{Unit: daemon.Unit{Daemon: id}, State: state, Retired: true, Holder: node.Identity{Name: "a"}}}}
+	}
+	has := func(id daemon.ID, state node.State) *daemon.Snapshot {
+		return &daemon.Snapshot{
+			Nodes:   []node.Member{{Identity: node.Identity{Name: "a"}, State: state, Advert: "x"}},
+			Adverts: map[string]*daemon.Advert{"x": {Specs: []daemon.Spec{{ID: id, Instances: 1}}}},
+		}
+	}
+	for name, tc := range map[string]struct {
+		snap   *daemon.Snapshot
+		status int
+	}{
+		"configured": {has(relay, node.Live), 409}, "configured by a node that leaves": {has(relay, node.Draining), 409}, "configured by a node that has left": {has(relay, node.Removed), 200},
+		"active": {unit(relay, daemon.Active), 409}, "being revoked": {unit(relay, daemon.Revoking), 409}, "unassigned": {unit(relay, daemon.Unassigned), 200},
+		"in another group": {has(outbox.ID("billing"), node.Live), 200}, "another": {has(outbox.ID("mail").In("shop"), node.Live), 200}, "nobody": {&daemon.Snapshot{}, 200},
+	} {
+		l := newLetters()
+		a := api(t, shown{memory.Open(memory.Config{}), tc.snap}, func(c *Config) {
+			c.Outbox = func() (*Outbox, error) { return &Outbox{Kind: "sqlite", Group: "shop", Operator: l}, nil }
+		})
+		for _, dryRun := range []bool{true, false} {
+			w := do(t, a, request(t, "POST", root+"/outbox/billing/actions", fmt.Sprintf(`{"action": "forget", "dry_run": %v}`, dryRun)), nil)
+			if w.Code != tc.status || l.gone != (w.Code == 200 && !dryRun) || w.Code == 409 && !strings.Contains(w.Body.String(), string(fault.SubscriptionUsed)) {
+				t.Errorf("%s, dry run %v: %d %s, gone %v", name, dryRun, w.Code, w.Body, l.gone)
+			}
+		}
 	}
 }

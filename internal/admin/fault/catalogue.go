@@ -83,10 +83,11 @@ const (
 	ObjectsUnfit  Code = "E3301"
 	ObjectsFailed Code = "E3302"
 
-	NoSubscription Code = "E4101"
-	NoMessage      Code = "E4102"
-	BadMessage     Code = "E4103"
-	OutboxSchema   Code = "E4104"
+	NoSubscription   Code = "E4101"
+	NoMessage        Code = "E4102"
+	BadMessage       Code = "E4103"
+	OutboxSchema     Code = "E4104"
+	SubscriptionUsed Code = "E4105"
 
 	Unreachable Code = "E5101"
 	ReadOnly    Code = "E5102"
@@ -415,6 +416,11 @@ var catalogue = []Entry{
 		OutboxSchema, ExitFailed, "the outbox's tables are missing or of another version",
 		"The database is reachable, but the tables of the outbox are missing or are not of the version that this program needs. Nothing was done.",
 		"create or update them: emitd migrate up --outbox; if they are newer than this program, run the newer emitd",
+	},
+	{
+		SubscriptionUsed, ExitConflict, "the subscription is in use",
+		"A node has the subscription in its configuration, or a relay of it has not ended yet. If it were forgotten now, the relay would create it again, and deliver the whole log once more or, with start: newest, lose what is pending. Nothing was done.",
+		"remove it from outbox.subscriptions of every node, reload or restart them, then repeat the command",
 	},
 	{
 		Unreachable, ExitUnreachable, "store unreachable",

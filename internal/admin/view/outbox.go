@@ -9,8 +9,25 @@ import (
 	"unicode/utf8"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/outbox"
 )
+
+// CheckForget refuses to forget a subscription that nodes of the group still deliver.
+func CheckForget(snap *daemon.Snapshot, subscription, group string) error {
+	relay := outbox.ID(subscription).In(group)
+	for _, m := range snap.Nodes {
+		if m.Present() && slices.ContainsFunc(snap.Advert(m).Specs, func(s daemon.Spec) bool { return s.ID == relay }) {
+			return fault.New(fault.SubscriptionUsed, "node %s has the subscription %s in its configuration", m.Name, subscription)
+		}
+	}
+	for i := range snap.Units {
+		if r := &snap.Units[i]; r.Unit.Daemon == relay && !r.State.IsFree() {
+			return fault.New(fault.SubscriptionUsed, "node %s has not ended the relay %s yet", r.Holder.Name, r.Unit)
+		}
+	}
+	return nil
+}
 
 // OutboxStats is the state of a subscription of the outbox.
 type OutboxStats struct {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/backend"
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/internal/admin/audit"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 	"github.com/emitd/emitd/outbox"
 )
@@ -95,7 +97,29 @@ func (o recordedOutbox) Pause(ctx context.Context, name string, paused bool) err
 	return o.change(ctx, verb, name, nil, func() (int, error) { return 0, o.Operator.Pause(ctx, name, paused) })
 }
 
-// Delete implements [outbox.Operator].
+// Delete implements [outbox.Operator]. A subscription that nodes deliver is refused, as by a node.
 func (o recordedOutbox) Delete(ctx context.Context, name string) error {
+	if err := o.checkForget(ctx, name); err != nil {
+		return err
+	}
 	return o.change(ctx, "forget", name, nil, func() (int, error) { return 0, o.Operator.Delete(ctx, name) })
+}
+
+func (o recordedOutbox) checkForget(ctx context.Context, name string) error {
+	if o.cfg.Store.URL == "" {
+		return nil // there is an outbox without a cluster
+	}
+	store, err := o.a.open(ctx, o.cfg)
+	switch {
+	case err != nil && backend.Fault(err).Code == fault.NotMigrated: // and one beside an empty store
+		return nil
+	case err != nil:
+		return err
+	}
+	defer store.Close()
+	snap, err := store.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	return view.CheckForget(snap, name, o.cfg.Node.Group)
 }
