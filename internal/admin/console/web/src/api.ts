@@ -61,7 +61,7 @@ export async function whoAmI(why = "") {
   const who = (await answer.json()) as Session;
   session.set(who);
   const needed = who.login && who.roles.length === 0 && !who.actor;
-  if (needed !== login.get().needed || why) login.set({ needed, why });
+  if (needed !== login.get().needed || (needed && why)) login.set({ needed, why });
 }
 
 /** Signs in with a token. The server gives a cookie that no script can read. */

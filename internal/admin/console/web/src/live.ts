@@ -43,13 +43,19 @@ export function start() {
   document.addEventListener("visibilitychange", () => {
     if (paused) return;
     if (document.hidden) stop("paused");
-    else void connect();
+    else void begin();
   });
   login.follow(() => {
     if (login.get().needed) stop("lost");
-    else if (!paused) void connect();
+    else if (!paused && !document.hidden) void connect();
   });
-  whoAmI().catch(() => {}).finally(() => login.get().needed || void connect()); // without an answer, the stream says why
+  void begin();
+}
+
+/** Finds out who this is, and connects. */
+async function begin() {
+  await whoAmI().catch(() => {}); // without an answer, the stream says why
+  if (!login.get().needed && !paused && !document.hidden) void connect();
 }
 
 function stop(state: StreamState) {
@@ -106,16 +112,14 @@ async function connect() {
   }
 }
 
-/** Connects again after a second. */
+/** Connects again after a second, or after 30 if this needs a login: that of the program, or a token, for which the page asks. */
 function lost(error: unknown) {
   current = null;
   streamState.set("lost");
-  if (error instanceof Refusal) {
-    trouble.set(error.problem);
-    if (error.problem.status === 401) return; // after the login
-  }
+  if (error instanceof Refusal) trouble.set(error.problem);
   clearTimeout(retry);
-  retry = setTimeout(() => void connect(), 1000);
+  if (error instanceof Refusal && error.problem.status === 401) retry = setTimeout(() => void begin(), 30_000);
+  else retry = setTimeout(() => void connect(), 1000);
 }
 
 /** Reads server-sent events. */

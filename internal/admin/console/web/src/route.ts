@@ -69,5 +69,5 @@ export function subjectLink(subject: string): string | null {
       return null;
   }
   if (!subject.includes(":")) return to("nodes", subject);
-  return /\/\d+$/.test(subject) ? to("units", subject) : to("daemons", subject);
+  return /~|\/\d+$/.test(subject) ? to("units", subject) : to("daemons", subject);
 }

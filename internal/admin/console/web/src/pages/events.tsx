@@ -19,6 +19,8 @@ interface Loaded {
   events: Event[];
   cursor: string | null;
   head: number;
+  /** Of the new events that were not looked at yet: each call looks at a part of many. */
+  next?: string;
 }
 
 /** The events that a filter selects, the newest first; new ones are added at the top. */
@@ -50,12 +52,12 @@ function useEvents(filter: Record<string, string>, follow: boolean) {
       const had = latest.current;
       if (!had || had.key !== key || reading || isPaused()) return;
       reading = true;
-      get("/events", { ...filter, since: undefined, after: had.head, order: "oldest", limit: 1000 })
+      get("/events", { ...filter, since: undefined, after: had.head, cursor: had.next, order: "oldest", limit: 1000 })
         .then((p) => {
           const now = latest.current;
           if (now?.key !== key) return;
           setProblem(null);
-          setLoaded({ ...now, head: p.cursor === null ? p.head : (p.events.at(-1)?.seq ?? now.head), events: [...p.events.reverse(), ...now.events].slice(0, mostShown) });
+          setLoaded({ ...now, head: p.cursor === null ? p.head : now.head, next: p.cursor ?? undefined, events: [...p.events.reverse(), ...now.events].slice(0, mostShown) });
         }, fails)
         .finally(() => (reading = false));
     });

@@ -88,8 +88,8 @@ function Attention({ notices, all: total }: { notices: Notice[]; all: number }) 
 
 /** The text of a notice. The first name in it is a link to where one can do something. */
 function Text({ notice: n }: { notice: Notice }) {
-  const [word = ""] = n.text.split(" ");
-  if (word.startsWith(n.subject + "/")) return <span><Subject of={word} />{n.text.slice(word.length)}</span>;
+  const unit = /^emitd daemon explain (.*)/.exec(n.do)?.[1] ?? "";
+  if (unit && n.text.startsWith(unit + " ")) return <span><Subject of={unit} />{n.text.slice(unit.length)}</span>;
   const href = noticeLink(n);
   const name = href ? <a href={href}>{n.subject}</a> : n.subject;
   return n.text.startsWith(n.subject + " ") ? <span>{name}{n.text.slice(n.subject.length)}</span> : <span>{name}: {n.text}</span>;

@@ -13,11 +13,12 @@ export function Kind({ of }: { of: string }) {
 
 /** What an operator's command is about, who gave it, and what has become of it. */
 function Order({ detail }: { detail: unknown }) {
-  const d = (detail ?? {}) as { actor?: string; result?: string; args?: { node?: string; daemon?: string; index?: number; to?: string } };
-  const unit = d.args?.daemon && d.args.index !== undefined ? `${d.args.daemon}/${d.args.index}` : "";
+  const d = (detail ?? {}) as { actor?: string; result?: string; args?: { node?: string; daemon?: string; index?: number; key?: string; to?: string } };
+  const { daemon, index, key } = d.args ?? {};
+  const unit = daemon && (key ? `${daemon}~${key}` : index !== undefined ? `${daemon}/${index}` : "");
   return (
     <>
-      {unit ? <a href={to("units", unit)}>{unit}</a> : d.args?.daemon ? <a href={to("daemons", d.args.daemon)}>{d.args.daemon}</a> : null}
+      {unit ? <a href={to("units", unit)}>{unit}</a> : daemon ? <a href={to("daemons", daemon)}>{daemon}</a> : null}
       {d.args?.node && <a href={to("nodes", d.args.node)}>{d.args.node}</a>}
       {d.args?.to && <> to <a href={to("nodes", d.args.to)}>{d.args.to}</a></>}
       {d.actor && <span class="quiet"> by {d.actor}</span>}
