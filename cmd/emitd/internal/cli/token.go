@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/emitd/emitd/cmd/emitd/internal/filelock"
 	"github.com/emitd/emitd/internal/access"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
@@ -88,13 +90,13 @@ func (t *tokens) add() *cobra.Command {
 			"within 10 s. A role is read, produce, consume, operate or admin, and may be limited to some queues and\n" +
 			"subscriptions: operate@queue=mail.*@subscription=billing.",
 		Args: exactly(1, "the name of the token"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := makeToken(args[0], roles, expires, time.Now())
 			if err != nil {
 				return err
 			}
 			if !lineOnly {
-				if n.File, err = t.write(args[0], n.Line); err != nil {
+				if n.File, err = t.write(cmd.Context(), args[0], n.Line); err != nil {
 					return err
 				}
 			}
@@ -144,46 +146,63 @@ func makeToken(name string, roles []string, expires time.Duration, now time.Time
 }
 
 // write adds a line to the access file.
-func (t *tokens) write(name, line string) (string, error) {
-	path, text, entries, err := t.read()
-	if err != nil {
-		return "", err
-	}
-	if slices.ContainsFunc(entries, func(e access.Entry) bool { return e.Kind == access.Token && e.Name == name }) {
-		return "", fault.New(fault.Usage, "the access file has a token with the name %s", name).
-			Hint("revoke it first, or choose another name, so that both are valid for a while")
-	}
-	if text != "" && !strings.HasSuffix(text, "\n") {
-		text += "\n"
-	}
-	return path, replaceFile(path, text+line+"\n")
+func (t *tokens) write(ctx context.Context, name, line string) (string, error) {
+	return t.change(ctx, func(_, text string, entries []access.Entry) (string, error) {
+		if slices.ContainsFunc(entries, func(e access.Entry) bool { return e.Kind == access.Token && e.Name == name }) {
+			return "", fault.New(fault.Usage, "the access file has a token with the name %s", name).
+				Hint("revoke it first, or choose another name, so that both are valid for a while")
+		}
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			text += "\n"
+		}
+		return text + line + "\n", nil
+	})
 }
 
-// replaceFile replaces a file as a whole, with its mode, so that a node never reads half of it.
-func replaceFile(path, text string) error {
-	mode := fs.FileMode(0o600)
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+// change replaces the text of the access file by what edit makes of it, and returns the path. Changes wait for each
+// other, for --timeout at most, because one that began with an older text would undo the other.
+func (t *tokens) change(ctx context.Context, edit func(path, text string, entries []access.Entry) (string, error)) (path string, err error) {
+	if path, err = t.path(); err != nil {
+		return "", err
 	}
-	if info, err := os.Stat(path); err == nil {
-		mode = info.Mode().Perm()
+	target := path
+	if linked, err := filepath.EvalSymlinks(path); err == nil {
+		target = linked
 	}
-	err := func() error {
-		f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	ctx, cancel := context.WithTimeout(ctx, t.a.timeout)
+	defer cancel()
+	err = filelock.While(ctx, target+".lock", func() error {
+		_, text, entries, err := t.read()
 		if err != nil {
 			return err
 		}
-		defer os.Remove(f.Name()) // without effect once it has its name
-		_, err = f.WriteString(text)
-		if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		if text, err = edit(path, text, entries); err != nil {
 			return err
 		}
-		return os.Rename(f.Name(), path)
-	}()
-	if err != nil {
-		return fault.New(fault.AccessFile, "cannot write the access file: %w", err)
+		return replaceFile(target, text)
+	})
+	if f := (*fault.Fault)(nil); err != nil && !errors.As(err, &f) {
+		err = fault.New(fault.AccessFile, "cannot write the access file: %w", err)
 	}
-	return nil
+	return path, err
+}
+
+// replaceFile replaces a file as a whole, with its mode and owner, so that a node never reads half of it, and can read
+// it afterwards.
+func replaceFile(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // without effect once it has its name
+	_, err = f.WriteString(text)
+	if old, e := os.Stat(path); e == nil {
+		err = errors.Join(err, giveTo(f, old), f.Chmod(old.Mode().Perm()))
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }
 
 // listedToken is an entry of the access file, for scripts.
@@ -241,20 +260,31 @@ func (t *tokens) revoke() *cobra.Command {
 		Long: "Remove an entry from the access file. Within 10 s each node that has this file refuses calls with it, and ends\n" +
 			"those that are under way. Nodes that have a copy of the file need the new one.",
 		Args: exactly(1, "the name of a token, certificate or user"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			path, text, _, err := t.read()
+		RunE: func(cmd *cobra.Command, args []string) error {
+			removed, left := 0, 0
+			remove := func(path, text string, entries []access.Entry) (rest string, err error) {
+				rest, removed = without(text, args[0])
+				if removed == 0 {
+					return "", fault.New(fault.NoToken, "the access file %s has no entry with the name %.140q", path, args[0])
+				}
+				left = len(entries) - removed
+				return rest, nil
+			}
+			path, text, entries, err := t.read()
+			if err == nil {
+				_, err = remove(path, text, entries)
+			}
 			if err != nil {
 				return err
-			}
-			rest, removed := without(text, args[0])
-			if removed == 0 {
-				return fault.New(fault.NoToken, "the access file %s has no entry with the name %.140q", path, args[0])
 			}
 			if err := t.a.confirm(fmt.Sprintf("calls by %s are refused, and those under way end", args[0])); err != nil {
 				return err
 			}
-			if err := replaceFile(path, rest); err != nil {
+			if _, err := t.change(cmd.Context(), remove); err != nil {
 				return err
+			}
+			if left == 0 {
+				t.a.message("the access file has no entry any more: nodes refuse every call, and do not start before it has one")
 			}
 			whole := map[string]any{"name": args[0], "revoked": removed}
 			return t.a.print(data{whole: whole, names: args, table: func(w io.Writer, _ bool) error {

@@ -4,6 +4,7 @@
 package filelock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,6 +22,44 @@ func Lock(path string) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() { _ = f.Close() }, nil
+}
+
+// retry is the pause between two attempts of While.
+const retry = 20 * time.Millisecond
+
+// While calls do while it holds the lock of a file, and removes the file afterwards, where a file that is open can be
+// removed. It waits for other processes until ctx ends.
+func While(ctx context.Context, path string, do func() error) error {
+	for {
+		f, err := open(path, os.O_CREATE|os.O_RDWR)
+		if err == nil && !isAt(f, path) { // the process before has removed it in the meantime
+			_ = f.Close()
+			continue
+		}
+		if err == nil {
+			defer f.Close()
+			defer os.Remove(path) // before the lock is released
+			return do()
+		}
+		if !errors.Is(err, ErrHeld) {
+			return err
+		}
+		select {
+		case <-time.After(retry):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// isAt reports whether a path still leads to an open file.
+func isAt(f *os.File, path string) bool {
+	own, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(own, there)
 }
 
 func open(path string, flags int) (*os.File, error) {

@@ -1,9 +1,12 @@
 package filelock
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 )
@@ -26,6 +29,48 @@ func TestLock(t *testing.T) {
 	unlock()
 	if _, err := Lock(filepath.Join(path, "x")); err == nil || errors.Is(err, ErrHeld) {
 		t.Errorf("a path below a file: %v", err)
+	}
+}
+
+// TestWhile checks that only one has the lock at a time, although each removes the file, and that waiting ends with ctx.
+func TestWhile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	var all sync.WaitGroup
+	var inside sync.Mutex
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				err := While(t.Context(), path, func() error {
+					if !inside.TryLock() {
+						t.Error("two have the lock")
+						return nil
+					}
+					defer inside.Unlock()
+					runtime.Gosched()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if _, err := os.Stat(path); err == nil && runtime.GOOS != "windows" {
+		t.Error("the file was left behind")
+	}
+	failed := errors.New("failed")
+	err := While(t.Context(), path, func() error {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := While(ended, path, func() error { return nil }); !errors.Is(err, ErrHeld) {
+			t.Errorf("after the end of ctx: %v", err)
+		}
+		return failed
+	})
+	if !errors.Is(err, failed) {
+		t.Errorf("got %v, want the error of do", err)
 	}
 }
 

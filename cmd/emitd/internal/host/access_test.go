@@ -186,6 +186,31 @@ func TestFilesThatChangedBeforeTheNodesRan(t *testing.T) {
 	})
 }
 
+// TestLastTokenIsRevoked checks that a file that has lost its last entry revokes it, and that a later entry is valid.
+func TestLastTokenIsRevoked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := write(t, "tokens", token+"\n")
+		g, err := newGuard(config.API{TokensFile: file}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := g.grants.Load().token(token)
+		watched(t, g, func(next func()) {
+			swap(t, file, "# nobody\n")
+			next()
+			if l := g.grants.Load(); l == nil || l.token(token) != nil || last.valid.Err() == nil {
+				t.Error("the revoked token is valid")
+			}
+			swap(t, file, other+"\n")
+			next()
+			if l := g.grants.Load(); l.token(token) != nil || l.token(other) == nil {
+				t.Error("the new token is not valid")
+			}
+		})
+	})
+}
+
 // TestFilesAreReadUntilTheyAreLoaded checks that changed files are tried again, although they do not change any more:
 // what failed may have been the read.
 func TestFilesAreReadUntilTheyAreLoaded(t *testing.T) {
@@ -198,7 +223,7 @@ func TestFilesAreReadUntilTheyAreLoaded(t *testing.T) {
 		}
 		watched(t, g, func(next func()) {
 			changed := time.Now()
-			for _, text := range []string{strings.Repeat(" ", len(other)), other} { // of one size and one time
+			for _, text := range []string{"x" + strings.Repeat(" ", len(other)-1), other} { // of one size and one time
 				if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -95,7 +95,7 @@ func (g *guard) load() error {
 	}
 	g.id.Store(id)
 	g.inUse = stamp
-	if entries == nil {
+	if g.api.TokensFile == "" {
 		return nil
 	}
 	var fresh grants
@@ -119,7 +119,8 @@ func (g *guard) load() error {
 	return nil
 }
 
-// entries reads the access file; nil if none is configured.
+// entries reads the access file; none if no file is configured. A file without entries is refused at the start. Later it
+// says that everything was revoked.
 func (g *guard) entries() ([]access.Entry, error) {
 	file := g.api.TokensFile
 	if file == "" {
@@ -133,8 +134,12 @@ func (g *guard) entries() ([]access.Entry, error) {
 	if err != nil {
 		return nil, fault.New(fault.AccessFile, "api.tokens_file %s:%w", file, err)
 	}
-	if len(entries) == 0 {
+	switch {
+	case len(entries) > 0:
+	case g.grants.Load() == nil:
 		return nil, fault.New(fault.AccessFile, "api.tokens_file %s has no token: every call would be refused", file)
+	default:
+		g.log.Warn("the access file has no entry any more: every call is refused", "file", file)
 	}
 	if note := TokensReadable(file); note != "" {
 		g.log.Warn(note)
