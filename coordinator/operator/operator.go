@@ -121,16 +121,17 @@ func (o *Client) Do(ctx context.Context, c daemon.Command) (daemon.Command, erro
 }
 
 // Drained waits until the nodes of a drain hold no unit and do not lead, and every unit that they held is active
-// elsewhere, or the drain was lifted. Whenever the numbers change, it calls progress with the units that the nodes
+// elsewhere, or the drain was lifted. It returns the drain as it is then: its Outcome is [daemon.ResultDrained] or
+// [daemon.ResultLifted]. Whenever the numbers change, it calls progress with the units that the nodes
 // still hold, and those that are free or starting elsewhere. A unit that no other node can take keeps it waiting.
-func (o *Client) Drained(ctx context.Context, drain daemon.Command, progress func(held, starting int)) error {
+func (o *Client) Drained(ctx context.Context, drain daemon.Command, progress func(held, starting int)) (daemon.Command, error) {
 	args, err := drain.Arguments()
 	if err != nil {
-		return err
+		return drain, err
 	}
 	left := map[daemon.Unit]bool{}
 	lastHeld, lastStarting := -1, -1
-	_, err = o.follow(ctx, drain, func(c daemon.Command) bool {
+	return o.follow(ctx, drain, func(c daemon.Command) bool {
 		snap, err := o.Store.Snapshot(ctx)
 		if err != nil {
 			return false
@@ -154,7 +155,6 @@ func (o *Client) Drained(ctx context.Context, drain daemon.Command, progress fun
 		}
 		return !c.DoneAt.IsZero() || held+starting == 0 && c.Outcome() == daemon.ResultDrained
 	})
-	return err
 }
 
 // complete sets what the caller has left out.

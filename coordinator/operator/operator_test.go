@@ -104,8 +104,9 @@ func TestEvening(t *testing.T) {
 		}
 		drain := do(daemon.Command{Kind: daemon.CommandDrain, Args: daemon.CommandArgs{Node: "a"}.Encode()})
 		var seen [][2]int
-		if err := ops.Drained(t.Context(), drain, func(held, starting int) { seen = append(seen, [2]int{held, starting}) }); err != nil {
-			t.Fatal(err)
+		drained, err := ops.Drained(t.Context(), drain, func(held, starting int) { seen = append(seen, [2]int{held, starting}) })
+		if err != nil || drained.Result != daemon.ResultDrained {
+			t.Fatal(drained, err)
 		}
 		snap, err := store.Snapshot(t.Context())
 		if n := active(t, store); err != nil || n["a"] != 0 || n["b"]+n["c"] != 3 || snap.Term.Leader.Name == "a" {
@@ -136,6 +137,34 @@ func TestEvening(t *testing.T) {
 		do(daemon.Command{Kind: daemon.CommandResign, Args: daemon.CommandArgs{To: "a"}.Encode()})
 		if snap, err := store.Snapshot(t.Context()); err != nil || snap.Term.Leader.Name != "a" {
 			t.Errorf("%+v, %v", snap.Term, err)
+		}
+	})
+}
+
+// TestLiftedDrain: a drain that somebody lifts while another one waits for it is not taken for one that has ended.
+func TestLiftedDrain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.Open(memory.Config{})
+		cluster(t, store, daemon.Spec{ID: "acme:gpu", Requires: map[string]string{"gpu": "yes"}})
+		ops := operator.Client{Store: store, Actor: "alice"}
+		drain, err := ops.Do(t.Context(), daemon.Command{Kind: daemon.CommandDrain, Args: daemon.CommandArgs{Node: "c"}.Encode()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		uncordoned := make(chan error, 1)
+		go func() {
+			time.Sleep(time.Minute) // the unit for a GPU can run nowhere else
+			other := operator.Client{Store: store, Actor: "bob"}
+			_, err := other.Do(t.Context(), daemon.Command{Kind: daemon.CommandUncordon, Args: daemon.CommandArgs{Node: "c"}.Encode()})
+			uncordoned <- err
+		}()
+		lifted, err := ops.Drained(t.Context(), drain, func(int, int) {})
+		if err != nil || lifted.Outcome() != daemon.ResultLifted || !strings.Contains(lifted.Result, "by bob") {
+			t.Errorf("%+v, %v, want one that bob has lifted", lifted, err)
+		}
+		if err := <-uncordoned; err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -43,7 +43,7 @@ func (a *app) keysCommand() *cobra.Command {
 // changeKeysCommand makes a command that changes keys: by apply, or all of them if that is nil.
 func (a *app) changeKeysCommand(verb, short string, apply func(*view.KeyChange, []string)) *cobra.Command {
 	var c view.KeyChange
-	var dryRun bool
+	var dryRun, allowEmpty bool
 	cmd := &cobra.Command{
 		Use: verb + " DAEMON KEY…", Short: short,
 		Long: short + ".\n\nA key has 1 to 256 bytes of printable text. The key - reads further keys from the standard input, one on each line.\n" +
@@ -54,6 +54,10 @@ func (a *app) changeKeysCommand(verb, short string, apply func(*view.KeyChange, 
 			keys, err := a.readKeys(args[1:])
 			if err != nil {
 				return err
+			}
+			if apply == nil && len(keys) == 0 && !allowEmpty { // what made the list has failed, more often than not
+				return fault.New(fault.BadKeys, "there is no key on the standard input, so all keys of %s would be removed; nothing was changed", args[0]).
+					Hint("add --allow-empty if %s is to have no key", args[0])
 			}
 			c.Daemon, c.Actor = daemon.ID(args[0]), cmp.Or(c.Actor, actor())
 			return a.withCluster(cmd.Context(), true, func(ctx context.Context, in *cluster) error {
@@ -71,6 +75,7 @@ func (a *app) changeKeysCommand(verb, short string, apply func(*view.KeyChange, 
 	fl.BoolVar(&c.WithoutSpec, "undeclared", false, "also if no node declares the daemon yet")
 	if apply == nil {
 		fl.BoolVar(&dryRun, "dry-run", false, "only show how many keys would be added and removed")
+		fl.BoolVar(&allowEmpty, "allow-empty", false, "remove all keys if the standard input has none, instead of refusing")
 	}
 	return a.outputFlag(cmd)
 }

@@ -147,11 +147,10 @@ func (a *app) carryOut(ctx context.Context, c *cluster, o order, args daemon.Com
 		return commandFault(err)
 	}
 	if o.wait {
-		err := op.Drained(ctx, done, func(held, starting int) { a.drainProgress(subject, held, starting) })
+		done, err = op.Drained(ctx, done, func(held, starting int) { a.drainProgress(subject, held, starting) })
 		if err != nil {
 			return commandFault(err)
 		}
-		done.Result = daemon.ResultDrained
 	}
 	return a.printCommand(done, subject)
 }
@@ -217,7 +216,12 @@ func (o order) arguments(s view.Status, subject string) (daemon.CommandArgs, err
 // commandFault says why a command was not carried out.
 func commandFault(err error) error { return fault.FromCommand(err, backend.Fault) }
 
+// printCommand says how a command has ended. One that another has lifted in the meantime is no success.
 func (a *app) printCommand(c daemon.Command, subject string) error {
+	if c.Outcome() == daemon.ResultLifted {
+		return fault.New(fault.CommandConflict, "%s %s: %s", c.Kind.Verb(), subject, c.Result).
+			Because("the command was in force, and another one has ended it since.").Hint("see emitd events --kind 'operator.*'")
+	}
 	return a.print(data{whole: c, names: []string{c.ID}, table: func(w io.Writer, _ bool) error {
 		_, err := fmt.Fprintf(w, "%s %s: %s\n", c.Kind.Verb(), view.Line(subject), view.Line(c.Result))
 		return err

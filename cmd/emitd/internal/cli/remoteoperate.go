@@ -166,7 +166,6 @@ func (a *app) orderNode(ctx context.Context, c *cluster, o order, args daemon.Co
 		if err != nil {
 			return err
 		}
-		answer.Command.Result = daemon.ResultDrained
 	}
 	return a.printCommand(*answer.Command, subject)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/body"
 	"github.com/emitd/emitd/internal/admin/fault"
+	"github.com/emitd/emitd/internal/admin/view"
 )
 
 // cannedNode is a node that answers commands as the test says, the last answer for ever.
@@ -42,6 +44,28 @@ func (w *cannedNode) RoundTrip(r *http.Request) (*http.Response, error) {
 		kind = fault.ProblemType
 	}
 	return &http.Response{StatusCode: a.status, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(a.body)), Request: r}, nil
+}
+
+// TestLiftedDrainOfANode: a drain that was lifted while the command waited for its end is no success.
+func TestLiftedDrainOfANode(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		command := `{"command": {"id": "c1", "kind": "node.drain", "created_at": "2026-01-01T00:00:00Z", `
+		w := &cannedNode{keys: map[string]int{}, answers: []canned{
+			{status: 200, body: command + `"result": "in force"}, "done": true, "moves": []}`},
+			{status: 200, body: command + `"result": "lifted: by command c2 by bob", "done_at": "2026-01-01T00:01:00Z"}, "done": true, "moves": []}`},
+			{status: 200, body: `{}`}, // the status
+		}}
+		var out bytes.Buffer
+		a := &app{Streams: Streams{Out: &out, Err: io.Discard}, output: string(view.TableFormat)}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		in := &cluster{node: &remote{base: "http://node/api/v1", http: &http.Client{Transport: w}}}
+		err := a.orderNode(ctx, in, order{kind: daemon.CommandDrain, wait: true}, daemon.CommandArgs{Node: "node-1"}, "node-1")
+		if f := (*fault.Fault)(nil); !errors.As(err, &f) || f.Code != fault.CommandConflict || !strings.Contains(f.What, "lifted: by command c2 by bob") {
+			t.Errorf("%v, want that bob has lifted it; printed %q", err, out.String())
+		}
+	})
 }
 
 // TestNodeIsCalledAgain: a command is given to a node until it is answered, always with the same key; what is certain is said
