@@ -141,7 +141,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	if len(h.nodes) == 1 {
 		instance = string(h.nodes[0].ID)
 	}
-	h.tel, err = telemetry.New(ctx, telemetry.Options{Cluster: o.Config.Cluster, Version: o.Version, Instance: instance, Handler: o.Handler})
+	h.tel, err = telemetry.New(ctx, telemetry.Options{
+		Cluster: o.Config.Cluster, Version: o.Version, Instance: instance, Handler: o.Handler, Secrets: o.Config.Secrets(),
+	})
 	if err != nil {
 		return fault.New(fault.Telemetry, "telemetry: %w", err)
 	}

@@ -10,7 +10,7 @@
 //   - OTEL_METRICS_EXPORTER=prometheus opens no second port, because /metrics serves it.
 //
 // A log line is text on a terminal and otherwise one JSON object, on standard error. Known secrets are
-// replaced in every line.
+// replaced in every line and in what is exported. The level of the log holds for both.
 package telemetry
 
 import (
@@ -19,6 +19,7 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -41,9 +42,9 @@ func NewLog(w io.Writer, o LogOptions) slog.Handler {
 		w = redactor{w, o.Secrets}
 	}
 	if o.Format == "text" || o.Format == "auto" && o.TTY {
-		return tint.NewTextHandler(w, &tint.Options{Level: o.Level, NoColor: !o.Colour, TimeFormat: "15:04:05.000", ReplaceAttr: units})
+		return redacted(tint.NewTextHandler(w, &tint.Options{Level: o.Level, NoColor: !o.Colour, TimeFormat: "15:04:05.000", ReplaceAttr: units}), o.Secrets)
 	}
-	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: readable})
+	return redacted(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: readable}), o.Secrets)
 }
 
 // units formats durations with their unit and few digits, because a number of nanoseconds is hard to
@@ -83,43 +84,84 @@ func unit(d time.Duration) string {
 	return d.String()
 }
 
-// unitHandler formats durations with units, for handlers that do not call units.
-type unitHandler struct{ slog.Handler }
+// changed passes on every record with other attributes, and another message.
+type changed struct {
+	slog.Handler
+	message func(string) string
+	attr    func(slog.Attr) slog.Attr // that is no group; its value is resolved
+}
 
 // Handle implements [slog.Handler].
-func (s unitHandler) Handle(ctx context.Context, r slog.Record) error {
-	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+func (c changed) Handle(ctx context.Context, r slog.Record) error {
+	out := slog.NewRecord(r.Time, r.Level, c.message(r.Message), r.PC)
 	r.Attrs(func(a slog.Attr) bool {
-		out.AddAttrs(formatDurations(a))
+		out.AddAttrs(c.change(a))
 		return true
 	})
-	return s.Handler.Handle(ctx, out)
+	return c.Handler.Handle(ctx, out)
 }
 
 // WithAttrs implements [slog.Handler].
-func (s unitHandler) WithAttrs(as []slog.Attr) slog.Handler {
+func (c changed) WithAttrs(as []slog.Attr) slog.Handler {
 	out := make([]slog.Attr, len(as))
 	for i, a := range as {
-		out[i] = formatDurations(a)
+		out[i] = c.change(a)
 	}
-	return unitHandler{s.Handler.WithAttrs(out)}
+	return changed{c.Handler.WithAttrs(out), c.message, c.attr}
 }
 
 // WithGroup implements [slog.Handler].
-func (s unitHandler) WithGroup(name string) slog.Handler {
-	return unitHandler{s.Handler.WithGroup(name)}
+func (c changed) WithGroup(name string) slog.Handler {
+	return changed{c.Handler.WithGroup(name), c.message, c.attr}
 }
 
-// formatDurations formats the durations of an attribute with units, including those of a group.
-func formatDurations(a slog.Attr) slog.Attr {
+// change changes an attribute, or those of a group.
+func (c changed) change(a slog.Attr) slog.Attr {
 	if a.Value = a.Value.Resolve(); a.Value.Kind() != slog.KindGroup {
-		return units(nil, a)
+		return c.attr(a)
 	}
 	var out []slog.Attr
 	for _, b := range a.Value.Group() {
-		out = append(out, formatDurations(b))
+		out = append(out, c.change(b))
 	}
 	return slog.Attr{Key: a.Key, Value: slog.GroupValue(out...)}
+}
+
+// withUnits formats durations with units, for handlers that do not call units.
+func withUnits(h slog.Handler) slog.Handler {
+	return changed{h, func(m string) string { return m }, func(a slog.Attr) slog.Attr { return units(nil, a) }}
+}
+
+// redacted replaces secrets before a handler formats a record, because formats escape characters: pa"ss is pa\"ss in
+// JSON. A text may have a secret in quotes already, so that form is replaced as well.
+func redacted(h slog.Handler, secrets []string) slog.Handler {
+	if len(secrets) == 0 {
+		return h
+	}
+	var all []string
+	for _, s := range secrets {
+		quoted := strconv.Quote(s)
+		all = append(all, s, quoted[1:len(quoted)-1])
+	}
+	redact := func(text string) string { return fault.Redact(text, all...) }
+	return changed{h, redact, func(a slog.Attr) slog.Attr {
+		var text string
+		switch v := a.Value.Any().(type) {
+		case string:
+			text = v
+		case []byte:
+			text = string(v)
+		default:
+			if a.Value.Kind() != slog.KindAny {
+				return a
+			}
+			text = fmt.Sprintf("%+v", v)
+		}
+		if clean := redact(text); clean != text {
+			a.Value = slog.StringValue(clean)
+		}
+		return a
+	}}
 }
 
 // readable formats durations with units, and times as everywhere else.
@@ -138,7 +180,8 @@ func Level(text string) *slog.LevelVar {
 	return v
 }
 
-// redactor replaces secrets in the output of handlers, which write one whole line at a time.
+// redactor replaces secrets in the output of handlers, which write one whole line at a time. It finds those that a
+// handler has got from inside an attribute's value, where redacted does not look.
 type redactor struct {
 	w       io.Writer
 	secrets []string
@@ -179,12 +222,10 @@ func (c coded) WithAttrs(as []slog.Attr) slog.Handler { return coded{c.Handler.W
 
 func (c coded) WithGroup(name string) slog.Handler { return coded{c.Handler.WithGroup(name), c.code} }
 
-// both passes every record to two handlers.
+// both passes every record to two handlers. The first one decides which levels there are.
 type both [2]slog.Handler
 
-func (b both) Enabled(ctx context.Context, l slog.Level) bool {
-	return b[0].Enabled(ctx, l) || b[1].Enabled(ctx, l)
-}
+func (b both) Enabled(ctx context.Context, l slog.Level) bool { return b[0].Enabled(ctx, l) }
 
 func (b both) Handle(ctx context.Context, r slog.Record) error {
 	var first error

@@ -31,7 +31,8 @@ import (
 type Options struct {
 	Cluster, Version string
 	Instance         string       // ID of the node, if the process is one
-	Handler          slog.Handler // of the local log
+	Handler          slog.Handler // of the local log; what it has enabled is exported
+	Secrets          []string     // replaced in the exported log
 }
 
 // Telemetry holds what was set up. Close it last.
@@ -138,7 +139,7 @@ func (t *Telemetry) logs(ctx context.Context, res *resource.Resource) error {
 	}
 	p := sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewBatchProcessor(exporter)), sdklog.WithResource(res))
 	t.ends = append(t.ends, p.Shutdown)
-	t.Logger = slog.New(both{t.opts.Handler, unitHandler{otelslog.NewHandler("emitd", otelslog.WithLoggerProvider(p))}})
+	t.Logger = slog.New(both{t.opts.Handler, withUnits(redacted(otelslog.NewHandler("emitd", otelslog.WithLoggerProvider(p)), t.opts.Secrets))})
 	return nil
 }
 

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,10 +70,36 @@ func TestCodes(t *testing.T) {
 func TestBothHandlers(t *testing.T) {
 	t.Parallel()
 	var one, two strings.Builder
-	h := both{NewLog(&one, LogOptions{Format: "json", Level: Level("error")}), NewLog(&two, LogOptions{Format: "json", Level: Level("info")})}
-	slog.New(h).With("a", 1).WithGroup("g").Info("x", "b", 2)
-	if one.String() != "" || !strings.Contains(two.String(), `"a":1`) || !strings.Contains(two.String(), `"g":{"b":2}`) {
-		t.Errorf("one %q, two %q", one.String(), two.String())
+	h := both{NewLog(&one, LogOptions{Format: "json", Level: Level("info")}), NewLog(&two, LogOptions{Format: "json", Level: Level("debug")})}
+	log := slog.New(h).With("a", 1).WithGroup("g")
+	log.Debug("not told")
+	log.Info("x", "b", 2)
+	for _, text := range []string{one.String(), two.String()} {
+		if strings.Contains(text, "not told") || !strings.Contains(text, `"a":1`) || !strings.Contains(text, `"g":{"b":2}`) {
+			t.Errorf("got %q", text)
+		}
+	}
+}
+
+// TestSecretsInEveryForm checks that secrets are replaced wherever they are in a record, also if a format would escape
+// characters of them, and that what has none stays as it is.
+func TestSecretsInEveryForm(t *testing.T) {
+	t.Parallel()
+	const secret = `pa"ss\1`
+	for _, format := range []string{"json", "text"} {
+		var out bytes.Buffer
+		log := slog.New(NewLog(&out, LogOptions{Level: Level("info"), Format: format, Secrets: []string{secret, "hunter2"}}))
+		log.With("with", secret).WithGroup("g").Info("message "+secret,
+			"text", secret, "error", fmt.Errorf("dial %s", secret), "quoted", fmt.Sprintf("%q", secret), "list", []string{"a", secret},
+			"bytes", []byte(secret), slog.Group("inner", "text", secret), "number", 7, "plain", errors.New("as it is"),
+			"deep", &struct{ Password *string }{new("hunter2")})
+		text := out.String()
+		if strings.Contains(text, `ss\`) || strings.Contains(text, "hunter2") || strings.Count(text, "***") < 8 {
+			t.Errorf("%s: %s", format, text)
+		}
+		if !strings.Contains(text, "7") || !strings.Contains(text, "as it is") {
+			t.Errorf("%s: too much is gone: %s", format, text)
+		}
 	}
 }
 
@@ -175,6 +203,41 @@ func TestBadExporter(t *testing.T) {
 	}
 }
 
+// TestExportedLog checks that what is exported by OTLP has no secrets, and only what has the level of the log.
+func TestExportedLog(t *testing.T) {
+	unset(t)
+	var mu sync.Mutex
+	var got bytes.Buffer
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := got.ReadFrom(r.Body); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer collector.Close()
+	t.Setenv("OTEL_LOGS_EXPORTER", "otlp")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+	t.Setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", collector.URL)
+	secrets := []string{"hunter2"}
+	tel, err := New(t.Context(), Options{Handler: NewLog(io.Discard, LogOptions{Level: Level("info"), Secrets: secrets}), Secrets: secrets})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := tel.Logger.With("url", "postgres://u:hunter2@h/d")
+	log.Debug("not told")
+	log.Info("cannot log in with hunter2", "error", errors.New("refused: hunter2"), slog.Group("g", "pause", 90*time.Second, "password", "hunter2"))
+	if err := tel.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text := got.String()
+	for word, want := range map[string]bool{"hunter2": false, "not told": false, "cannot log in with ***": true, "refused: ***": true, "u:***@h": true, "1m30s": true} {
+		if strings.Contains(text, word) != want {
+			t.Errorf("exported %q: %v, want %v: %q", word, !want, want, text)
+		}
+	}
+}
+
 // TestDurationsHaveUnits checks that every duration in the log has its unit, in each format.
 func TestDurationsHaveUnits(t *testing.T) {
 	t.Parallel()
@@ -196,7 +259,7 @@ func TestDurationsHaveUnits(t *testing.T) {
 func TestDurationsOfOtherHandlers(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	log := slog.New(unitHandler{slog.NewJSONHandler(&out, nil)}).With("every", 90*time.Second).WithGroup("w")
+	log := slog.New(withUnits(slog.NewJSONHandler(&out, nil))).With("every", 90*time.Second).WithGroup("w")
 	log.Info("x", "in", 100*time.Millisecond, slog.Group("g", "after", 3*time.Second), "n", 5)
 	for _, want := range []string{`"every":"1m30s"`, `"in":"100ms"`, `"after":"3s"`, `"n":5`} {
 		if !strings.Contains(out.String(), want) {
