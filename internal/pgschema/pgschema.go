@@ -2,7 +2,9 @@
 // and defines which names they may have.
 //
 // A table of its own records the steps that were applied. Each step is one transaction together
-// with its record, so an interrupted migration continues where it stopped. Programs that migrate at
+// with its record, so an interrupted migration continues where it stopped. Only where there is
+// nothing yet, all steps are one transaction: a program that starts in the meantime must not take a
+// part of them for the schema of an older program. Programs that migrate at
 // the same time wait for each other by an advisory lock. Versions are numbered from 1. Version 0 is
 // no table at all, not even the record's. The package does not touch a schema that a newer program
 // has migrated further.
@@ -55,11 +57,11 @@ func (s Schema) Migrate(ctx context.Context, conn *pgx.Conn, target int) (taken 
 		return nil, err
 	}
 	for {
-		step, err := s.step(ctx, conn, target)
-		if err != nil || step == nil {
+		steps, err := s.step(ctx, conn, target)
+		if err != nil || len(steps) == 0 {
 			return taken, err
 		}
-		taken = append(taken, *step)
+		taken = append(taken, steps...)
 	}
 }
 
@@ -143,28 +145,32 @@ func (s Schema) bootstrap(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// step applies the next step towards a version; nil if that version is reached. It reads the
-// version under the lock.
-func (s Schema) step(ctx context.Context, conn *pgx.Conn, target int) (taken *Step, err error) {
+// step applies the next step towards a version, or all of them where there is nothing yet; none if
+// that version is reached. It reads the version under the lock.
+func (s Schema) step(ctx context.Context, conn *pgx.Conn, target int) (taken []Step, err error) {
 	err = s.withLock(ctx, conn, func(tx pgx.Tx) error {
 		have, err := s.Applied(ctx, tx)
 		if err != nil {
 			return err
 		}
 		at := len(have)
-		var text string
+		write := s.up
 		switch {
 		case at > 0 && have[at-1].Version > len(s.Steps):
 			return s.TooNew(have[at-1].Version)
+		case at == 0:
+			taken = s.Steps[:target]
 		case at < target:
-			taken, text = &s.Steps[at], s.up(s.Steps[at])
+			taken = s.Steps[at : at+1]
 		case at > target:
-			taken, text = &s.Steps[at-1], s.down(s.Steps[at-1])
-		default:
-			return nil
+			taken, write = s.Steps[at-1:at], s.down
 		}
-		_, err = tx.Exec(ctx, text)
-		return err
+		for _, step := range taken {
+			if _, err := tx.Exec(ctx, write(step)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

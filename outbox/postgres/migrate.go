@@ -61,7 +61,8 @@ func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 
 // Migrate migrates the schema to a version, up or down, and returns the applied steps. The newest version
 // is Version; 0 removes every table, and with them every message. Each step is a transaction of its own,
-// so an interrupted migration continues where it stopped. Two migrations at once wait for each other. The
+// so an interrupted migration continues where it stopped; where there is nothing yet, all steps are one
+// transaction. Two migrations at once wait for each other. The
 // role must be allowed to create objects in the schema, and in the database if the schema is missing.
 // Nobody else should be allowed to create objects in the schema. [GrantSQL] gives programs the rights
 // that they need afterwards.

@@ -74,7 +74,8 @@ func migrations(steps []pgschema.Step, err error) ([]Migration, error) {
 
 // Migrate brings the schema to a version, up or down, and returns the steps that it applied.
 // Version is the newest; 0 removes every table and with them the cluster's state. Each step is a
-// transaction of its own, so an interrupted migration continues where it stopped. If two run at
+// transaction of its own, so an interrupted migration continues where it stopped; where there is
+// nothing yet, all steps are one transaction. If two run at
 // once, one waits for the other. The role must be able to create in the schema, and in the database
 // if the schema is missing. No other role should be able to create in it. The rights that programs
 // then need are those of [GrantSQL].

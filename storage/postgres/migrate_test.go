@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,6 +96,36 @@ func TestMigrateAtOnce(t *testing.T) {
 	if taken != postgres.Version {
 		t.Errorf("%d steps were taken, want %d", taken, postgres.Version)
 	}
+}
+
+// While a schema is being created, and after the creation was interrupted, other programs see nothing of it. They would take
+// a part of it for the schema of an older program, and refuse it.
+func TestNobodySeesHalfASchema(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	cfg := s.bare()
+	s.exec(t, "create schema "+cfg.Schema)
+	middle := s.begin(t, "create table "+cfg.Schema+".unit_state ()") // a late step waits for this
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stopped := later(func() ([]postgres.Migration, error) { return postgres.Migrate(ctx, cfg, postgres.Version) })
+	s.blocked(t, 1)
+	nothing := func(when string) {
+		t.Helper()
+		if taken := steps(t, cfg); slices.Contains(taken, true) {
+			t.Errorf("%s: steps %v are there", when, taken)
+		}
+	}
+	nothing("during the creation")
+	cancel()
+	if r := await(t, "the stopped creation", stopped); r.err == nil {
+		t.Error("the creation was not stopped")
+	}
+	nothing("after a creation that was stopped")
+	if err := middle.Rollback(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	migrate(t, cfg, postgres.Version, postgres.Version)
 }
 
 // A program that is stopped in the middle of a migration does not block others for long.
