@@ -29,7 +29,8 @@ type outputReader struct {
 	previous, follow bool
 
 	caller    nodeapi.Caller
-	addresses []string // of nodes; the first one answered last
+	addresses []string                                // of nodes; the first one has answered last, those at the end have failed last
+	find      func(context.Context) ([]string, error) // the addresses anew; nil: they are given
 
 	shown runlog.Run // the run whose lines are being printed
 	ended bool       // its end was reported
@@ -87,19 +88,24 @@ func (r *outputReader) read(ctx context.Context) error {
 	if cfg.Token != "" {
 		r.caller.Authorization = "Bearer " + cfg.Token
 	}
+	if r.q.address == "" {
+		r.find = r.nodes
+	}
+	var after runlog.Cursor
 	page, err := r.get(ctx, r.values(nil))
-	for {
-		if err == nil {
-			err = r.print(page)
+	for err == nil {
+		after = page.Next
+		if err := r.print(page); err != nil {
+			return err
 		}
-		if err != nil || !page.More {
+		if !page.More {
 			break
 		}
-		page, err = r.get(ctx, r.values(&page.Next))
+		page, err = r.get(ctx, r.values(&after))
 	}
 	switch {
 	case r.follow:
-		return r.goOn(ctx, page.Next, err)
+		return r.goOn(ctx, after, err)
 	case err != nil:
 		return err
 	}
@@ -140,26 +146,40 @@ func (r *outputReader) values(after *runlog.Cursor) url.Values {
 	return v
 }
 
-// get asks one node after the other, until one answers.
+// get calls one node after the other, until one answers. A call that waits for output may take --timeout longer than
+// that. Other calls take --timeout together, and each leaves half of the rest to the others.
 func (r *outputReader) get(ctx context.Context, v url.Values) (page runlog.Page, err error) {
 	wait, _ := time.ParseDuration(v.Get("wait"))
-	ctx, cancel := context.WithTimeout(ctx, r.a.timeout+wait)
-	defer cancel()
-	for i, addr := range r.addresses {
-		var body []byte
-		if body, err = r.caller.Get(ctx, addr, nodeapi.Output, v); err == nil {
-			if err := json.Unmarshal(body, &page); err != nil {
-				return page, fault.New(fault.NodeUnreachable, "the answer of the node at %s makes no sense: %w", addr, err)
-			}
+	end := time.Now().Add(r.a.timeout)
+	for left := len(r.addresses); left > 0; left-- {
+		within := wait + r.a.timeout
+		if wait == 0 {
+			within = time.Until(end) / time.Duration(min(left, 2))
+		}
+		if page, err = r.call(ctx, within, r.addresses[0], v); err == nil {
 			r.unit = page.Unit // complete
-			r.addresses = slices.Insert(slices.Delete(slices.Clone(r.addresses), i, i+1), 0, addr)
 			return page, nil
 		}
 		if fault.Of(err)[0].Code != fault.NodeUnreachable || ctx.Err() != nil {
 			return page, err
 		}
+		r.addresses = append(slices.Clone(r.addresses[1:]), r.addresses[0])
 	}
 	return page, err
+}
+
+// call makes one call.
+func (r *outputReader) call(ctx context.Context, within time.Duration, addr string, v url.Values) (page runlog.Page, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	body, err := r.caller.Get(ctx, addr, nodeapi.Output, v)
+	if err != nil {
+		return page, err
+	}
+	if err := json.Unmarshal(body, &page); err != nil {
+		return page, fault.New(fault.NodeUnreachable, "the answer of the node at %s makes no sense: %w", addr, err)
+	}
+	return page, nil
 }
 
 // The pace of following.
@@ -187,6 +207,11 @@ func (r *outputReader) goOn(ctx context.Context, after runlog.Cursor, failed err
 			if text := r.a.oneLine(f); text != printed {
 				printed = text
 				r.a.message("%s; trying again", text)
+			}
+			if f.Code == fault.NodeUnreachable && r.find != nil { // other nodes may be there by now
+				if found, err := r.find(ctx); err == nil {
+					r.addresses = found
+				}
 			}
 		case printed != "":
 			printed = ""

@@ -34,29 +34,39 @@ func (a *app) outboxCommand() *cobra.Command {
 }
 
 // with opens the outbox and passes it to f, within --timeout.
-func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *backend.Outbox) error) (err error) {
+func (o *outboxes) with(ctx context.Context, f func(ctx context.Context, box *backend.Outbox) error) error {
+	ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
+	defer cancel()
 	if o.a.node.address != "" {
 		node, err := o.a.remote()
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
-		defer cancel()
 		return f(ctx, &backend.Outbox{Operator: remoteOutbox{node}})
 	}
+	return o.withBox(ctx, func(box *backend.Outbox) error { return f(ctx, box) })
+}
+
+// withBox opens the outbox of the database, within --timeout, and passes it to f, which may take any time. It is for an f
+// that reads input of any length; f bounds each of its calls by --timeout.
+func (o *outboxes) withBox(ctx context.Context, f func(box *backend.Outbox) error) (err error) {
 	cfg, err := o.a.loadToRead()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
+	opening, cancel := context.WithTimeout(ctx, o.a.timeout)
 	defer cancel()
-	box, err := backend.OpenOutbox(ctx, backend.Options{Config: cfg.Config, Policy: backend.ReadOnly, Logger: o.a.commandLog(cfg)})
+	box, err := backend.OpenOutbox(opening, backend.Options{Config: cfg.Config, Policy: backend.ReadOnly, Logger: o.a.commandLog(cfg)})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, box.Close(ctx)) }()
+	defer func() {
+		ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
+		defer cancel()
+		err = errors.Join(err, box.Close(ctx))
+	}()
 	box.Operator = recordedOutbox{box.Operator, o.a, cfg}
-	if err := f(ctx, box); err != nil {
+	if err := f(box); err != nil {
 		return backend.OutboxFault(err)
 	}
 	return nil

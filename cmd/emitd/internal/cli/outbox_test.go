@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -58,6 +61,41 @@ func TestManyLines(t *testing.T) {
 	}
 	if code, out, _ := run("", "outbox", "publish", "t", "-"); code != 0 || out != "" {
 		t.Errorf("nothing: code %d, %q", code, out)
+	}
+}
+
+// TestPublishSlowInput checks that a line is published before the command waits for the next one, and that --timeout
+// bounds each transaction, and not the input.
+func TestPublishSlowInput(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	store := config.SQLiteURL(path)
+	if code := Main(t.Context(), []string{"migrate", "up", "--outbox", "--store", store}, Streams{Out: io.Discard, Err: io.Discard}); code != 0 {
+		t.Fatal(code)
+	}
+	in, feed := io.Pipe()
+	out, said := io.Pipe()
+	const timeout = 2 * time.Second
+	var text bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- Main(t.Context(), []string{"outbox", "publish", "t", "-", "--store", store, "--timeout", timeout.String(), "-o", "name"}, Streams{In: in, Out: said, Err: &text})
+		in.Close()
+		said.Close()
+	}()
+	ids := bufio.NewReader(out)
+	begun := time.Now()
+	for line := 0; line < 3 || time.Since(begun) < timeout+time.Second; line++ {
+		if _, err := fmt.Fprintf(feed, "line %d\n", line); err != nil {
+			t.Fatalf("line %d is not read: %v", line, err)
+		}
+		if _, err := ids.ReadString('\n'); err != nil {
+			t.Fatalf("line %d: %v; code %d: %s", line, err, <-ended, text.String())
+		}
+	}
+	feed.Close()
+	if code := <-ended; code != 0 {
+		t.Errorf("code %d: %s", code, text.String())
 	}
 }
 

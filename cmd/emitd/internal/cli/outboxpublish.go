@@ -1,11 +1,7 @@
 package cli
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -62,8 +58,8 @@ func (o *outboxes) publish() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "publish TOPIC PAYLOAD", Short: "Publish a message, or one for each line of standard input, for tests",
 		Long: "Publish a message in its own transaction, for tests: applications publish in theirs. The payload is\n" +
-			"any text; - reads standard input, where each line is the payload of one message, in one transaction for each\n" +
-			"thousand lines.",
+			"any text; - reads standard input, where each line is the payload of one message. Lines that come together share\n" +
+			"a transaction, up to a thousand; a line that comes later does not keep the earlier ones waiting.",
 		Args: exactly(2, "a topic and a payload, or - for one payload per line of standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p.Topic = args[0]
@@ -76,15 +72,22 @@ func (o *outboxes) publish() *cobra.Command {
 					return fault.New(fault.Usage, "--id %.60q is not a UUID", p.id)
 				}
 			}
-			return o.with(cmd.Context(), func(ctx context.Context, box *backend.Outbox) error {
+			if args[1] == "-" && p.id != "" {
+				return fault.New(fault.Usage, "--id names one message, but standard input may have many")
+			}
+			return o.withBox(cmd.Context(), func(box *backend.Outbox) error {
 				if args[1] != "-" {
 					m.Payload = []byte(args[1])
-					return o.put(ctx, box, m)
+					return o.put(cmd.Context(), box, m)
 				}
-				if p.id != "" {
-					return fault.New(fault.Usage, "--id names one message, but standard input may have many")
-				}
-				return o.putLines(ctx, box, m)
+				return o.a.inputLines(linesOnce, func(lines [][]byte) error {
+					messages := make([]outbox.Message, len(lines))
+					for i, line := range lines {
+						messages[i] = m
+						messages[i].Payload = line
+					}
+					return o.put(cmd.Context(), box, messages...)
+				})
 			})
 		},
 	}
@@ -98,34 +101,8 @@ func (o *outboxes) publish() *cobra.Command {
 	return o.a.outputFlag(cmd)
 }
 
-// linesOnce is how many lines share a transaction.
+// linesOnce is how many lines share a transaction at most.
 const linesOnce = 1000
-
-// putLines publishes the lines of standard input.
-func (o *outboxes) putLines(ctx context.Context, box *backend.Outbox, like outbox.Message) error {
-	o.a.awaitInput()
-	lines := bufio.NewReader(o.a.In)
-	for {
-		var messages []outbox.Message
-		for len(messages) < linesOnce {
-			line, err := lines.ReadString('\n')
-			if text := strings.TrimRight(line, "\r\n"); text != "" {
-				m := like
-				m.Payload = []byte(text)
-				messages = append(messages, m)
-			}
-			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					return fmt.Errorf("read standard input: %w", err)
-				}
-				return o.put(ctx, box, messages...)
-			}
-		}
-		if err := o.put(ctx, box, messages...); err != nil {
-			return err
-		}
-	}
-}
 
 // published is a message that was published.
 type published struct {
@@ -133,11 +110,10 @@ type published struct {
 	Topic string `json:"topic"`
 }
 
-// put publishes messages, all or none.
+// put publishes messages, all or none, within --timeout.
 func (o *outboxes) put(ctx context.Context, box *backend.Outbox, messages ...outbox.Message) error {
-	if len(messages) == 0 {
-		return nil
-	}
+	ctx, cancel := context.WithTimeout(ctx, o.a.timeout)
+	defer cancel()
 	messages, err := outbox.Prepare(ctx, messages)
 	if err != nil {
 		return fault.New(fault.BadMessage, "%w", err)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,33 +68,44 @@ const callBytes = 8 << 20
 // submitLines submits the lines of standard input, many per call. Before it waits for more input, it
 // submits what it has read.
 func (q *queues) submitLines(ctx context.Context, c *client.Client, name string, template queue.Job) error {
-	q.a.awaitInput()
-	lines := bufio.NewReaderSize(q.a.In, 1<<20)
-	var jobs []queue.Job
+	return q.a.inputLines(queue.MaxCall, func(lines [][]byte) error {
+		jobs := make([]queue.Job, len(lines))
+		for i, line := range lines {
+			jobs[i] = template
+			jobs[i].Payload = line
+		}
+		return q.submit(ctx, c, name, jobs)
+	})
+}
+
+// inputLines passes the lines of standard input to do, at most so many at a time, without those that are empty. Before it
+// waits for more input, it passes on what it has read.
+func (a *app) inputLines(most int, do func(lines [][]byte) error) error {
+	a.awaitInput()
+	in := bufio.NewReaderSize(a.In, 2<<20)
+	var lines [][]byte
 	size := 0
 	for {
-		line, err := lines.ReadString('\n')
-		if text := strings.TrimRight(line, "\r\n"); text != "" {
-			j := template
-			j.Payload = []byte(text)
-			jobs, size = append(jobs, j), size+len(text)
+		line, err := in.ReadBytes('\n')
+		if line = bytes.TrimRight(line, "\r\n"); len(line) > 0 {
+			lines, size = append(lines, line), size+len(line)
 		}
 		end := errors.Is(err, io.EOF)
 		if err != nil && !end {
 			return fmt.Errorf("read standard input: %w", err)
 		}
-		if ready, _ := lines.Peek(lines.Buffered()); len(jobs) < queue.MaxCall && size < callBytes && bytes.IndexByte(ready, '\n') >= 0 {
+		if ready, _ := in.Peek(in.Buffered()); len(lines) < most && size < callBytes && bytes.IndexByte(ready, '\n') >= 0 {
 			continue
 		}
-		if len(jobs) > 0 {
-			if err := q.submit(ctx, c, name, jobs); err != nil {
+		if len(lines) > 0 {
+			if err := do(lines); err != nil {
 				return err
 			}
 		}
 		if end {
 			return nil
 		}
-		jobs, size = nil, 0
+		lines, size = nil, 0
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 	"github.com/emitd/emitd/internal/admin/fault"
@@ -48,6 +49,10 @@ const Forwarded = "Emitd-Forwarded"
 
 // mostAnswer bounds an answer in bytes.
 const mostAnswer = 64 << 20
+
+// dialTimeout bounds how long a connection and its TLS handshake may take each, because the address of a lost host
+// does not answer at all.
+const dialTimeout = 3 * time.Second
 
 // Refuse answers a call with a fault.
 func Refuse(w http.ResponseWriter, f *fault.Fault) {
@@ -87,7 +92,10 @@ func (c Caller) call(ctx context.Context, method, addr, path string) ([]byte, er
 	if c.Forwards {
 		r.Header.Set(Forwarded, "1")
 	}
-	transport := &http.Transport{TLSClientConfig: c.TLS, DisableKeepAlives: true, ForceAttemptHTTP2: true}
+	transport := &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
+		TLSClientConfig: c.TLS, DisableKeepAlives: true, ForceAttemptHTTP2: true,
+	}
 	answer, err := transport.RoundTrip(r)
 	if err != nil {
 		return nil, fault.New(fault.NodeUnreachable, "the node at %s does not answer: %w", addr, cause(err))
