@@ -1,4 +1,4 @@
-// Package history tells readers of the cluster's events whether the store still has the history that they read.
+// Package history reads the cluster's events, and tells whether the store still has the history that was read.
 //
 // A restored backup, or a failover that lost the newest events, replaces a part of the history by another one. Soon that has
 // events with the numbers of those that were lost, so the numbers alone show nothing. A reader reads the newest event that

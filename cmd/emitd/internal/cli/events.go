@@ -13,6 +13,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
+	"github.com/emitd/emitd/internal/coordinator/history"
 )
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -60,23 +61,32 @@ func (a *app) events(ctx context.Context, f view.EventFilter, follow bool) error
 }
 
 // eventsOf prints the events that there are, within first, and then follows the history within ctx.
-func (a *app) eventsOf(ctx, first context.Context, from history, p *eventPrinter) error {
-	after, err := pages(first, from, 0, p.page)
+func (a *app) eventsOf(ctx, first context.Context, from eventSource, p *eventPrinter) error {
+	r := &history.Reader{Events: from.Events}
+	_, err := pages(first, from, 0, func(es []daemon.Event) error {
+		for i := range es {
+			if err := p.event(&es[i]); err != nil {
+				return err
+			}
+			r.Pass(&es[i])
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
 	if !p.follow {
 		return p.finish()
 	}
-	return a.follow(ctx, from, p, after)
+	return a.follow(ctx, r, p)
 }
 
 // followEvery is how often the store is queried for newer events.
 const followEvery = 500 * time.Millisecond
 
 // follow prints newer events until ctx ends, which is not an error. It continues through outages of the
-// store.
-func (a *app) follow(ctx context.Context, s history, p *eventPrinter, after int64) error {
+// store, and says which events it misses.
+func (a *app) follow(ctx context.Context, r *history.Reader, p *eventPrinter) error {
 	a.endProgress()
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
@@ -88,9 +98,9 @@ func (a *app) follow(ctx context.Context, s history, p *eventPrinter, after int6
 		case <-tick.C:
 		}
 		round, cancel := context.WithTimeout(ctx, a.timeout)
-		last, err := pages(round, s, after, p.page)
+		err := a.readOn(round, r, p)
 		cancel()
-		switch after = last; {
+		switch {
 		case ctx.Err() != nil:
 			return nil
 		case p.failed != nil:
@@ -104,7 +114,22 @@ func (a *app) follow(ctx context.Context, s history, p *eventPrinter, after int6
 	}
 }
 
-// eventPrinter writes events page by page if the format allows it.
+// readOn prints the events that there are after the reader's place.
+func (a *app) readOn(ctx context.Context, r *history.Reader, p *eventPrinter) error {
+	gone := func(what string) error {
+		a.message("-- events are gone: %s", what)
+		return nil
+	}
+	for {
+		before := r.After
+		err := r.Read(ctx, gone, func(e daemon.Event) error { return p.event(&e) })
+		if err != nil || r.After == before {
+			return err
+		}
+	}
+}
+
+// eventPrinter writes events one by one if the format allows it.
 type eventPrinter struct {
 	a      *app
 	now    time.Time
@@ -120,21 +145,17 @@ func (p *eventPrinter) streams() bool {
 	return p.follow || view.Format(p.a.output) == view.JSONLFormat
 }
 
-func (p *eventPrinter) page(es []daemon.Event) error {
-	for i := range es {
-		if !p.filter.Selects(&es[i], p.now) {
-			continue
-		}
-		v := view.EventOf(es[i])
-		if !p.streams() {
-			p.kept = append(p.kept, v)
-			continue
-		}
-		if p.failed = p.write(v); p.failed != nil {
-			return p.failed
-		}
+func (p *eventPrinter) event(e *daemon.Event) error {
+	if !p.filter.Selects(e, p.now) {
+		return nil
 	}
-	return nil
+	v := view.EventOf(*e)
+	if !p.streams() {
+		p.kept = append(p.kept, v)
+		return nil
+	}
+	p.failed = p.write(v)
+	return p.failed
 }
 
 func (p *eventPrinter) write(e view.Event) error {

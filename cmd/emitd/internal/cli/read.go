@@ -44,8 +44,8 @@ func (c *cluster) explain(ctx context.Context, u view.Unit) (view.Explained, err
 	return view.Explained{Unit: u, Plan: view.Explain(c.snap, reader(c.cfg, c.store, true), u.Unit)}, nil
 }
 
-// history has the events of a cluster: a store, or a node that is asked for them.
-type history interface {
+// eventSource has the events of a cluster: a store, or a node that is asked for them.
+type eventSource interface {
 	Events(ctx context.Context, after int64, limit int) (*storage.EventPage, error)
 }
 
@@ -324,7 +324,7 @@ func noDaemon(s view.Status, name string) error {
 
 // pages passes the events after a sequence number to f, page by page, up to the newest one. It returns the number of
 // the last event that f accepted.
-func pages(ctx context.Context, s history, after int64, f func([]daemon.Event) error) (int64, error) {
+func pages(ctx context.Context, s eventSource, after int64, f func([]daemon.Event) error) (int64, error) {
 	for {
 		p, err := s.Events(ctx, after, pageSize)
 		if err != nil {
