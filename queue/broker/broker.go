@@ -82,7 +82,8 @@ type Broker struct {
 	queues     map[string]*servedQueue
 	takingOver map[shardID]chan struct{} // shards that are being taken over; closed at the takeover's end
 	damaged    map[shardID]damagedShard  // shards that are not served because stored objects are damaged
-	steps      map[stepID]int            // how many shards are known to have done what a change of the number of shards waits for
+	polls      polls
+	steps      map[stepID]int // how many shards are known to have done what a change of the number of shards waits for
 
 	lastDeletion atomic.Pointer[time.Time] // when deleteRemoved was last started
 	watcher      registryWatcher

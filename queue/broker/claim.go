@@ -92,13 +92,13 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 				return err
 			}
 			room = c.payloadBudget
-			if claims = append(claims, c.claimed...); len(claims) >= req.Max || again && len(claims) > 0 {
+			if claims = append(claims, c.claimed...); len(claims) >= req.Max {
 				return nil
 			}
 		}
 		return nil
 	}
-	if req.RequestID != "" && len(shards) > 1 { // first the shards that have answered this request ID before
+	if req.RequestID != "" && len(shards) > 1 { // first all shards that have answered this request ID before
 		if err := claimOnce(true); err != nil || len(claims) > 0 {
 			return claims, err
 		}
@@ -109,8 +109,9 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 
 // poll puts the call into all shards; the first one that has jobs answers it.
 func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimRequest) ([]claimedJob, error) {
-	taken, done := new(atomic.Bool), make(chan *call, 1)
-	calls := make([]*claimCall, len(shards))
+	l := b.polls.begin(shards[0].name, req.RequestID)
+	defer b.polls.end(l)
+	taken, done, calls := &l.taken, l.done, make([]*claimCall, len(shards))
 	for i, s := range shards {
 		calls[i] = newClaimCall(ctx, &req, taken, done)
 		calls[i].longPoll = true
@@ -123,10 +124,19 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimReque
 	}
 	timer := time.NewTimer(req.Wait)
 	defer timer.Stop()
+	withdraw := func() {
+		for i, s := range shards {
+			s.claims.withdraw(calls[i])
+		}
+	}
 	var why error
 	select {
 	case c := <-done:
-		return answerOf(c)
+		got, err := answerOf(c)
+		if len(got) == 0 { // its caller has called again
+			withdraw()
+		}
+		return got, err
 	case <-shards[0].runEnded:
 		why = shards[0].notOwner()
 	case <-timer.C:
@@ -136,9 +146,7 @@ func (b *Broker) poll(ctx context.Context, shards []*shard, req queue.ClaimReque
 	if taken.Swap(true) {
 		return awaitAnswer(ctx, shards, calls, done)
 	}
-	for i, s := range shards {
-		s.claims.withdraw(calls[i])
-	}
+	withdraw()
 	return nil, why
 }
 
@@ -311,31 +319,48 @@ func (s *shard) claimFor(c *claimCall) bool {
 		if size > c.payloadBudget || len(c.claimed) > 0 && !c.memory.Take(int64(size)) {
 			break // it stays for another call
 		}
-		c.payloadBudget -= size
 		c.claimed = append(c.claimed, claimedJob{until: req.Visibility})
 		h := &c.claimed[len(c.claimed)-1]
 		h.load(s, n)
-		j := &h.job
+		if h.job.DeliveriesEnded() { // an earlier version let it be redriven
+			c.claimed = c.claimed[:len(c.claimed)-1]
+			s.giveUp(&h.job)
+			continue
+		}
+		c.payloadBudget -= size
 		r.Numbers = append(r.Numbers, n)
-		r.Deliveries = append(r.Deliveries, uint64(j.Deliveries)+1)
+		r.Deliveries = append(r.Deliveries, uint64(h.job.Deliveries)+1)
 		if durable {
 			s.commits.hold(n) // Best returns no held job
 		} else { // applied now, or Best would return it again
 			one.At, one.Numbers, one.Deliveries = s.clock.now, r.Numbers[len(r.Numbers)-1:], r.Deliveries[len(r.Deliveries)-1:]
 			s.commits.mustApply(&one, s.clock.now)
 		}
-		// h shows the job as the claim leaves it.
-		j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false
-		j.Visibility, j.Tokenless, j.Deliveries = r.Visibility, r.Tokenless, j.Deliveries+1
+		h.apply(&r)
 	}
-	if durable {
+	switch {
+	case len(c.claimed) == 0:
+	case durable:
 		s.recordDurableClaim(c, &r)
 		return true
+	default:
+		r.At = s.clock.now
+		s.commits.encodeSoft(&r)
 	}
-	r.At = s.clock.now
-	s.commits.encodeSoft(&r)
 	c.answer()
 	return true
+}
+
+// apply makes h show the job as the claim leaves it.
+func (h *claimedJob) apply(r *ledger.Record) {
+	j := &h.job
+	j.State, j.At, j.Worker, j.Epoch, j.Nonce, j.Begun = ledger.Active, r.Until, r.Worker, r.Epoch, r.Nonce, false
+	j.Visibility, j.Tokenless, j.Deliveries = r.Visibility, r.Tokenless, j.Deliveries+1
+}
+
+// giveUp makes a waiting job a dead letter that cannot be delivered again.
+func (s *shard) giveUp(j *ledger.Job) {
+	s.commits.record(nil, &ledger.Record{Kind: ledger.DeadLetter, Numbers: []uint64{j.Number}, Cause: exhausted(j, "it was redriven too often")})
 }
 
 // recordDurableClaim writes the claims as a hard record; the call is answered when it is durable. A repeated

@@ -11,13 +11,24 @@ import (
 // withdrawn.
 type claims struct {
 	waiting   []*claimCall
+	pruneAt   int                 // with so many waiting, those that were answered elsewhere are removed
 	withdrawn mailbox[*claimCall] // long polls whose callers have stopped waiting
 	requests  map[string]*batch   // the batch of each request's claims
 	settled   *ledger.Job         // the job of the settlement that is being decided; nil until the first
 }
 
-// wait adds a long poll.
-func (w *claims) wait(c *claimCall) { w.waiting = append(w.waiting, c) }
+// leastPruned is how many long polls wait at least when those that were answered elsewhere are removed.
+const leastPruned = 64
+
+// wait adds a long poll. A shard without jobs offers none to its polls, and would never see that others have answered
+// them.
+func (w *claims) wait(c *claimCall) {
+	if len(w.waiting) >= max(w.pruneAt, leastPruned) {
+		w.waiting = slices.DeleteFunc(w.waiting, func(p *claimCall) bool { return p.taken.Load() })
+		w.pruneAt = 2 * len(w.waiting)
+	}
+	w.waiting = append(w.waiting, c)
+}
 
 // withdraw takes a long poll back whose caller has stopped waiting. Any goroutine may call it.
 func (w *claims) withdraw(c *claimCall) {

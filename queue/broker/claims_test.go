@@ -4,6 +4,9 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+
+	"github.com/emitd/emitd/queue"
 )
 
 func newPolls(n int) (w *claims, polls []*claimCall) {
@@ -60,5 +63,58 @@ func TestRequestsOfABatch(t *testing.T) {
 	}
 	if w.applied(first); w.batchOf("r1") != nil || w.batchOf("r2") != nil || w.batchOf("r3") != second {
 		t.Errorf("the first batch is durable: %v", w.requests)
+	}
+}
+
+// TestPollsAnsweredElsewhere: a shard without jobs forgets the long polls that other shards have answered, and no other.
+func TestPollsAnsweredElsewhere(t *testing.T) {
+	t.Parallel()
+	w, polls := newPolls(10)
+	for range 10_000 {
+		c := &claimCall{call: call{taken: new(atomic.Bool)}}
+		c.taken.Store(true)
+		w.wait(c)
+	}
+	if len(w.waiting) > 2*leastPruned || !slices.Equal(w.waiting[:10], polls) {
+		t.Errorf("%d polls wait", len(w.waiting))
+	}
+}
+
+// TestCallAgainWhileItWaits: a worker whose connection broke repeats its waiting claim before the broker has noticed. The
+// job that comes is for the repeated call.
+func TestCallAgainWhileItWaits(t *testing.T) {
+	for name, shards := range map[string]int{"one shard": 1, "two shards": 2} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				w.declare(queue.Settings{Shards: shards})
+				n := w.node("n1")
+				for i := range shards {
+					n.serve(queue.DefaultQueue, i)
+				}
+				var answers [3]chan []queue.Claimed
+				for i, request := range []string{"call", "call", "another"} {
+					answers[i] = make(chan []queue.Claimed, 1)
+					go func() {
+						answers[i] <- n.claim(queue.ClaimRequest{Worker: "w", RequestID: request, Wait: queue.MaxWait})
+					}()
+					synctest.Wait()
+				}
+				n.enqueue(jobsWithIDs(1)...)
+				if got := <-answers[1]; len(got) != 1 {
+					t.Errorf("the repeated call got %+v", got)
+				}
+				if got := <-answers[0]; len(got) != 0 {
+					t.Errorf("the lost call got %+v", got)
+				}
+				n.enqueue(queue.Job{ID: "more"})
+				if got := <-answers[2]; len(got) != 1 {
+					t.Errorf("another call got %+v", got)
+				}
+				if len(n.polls.waiting) != 0 {
+					t.Errorf("%d polls are left", len(n.polls.waiting))
+				}
+			})
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,8 @@ import (
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
 
-// Do carries out a command shard by shard, and returns how many jobs it affected.
+// Do carries out a command shard by shard, and returns how many jobs it affected. If it affected none because a job that
+// it names cannot be redriven, it says so.
 func (b *Broker) Do(ctx context.Context, name string, cmd queue.Command) (int, error) {
 	set, err := b.beginListed(ctx, name)
 	if err != nil {
@@ -23,7 +25,7 @@ func (b *Broker) Do(ctx context.Context, name string, cmd queue.Command) (int, e
 	if err != nil {
 		return 0, err
 	}
-	met := 0
+	met, refusedID := 0, ""
 	for n, s := range shards {
 		c := &commandCall{command: &cmd}
 		c.call = newCall(c)
@@ -34,6 +36,11 @@ func (b *Broker) Do(ctx context.Context, name string, cmd queue.Command) (int, e
 			return met, err
 		}
 		met += c.affected
+		refusedID = cmp.Or(refusedID, c.refusedID)
+	}
+	if met == 0 && refusedID != "" {
+		return 0, queue.Refuse(queue.BadRequest, "job %q was delivered as often as a job can be, %d times: it cannot be redriven", refusedID, ledger.MaxDeliveries).
+			WithHint("submit it anew with another id, and cancel this one")
 	}
 	return met, nil
 }
@@ -62,13 +69,17 @@ func checkCommand(cmd *queue.Command) *queue.Error {
 	return nil
 }
 
-// appliesTo reports whether the action applies to jobs in this state.
-func appliesTo(cmd *queue.Command, s ledger.State) bool {
+// appliesTo reports whether the command applies to a job.
+func appliesTo(cmd *queue.Command, j *ledger.Job) bool {
+	s := j.State
+	if cmd.Type != "" && cmd.Type != j.Type {
+		return false
+	}
 	switch cmd.Act {
 	case queue.Cancel: // a job that is named by ID may be dead, too
 		return s != ledger.Dead || len(cmd.IDs) > 0
 	case queue.Redrive:
-		return s == ledger.Dead
+		return s == ledger.Dead && !j.DeliveriesEnded()
 	case queue.RunNow:
 		return s == ledger.Delayed
 	case queue.Purge:
@@ -90,10 +101,11 @@ var commandKinds = map[queue.Act]ledger.Kind{
 // commandCall carries out an operator's command.
 type commandCall struct {
 	call
-	command  *queue.Command
-	number   uint64 // number of the next job to look at
-	limit    uint64 // bound of number: later jobs are not meant
-	affected int
+	command   *queue.Command
+	number    uint64 // number of the next job to look at
+	limit     uint64 // bound of number: later jobs are not meant
+	affected  int
+	refusedID string // a dead job that the command names and that cannot be redriven
 }
 
 // step makes one record for up to commandJobs jobs. It returns later if there are more.
@@ -137,8 +149,12 @@ func (s *shard) commandIDs(c *commandCall) progress {
 		if !ok && c.command.Act == queue.Cancel {
 			s.commits.waitForAll(&c.call)
 		}
-		if ok && appliesTo(c.command, j.State) && (c.command.Type == "" || c.command.Type == j.Type) {
+		switch {
+		case !ok:
+		case appliesTo(c.command, &j):
 			r.Numbers = append(r.Numbers, j.Number)
+		case c.command.Act == queue.Redrive && j.State == ledger.Dead && j.DeliveriesEnded():
+			c.refusedID = id
 		}
 	}
 	if len(r.Numbers) > 0 {
@@ -168,7 +184,7 @@ func (s *shard) commandAll(c *commandCall) progress {
 			return false
 		}
 		seen++
-		if appliesTo(c.command, j.State) && (c.command.Type == "" || c.command.Type == j.Type) {
+		if appliesTo(c.command, &j) {
 			r.Numbers = append(r.Numbers, j.Number)
 		}
 		return true

@@ -9,6 +9,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
+	"github.com/emitd/emitd/queue/internal/ledger"
 )
 
 // damagedWait is how long a run holds on to a shard that it refuses to serve. Callers are told the
@@ -29,10 +30,11 @@ type damagedShard struct {
 // counts reports whether this node may still have the shard.
 func (d *damagedShard) counts() bool { return time.Since(d.at) < damagedKept }
 
-// isDamage reports whether a takeover failed because stored objects are missing or damaged, or
+// isDamage reports whether a takeover failed because stored objects or records in them are missing or damaged, or
 // because a repair is not finished.
 func isDamage(err error) bool {
-	return errors.Is(err, journal.ErrMissing) || errors.Is(err, journal.ErrCorrupt) || errors.Is(err, journal.ErrRepairing)
+	return errors.Is(err, journal.ErrMissing) || errors.Is(err, journal.ErrCorrupt) || errors.Is(err, ledger.ErrCorrupt) ||
+		errors.Is(err, journal.ErrRepairing)
 }
 
 // holdDamaged makes callers of a damaged shard get the reason, and holds the run for damagedWait.

@@ -47,5 +47,8 @@ func untilDue(g *commits) (wait time.Duration, ok bool) {
 
 // exhausted returns the cause of a job's death after its last attempt or delivery.
 func exhausted(j *ledger.Job, why string) string {
+	if j.DeliveriesEnded() {
+		why += "; it was delivered as often as a job can be: submit it anew with another id"
+	}
 	return fmt.Sprintf("given up after %d of %d attempts and %d deliveries: %s", j.Attempts, j.Policy.Max, j.Deliveries, why)
 }

@@ -304,7 +304,7 @@ func jobNotFound(x *queue.Settlement) queue.Outcome {
 // If owner 2 had claimed the job for another worker, its own epoch would be in the job and the old
 // token is stale.
 func (s *shard) acceptLostClaim(x *queue.Settlement, j *ledger.Job, t token) bool {
-	if t.epoch >= s.epoch || t.delivery > 1<<16-2 {
+	if t.epoch >= s.epoch || t.delivery > ledger.MaxDeliveries {
 		return false
 	}
 	switch j.State {
@@ -397,7 +397,11 @@ func (s *shard) recordSettlement(c *settleCall, x *queue.Settlement, j *ledger.J
 	case queue.Release:
 		r.Kind, out.State = ledger.Release, queue.Waiting
 		if j.Exhausted(false) {
-			r.Kind, r.Cause, out.State = ledger.DeadLetter, exhausted(j, "delivered and released too often"), queue.Dead
+			why := "delivered and released too often"
+			if j.Attempts >= int(j.Policy.Max) {
+				why = "released in its last attempt, which counts because a heartbeat was sent"
+			}
+			r.Kind, r.Cause, out.State = ledger.DeadLetter, exhausted(j, why), queue.Dead
 		} else if j.Policy.Back {
 			r.Places = []uint64{s.ledger.NextNumber()}
 		}

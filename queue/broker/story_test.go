@@ -277,6 +277,13 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	wantOutcome(t, n.settle(queue.Release, n.claimOne("a")), queue.Dead, "") // claimed three times for one attempt
+	n.command(queue.Command{Act: queue.Redrive})
+	c := n.claimOne("a")
+	wantOutcome(t, n.settle(queue.Extend, c), queue.Active, "")
+	wantOutcome(t, n.settle(queue.Release, c), queue.Dead, "")
+	if i := n.get("a"); i.Attempts != 1 || !strings.Contains(i.Cause, "a heartbeat was sent") {
+		t.Fatalf("%+v", i)
+	}
 }
 
 func TestPauseAndResume(t *testing.T) {
@@ -408,8 +415,10 @@ func TestShards(t *testing.T) {
 		if len(claims) != 50 {
 			t.Fatalf("claimed %d", len(claims))
 		}
-		if again := n.claim(queue.ClaimRequest{Max: 50, RequestID: "call"}); len(again) == 0 || len(again) > 50 {
-			t.Fatalf("again %d", len(again))
+		for _, wait := range []time.Duration{0, time.Minute} {
+			if again := n.claim(queue.ClaimRequest{Max: 50, RequestID: "call", Wait: wait}); len(again) != 50 {
+				t.Fatalf("again %d", len(again))
+			}
 		}
 		var all []queue.Settlement
 		for _, c := range claims {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -193,7 +192,7 @@ func (c *releaseCall) step(s *shard) progress {
 		switch {
 		case errors.Is(u.err, blob.ErrNotFound):
 			r.Kind, r.Cause = ledger.DeadLetter, fmt.Sprintf("given up after %d attempts: its payload, the object %s, is missing", j.Attempts, s.payloadObject(&j))
-		case j.Deliveries >= math.MaxUint16-1: // the counter ends here; claims could not be distinguished
+		case j.DeliveriesEnded():
 			r.Kind, r.Cause = ledger.DeadLetter, exhausted(&j, "it never reached a worker")
 		case u.err != nil:
 			r.Cause = truncate("its payload could not be read: "+u.err.Error(), queue.MaxCause)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/emitd/emitd/internal/queue/wire/limits"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/ledger"
 )
@@ -59,8 +60,8 @@ func checkSettings(set *queue.Settings) *queue.Error {
 		return bad("shards is %d, want 1 to %d", set.Shards, maxShards)
 	case set.Claims != "" && set.Claims != queue.SoftClaims && set.Claims != queue.DurableClaims:
 		return bad("claims is %.20q, want %q or %q", set.Claims, queue.SoftClaims, queue.DurableClaims)
-	case set.Visibility < 0 || set.Visibility > maxVisibility || set.Visibility > 0 && set.Visibility < time.Second:
-		return bad("the visibility timeout is %v, want 1s to %v", set.Visibility, maxVisibility)
+	case set.Visibility < 0 || set.Visibility > limits.MaxVisibility || set.Visibility > 0 && set.Visibility < time.Second:
+		return bad("the visibility timeout is %v, want 1s to %v", set.Visibility, limits.MaxVisibility)
 	case set.TTL < 0 || set.TTL > maxAhead:
 		return bad("the time to live is %v, want 0 (for ever) to %v", set.TTL, maxAhead)
 	case set.DedupWindow < 0 || set.DedupWindow > 30*24*time.Hour:
@@ -245,8 +246,8 @@ func checkClaim(r *queue.ClaimRequest, set *queue.Settings) *queue.Error {
 		return queue.Refuse(queue.BadRequest, "%d types asked for, the limit is %d", len(r.Types), queue.MaxCall)
 	case r.Wait < 0 || r.Wait > queue.MaxWait:
 		return queue.Refuse(queue.BadRequest, "the wait is %v, want 0 to %v", r.Wait, queue.MaxWait)
-	case r.Visibility < 0 || r.Visibility > maxVisibility:
-		return queue.Refuse(queue.BadRequest, "the visibility timeout is %v, want up to %v", r.Visibility, maxVisibility)
+	case r.Visibility < 0 || r.Visibility > limits.MaxVisibility:
+		return queue.Refuse(queue.BadRequest, "the visibility timeout is %v, want up to %v", r.Visibility, limits.MaxVisibility)
 	}
 	for _, t := range r.Types {
 		if len(t) > queue.MaxType {
@@ -257,9 +258,6 @@ func checkClaim(r *queue.ClaimRequest, set *queue.Settings) *queue.Error {
 	r.Visibility = cmp.Or(r.Visibility, set.Visibility)
 	return nil
 }
-
-// maxVisibility is the longest visibility timeout; a worker that needs more extends its claim.
-const maxVisibility = 24 * time.Hour
 
 // checkSettlement validates a settlement, whatever the job's state.
 func checkSettlement(x *queue.Settlement) *queue.Error {
@@ -275,8 +273,8 @@ func checkSettlement(x *queue.Settlement) *queue.Error {
 		return queue.Refuse(queue.StaleClaim, "job %q: this is not a token", x.ID)
 	case len(x.Result) > queue.MaxResult:
 		return queue.Refuse(queue.PayloadTooLarge, "job %q: the result has %d bytes, the limit is %d", x.ID, len(x.Result), queue.MaxResult)
-	case x.Visibility < 0 || x.Visibility > maxVisibility:
-		return queue.Refuse(queue.BadRequest, "job %q: the visibility timeout is %v, want up to %v", x.ID, x.Visibility, maxVisibility)
+	case x.Visibility < 0 || x.Visibility > limits.MaxVisibility:
+		return queue.Refuse(queue.BadRequest, "job %q: the visibility timeout is %v, want up to %v", x.ID, x.Visibility, limits.MaxVisibility)
 	case x.RetryAfter != nil && (*x.RetryAfter < 0 || *x.RetryAfter > maxAhead):
 		return queue.Refuse(queue.BadRequest, "job %q: retry-after is %v, want 0 to %v", x.ID, *x.RetryAfter, maxAhead)
 	}

@@ -112,6 +112,12 @@ func (l *Ledger) jobWithoutPayload(i uint32) Job {
 	return v
 }
 
+// MaxDeliveries is how often a job can be delivered: the counter, which distinguishes its claims, ends there.
+const MaxDeliveries = math.MaxUint16 - 1
+
+// DeliveriesEnded reports whether the job cannot be delivered again.
+func (j *Job) DeliveriesEnded() bool { return j.Deliveries >= MaxDeliveries }
+
 // Exhausted reports whether the job will be dead when its current delivery ends. attempt says
 // whether that end counts as an attempt.
 func (j *Job) Exhausted(attempt bool) bool {
@@ -119,7 +125,7 @@ func (j *Job) Exhausted(attempt bool) bool {
 	if attempt && !j.Begun {
 		attempts++
 	}
-	return attempts >= int(j.Policy.Max) || j.deliveriesSinceBase >= 3*int(j.Policy.Max) || j.Deliveries >= math.MaxUint16-1
+	return attempts >= int(j.Policy.Max) || j.deliveriesSinceBase >= 3*int(j.Policy.Max) || j.DeliveriesEnded()
 }
 
 // End is what is remembered about a job that has ended.

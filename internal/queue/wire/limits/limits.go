@@ -16,6 +16,9 @@ import (
 	"github.com/emitd/emitd/queue"
 )
 
+// MaxVisibility is the longest visibility timeout. A worker that needs more extends its claim.
+const MaxVisibility = 24 * time.Hour
+
 // Job refuses a job that exceeds the limits of package queue or contradicts itself.
 func Job(j *queue.Job) error {
 	if err := first(
