@@ -202,6 +202,30 @@ func TestSeveralBrokers(t *testing.T) {
 	}
 }
 
+// TestListWhileShardsMeet: the pages of a list fit together, although all shards are at one node for some of them.
+func TestListWhileShardsMeet(t *testing.T) {
+	t.Parallel()
+	b := newBrokers(t, 2, 4)
+	b.fill(60)
+	move := func(from, to int) {
+		for _, shard := range []int{1, 3} {
+			b.nodes[from].runs[shard]()
+			b.serve(shard, to)
+		}
+	}
+	ids := b.list(b.door, queue.Query{Limit: 7, Payload: true}, func(page int) {
+		switch page {
+		case 0:
+			move(1, 0)
+		case 4:
+			move(0, 1)
+		}
+	})
+	if slices.Sort(ids); len(ids) != 60 || len(slices.Compact(ids)) != 60 {
+		t.Errorf("%d jobs are listed: %q", len(ids), ids)
+	}
+}
+
 // TestBulkActsOnSeveralBrokers: a command affects the jobs of every shard, once.
 func TestBulkActsOnSeveralBrokers(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/internal/queue/wire/limits"
@@ -293,12 +294,13 @@ func jobOf(i *queue.Info, payload []byte) jobBody {
 	return b
 }
 
-// jsonOf returns a payload as JSON: unchanged if it is JSON, otherwise as a base64 string.
+// jsonOf returns a payload as JSON: unchanged if it is JSON, otherwise as a base64 string. JSON that is not UTF-8 is none:
+// the client of a WebSocket would have to end the connection.
 func jsonOf(p []byte) json.RawMessage {
 	switch {
 	case len(p) == 0:
 		return json.RawMessage("null")
-	case json.Valid(p):
+	case utf8.Valid(p) && json.Valid(p):
 		return p
 	default:
 		return json.RawMessage(strconv.Quote(base64.StdEncoding.EncodeToString(p)))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/internal/backoff"
+	"github.com/emitd/emitd/internal/queue/wire/refusal"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/client"
 )
@@ -364,7 +365,7 @@ func shardCount(places []shardHolder) int {
 
 // Claim implements [queue.Consumer]. It asks one place after the other until one has jobs. A
 // waiting claim waits at each of them for a while. The order depends on the request ID, so a
-// repeated call first asks the place that has answered it before.
+// repeated call first asks the place that has answered it before. If all places refuse, the claim is refused.
 func (f *Forwarder) Claim(ctx context.Context, name string, req queue.ClaimRequest) ([]queue.Claimed, error) {
 	return atPlaces(f, ctx, name, func(places []shardHolder) ([]queue.Claimed, error) { return f.claim(ctx, name, places, req) })
 }
@@ -377,29 +378,47 @@ func (f *Forwarder) claim(ctx context.Context, name string, places []shardHolder
 	_, _ = h.Write([]byte(cmp.Or(req.RequestID, req.Worker, client.NewID())))
 	begin := int(h.Sum32() % uint32(len(places))) // there are few places
 	deadline := time.Now().Add(req.Wait)
+	refused := make([]error, len(places)) // how each place has answered last
 	for n := 0; ; n++ {
-		p, part := places[(begin+n)%len(places)], req
+		at := (begin + n) % len(places)
+		p, part := places[at], req
 		if part.Wait = 0; n >= len(places) { // after one round without waiting
-			part.Wait = min(claimWaitPerNode, time.Until(deadline))
+			part.Wait = max(0, min(claimWaitPerNode, time.Until(deadline)))
 		}
 		last := n >= len(places)-1 && time.Until(deadline) <= 0
 		claims, err := callOnce(f, name, p, func(p shardHolder) ([]queue.Claimed, error) { return p.svc.Claim(p.ctx, name, part) })
+		refused[at] = err
+		why, again := refusedByAll(refused)
 		switch {
 		case len(claims) > 0 || ctx.Err() != nil || queue.TagOf(err) == queue.UnknownOutcome:
 			return claims, err
-		case last && noneServed(places):
-			return nil, err // no node serves any of the shards
-		case last:
-			return nil, nil
+		case last || !again:
+			return nil, why
 		case err != nil && part.Wait > 0 && backoff.Sleep(ctx, part.Wait) != nil:
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// noneServed reports whether no place serves its shards.
-func noneServed(places []shardHolder) bool {
-	return !slices.ContainsFunc(places, func(p shardHolder) bool { return p.err == nil })
+// refusedByAll returns why all places have refused a call, or nil if one has not. It prefers a refusal that the same call
+// would get again. again is false if it would get them all again.
+func refusedByAll(refused []error) (why error, again bool) {
+	if slices.Contains(refused, nil) {
+		return nil, true
+	}
+	why = refused[0]
+	for _, err := range slices.Backward(refused) {
+		e, ok := errors.AsType[*queue.Error](err)
+		if ok {
+			_, ok = refusal.Retryable(e)
+		}
+		if ok {
+			again = true
+		} else {
+			why = err
+		}
+	}
+	return why, again
 }
 
 // Get implements [queue.Operator]. A job with a group may not be on the shard of its ID, so all
@@ -446,15 +465,15 @@ func notServing(p shardHolder, shard int) int {
 // pageLimit is the length of a page if the caller sets none.
 const pageLimit = 100
 
-// List implements [queue.Operator]. It lists shard by shard, wherever each is now, so that the list
-// is complete even if shards move meanwhile. A cursor is "<shard>~<its own cursor>".
+// List implements [queue.Operator]. It lists shard by shard, wherever each is now and even if all are at one place, so
+// that the list is complete even if shards move between its pages. A cursor is "<shard>~<its own cursor>", if the queue has several shards.
 func (f *Forwarder) List(ctx context.Context, name string, q queue.Query) (*queue.Page, error) {
 	return atPlaces(f, ctx, name, func(places []shardHolder) (*queue.Page, error) { return f.list(name, places, q) })
 }
 
 func (f *Forwarder) list(name string, places []shardHolder, q queue.Query) (*queue.Page, error) {
-	if p, only := single(places); only {
-		return callAt(f, name, p, func(p shardHolder) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
+	if shardCount(places) == 1 {
+		return callAt(f, name, places[0], func(p shardHolder) (*queue.Page, error) { return p.svc.List(p.ctx, name, q) })
 	}
 	shard := 0
 	var err error
@@ -538,9 +557,12 @@ func (f *Forwarder) Do(ctx context.Context, name string, c queue.Command) (int, 
 
 func (f *Forwarder) do(name string, places []shardHolder, c queue.Command) (int, error) {
 	met, errs := callAll(f, name, places, func(p shardHolder) (int, error) { return p.svc.Do(p.ctx, name, c) })
-	sum := 0
+	sum, called := 0, len(places)
 	for _, n := range met {
 		sum += n
 	}
-	return sum, combineErrors(errs, len(places))
+	if len(c.IDs) > 0 && sum == 0 { // the places that have answered have changed nothing: only those that refuse count
+		called = len(slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil }))
+	}
+	return sum, combineErrors(errs, called)
 }

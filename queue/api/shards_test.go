@@ -338,3 +338,98 @@ func TestMovedBehindOneThatDoesNotAnswer(t *testing.T) {
 		})
 	}
 }
+
+// refusing is a broker that refuses commands.
+type refusing struct{ *queuetest.Queue }
+
+func (refusing) Do(context.Context, string, queue.Command) (int, error) {
+	return 0, queue.Refuse(queue.BadRequest, "job \"j0\" cannot be redriven")
+}
+
+// TestRefusedCommandOnNamedJobs: a shard refuses a command on its job, and the others do not have the job. Nothing has
+// happened then. A command that has changed something elsewhere has an unknown outcome.
+func TestRefusedCommandOnNamedJobs(t *testing.T) {
+	t.Parallel()
+	_, _, odd, where := sharded(t)
+	f, err := api.NewForwarder(api.ForwarderConfig{Locator: where, Sharding: where, Self: "here:1", Local: refusing{queuetest.New()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ctx := t.Context()
+	if n, err := f.Do(ctx, "q", queue.Command{Act: queue.Redrive, IDs: []string{"j0"}}); queue.TagOf(err) != queue.BadRequest || n != 0 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := odd.Enqueue(ctx, "q", []queue.Job{{ID: "j1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := f.Do(ctx, "q", queue.Command{Act: queue.Cancel, IDs: []string{"j0", "j1"}}); queue.TagOf(err) != queue.UnknownOutcome || n != 1 {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// claimer is a broker whose answers to claims the test decides.
+type claimer struct {
+	*queuetest.Queue
+	claim func(req queue.ClaimRequest) ([]queue.Claimed, error)
+}
+
+func (c *claimer) Claim(_ context.Context, _ string, req queue.ClaimRequest) ([]queue.Claimed, error) {
+	return c.claim(req)
+}
+
+// claimers returns a forwarder for a queue on two nodes with these answers to claims.
+func claimers(t *testing.T, here, there func(req queue.ClaimRequest) ([]queue.Claimed, error)) *api.Forwarder {
+	t.Helper()
+	h, err := api.New(&claimer{queuetest.New(), there}, api.Options{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	where := &spread{addrs: []string{"here:1", listen(t, h).Listener.Addr().String()}}
+	f, err := api.NewForwarder(api.ForwarderConfig{Locator: where, Sharding: where, Self: "here:1", Local: &claimer{queuetest.New(), here}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// TestClaimThatAllRefuse: a claim that every broker refuses is refused, at once if waiting would not help. If one of them
+// answers that there is no job, that is the answer.
+func TestClaimThatAllRefuse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		here, there queue.Tag
+		wait        time.Duration
+		want        queue.Tag
+	}{
+		"one has no job":           {"", queue.QueueFull, 20 * time.Millisecond, ""},
+		"none has memory":          {queue.QueueFull, queue.QueueFull, 0, queue.QueueFull},
+		"none has memory, waiting": {queue.QueueFull, queue.QueueFull, 20 * time.Millisecond, queue.QueueFull},
+		"a mistake":                {queue.BadRequest, queue.BadRequest, queue.MaxWait, queue.BadRequest},
+		"one sees a mistake":       {queue.Unavailable, queue.BadRequest, 20 * time.Millisecond, queue.BadRequest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := func(tag queue.Tag) func(req queue.ClaimRequest) ([]queue.Claimed, error) {
+				return func(req queue.ClaimRequest) ([]queue.Claimed, error) {
+					if req.Wait < 0 {
+						t.Errorf("a node was called with the wait %v", req.Wait)
+					}
+					if tag == "" {
+						return nil, nil
+					}
+					return nil, queue.Refuse(tag, "no")
+				}
+			}
+			begun := time.Now()
+			got, err := claimers(t, node(c.here), node(c.there)).Claim(t.Context(), "q", queue.ClaimRequest{Wait: c.wait, Worker: "w"})
+			if len(got) != 0 || queue.TagOf(err) != c.want || c.want == "" && err != nil {
+				t.Errorf("%d jobs, %v", len(got), err)
+			}
+			if took := time.Since(begun); took > queue.MaxWait/2 {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package api_test
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/coder/websocket"
 
@@ -62,6 +63,21 @@ func TestNamesAreText(t *testing.T) {
 	} {
 		if a := send(h, "POST", "/v1/queues/q/jobs", good); a.status != 200 {
 			t.Errorf("%q: %d %s", good, a.status, a.body)
+		}
+	}
+}
+
+// TestPayloadThatIsNotUTF8: a payload that looks like JSON and is not UTF-8 reaches osqueue's clients as base64. A text
+// message with such bytes ends the connection of a WebSocket client, again and again.
+func TestPayloadThatIsNotUTF8(t *testing.T) {
+	t.Parallel()
+	h, q := newAPI(t, api.Options{})
+	if _, err := q.Enqueue(t.Context(), "default", []queue.Job{{ID: "a", Payload: []byte("\"\xff\"")}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][3]string{{"GET", "/v1/jobs", ""}, {"GET", "/state", ""}, {"POST", "/v1/jobs/claim", `{"workerId":"w"}`}} {
+		if a := send(h, c[0], c[1], c[2]); !utf8.ValidString(a.body) || !strings.Contains(a.body, `"payload":"Iv8i"`) {
+			t.Errorf("%s: %q", c[1], a.body)
 		}
 	}
 }

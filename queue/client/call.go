@@ -34,6 +34,10 @@ type request struct {
 	wait                time.Duration // additional time that the server may take
 	repeatable          bool          // sending it twice has no further effect
 	read                func(body []byte) error
+	// before returns what is sent before the call is repeated after an unknown outcome; found reports whether it has got
+	// what the call has done, which then needs no repetition. May be nil.
+	before func() (request, error)
+	found  func() bool
 }
 
 // call sends a call until it is answered, may not be repeated, or time is up.
@@ -54,7 +58,7 @@ func (c *Client) call(ctx context.Context, r request) error {
 		p, err := c.find(ctx, r.queue, failed)
 		found := err == nil
 		if found {
-			err = c.attempt(ctx, p, r)
+			err = c.once(ctx, p, r, unsure)
 		}
 		if err == nil {
 			return nil
@@ -139,7 +143,21 @@ func asRefusal(err error) *queue.Error {
 	return queue.Refuse(refusal.Internal, "%w", err)
 }
 
-// attempt sends a call once.
+// once sends a call once. If an earlier attempt may have had an effect, it looks for that first.
+func (c *Client) once(ctx context.Context, p place, r request, unsure bool) error {
+	if unsure && r.before != nil {
+		before, err := r.before()
+		if err == nil {
+			err = c.attempt(ctx, p, before)
+		}
+		if err != nil || r.found() {
+			return err
+		}
+	}
+	return c.attempt(ctx, p, r)
+}
+
+// attempt sends a request once.
 func (c *Client) attempt(ctx context.Context, p place, r request) error {
 	bounded, cancel := context.WithTimeout(ctx, c.cfg.Timeout+r.wait)
 	defer cancel()

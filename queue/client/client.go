@@ -38,6 +38,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -65,7 +66,9 @@ type Config struct {
 	Locator Locator
 	// Token is sent as a bearer token. Empty: none.
 	Token string
-	// TLS makes addresses without a scheme use https. Nil: http.
+	// TLS makes addresses without a scheme use https. Nil: http; but addresses that the locator or a refusal names are
+	// called with https if all Addresses have it, or the node that refused was called with it. The token never goes from
+	// https to http.
 	TLS *tls.Config
 	// Transport is used for the calls; nil: a new one, with keep-alive connections.
 	Transport http.RoundTripper
@@ -100,9 +103,10 @@ const (
 
 // Client calls a queue broker elsewhere. It is safe for concurrent use.
 type Client struct {
-	cfg   Config
-	http  *http.Client
-	owned *http.Transport // the transport to close; nil if it is the caller's
+	cfg    Config
+	http   *http.Client
+	owned  *http.Transport // the transport to close; nil if it is the caller's
+	secure bool            // addresses that others name are called with https
 
 	mu          sync.Mutex
 	places      map[string]place // by queue
@@ -129,12 +133,14 @@ func New(c Config) (*Client, error) {
 	out := &Client{cfg: c, places: map[string]place{}}
 	out.cfg.Addresses = nil
 	for _, a := range c.Addresses {
-		base, err := out.base(a)
+		base, err := baseURL(a, c.TLS != nil)
 		if err != nil {
 			return nil, fmt.Errorf("queue client: %w", err)
 		}
 		out.cfg.Addresses = append(out.cfg.Addresses, base)
 	}
+	plain := slices.ContainsFunc(out.cfg.Addresses, func(base string) bool { return !isSecure(base) })
+	out.secure = c.TLS != nil || len(c.Addresses) > 0 && !plain
 	transport := c.Transport
 	if transport == nil {
 		out.owned = newTransport(c.TLS)
@@ -170,12 +176,27 @@ func orDefault(d, standard time.Duration) time.Duration {
 	return d
 }
 
-// base returns the URL for an address, without a slash at its end.
-func (c *Client) base(address string) (string, error) {
+const https = "https://"
+
+func isSecure(base string) bool { return strings.HasPrefix(base, https) }
+
+// namedURL is baseURL for an address that the locator or a refusal has named. If secure is set, it refuses http: everybody
+// on the way could read the token.
+func namedURL(address string, secure bool) (string, error) {
+	base, err := baseURL(address, secure)
+	if err == nil && secure && !isSecure(base) {
+		return "", errors.New("address: it begins with http, and the client's own with https")
+	}
+	return base, err
+}
+
+// baseURL returns the URL for an address, without a slash at its end. An address without a scheme gets https if secure
+// is set.
+func baseURL(address string, secure bool) (string, error) {
 	if !strings.Contains(address, "://") {
 		scheme := "http://"
-		if c.cfg.TLS != nil {
-			scheme = "https://"
+		if secure {
+			scheme = https
 		}
 		address = scheme + address
 	}
@@ -224,7 +245,7 @@ func (c *Client) locate(ctx context.Context, name string) (place, error) {
 	if err != nil {
 		return place{}, queue.Refuse(queue.Unavailable, "no broker of queue %q is known: %w", name, err)
 	}
-	base, err := c.base(addr)
+	base, err := namedURL(addr, c.secure)
 	if err != nil {
 		return place{}, queue.Refuse(queue.Unavailable, "the broker of queue %q: %w", name, err)
 	}
@@ -260,7 +281,7 @@ func (c *Client) placeFailed(name string, failed place, holder string) {
 	if d, ok := c.cfg.Locator.(Invalidator); ok {
 		d.Invalidate()
 	}
-	base, err := c.base(holder)
+	base, err := namedURL(holder, c.secure || isSecure(failed.base))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.places[name] == failed {

@@ -325,6 +325,57 @@ func TestLostAnswersDuplicateNothing(t *testing.T) {
 	})
 }
 
+// twoNodes is where a queue's two shards are: here and on another node.
+type twoNodes struct{ other string }
+
+func (n twoNodes) Broker(_ context.Context, _ string, shard int) (string, int64, error) {
+	return []string{"here:1", n.other}[shard], 1, nil
+}
+
+func (twoNodes) Shards(context.Context, string) (int, error)  { return 2, nil }
+func (twoNodes) ShardOfJob(*queue.Job, int) int               { return 0 }
+func (twoNodes) ShardOfSettlement(*queue.Settlement, int) int { return 0 }
+
+// TestRepeatedClaimOnTwoNodes: the answer to a claim is lost, and both nodes of the queue have more jobs when it is repeated.
+// It gets the job that the first call has claimed, whichever node is called first.
+func TestRepeatedClaimOnTwoNodes(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, json bool) {
+		for i := range 8 {
+			here, there := queuetest.New(), queuetest.New()
+			enqueue(t, []queue.Service{here, there}[i%2], "old")
+			where := twoNodes{serve(t, there, nil).Listener.Addr().String()}
+			f, err := api.NewForwarder(api.ForwarderConfig{Locator: where, Sharding: where, Self: "here:1", Local: here})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { f.Close() })
+			var lost atomic.Bool
+			front := serve(t, f, func(h http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if lost.Swap(true) {
+						h.ServeHTTP(w, r)
+						return
+					}
+					h.ServeHTTP(httptest.NewRecorder(), r)
+					enqueue(t, here, "new")
+					enqueue(t, there, "new")
+					panic(http.ErrAbortHandler)
+				})
+			})
+			c := dial(t, client.Config{Addresses: []string{front.URL}, JSON: json})
+			got, err := c.Claim(t.Context(), "q", queue.ClaimRequest{Worker: "w", RequestID: fmt.Sprint("r", i)})
+			if err != nil || len(got) != 1 || got[0].Job.ID != "old" {
+				t.Errorf("call %d: %+v, %v", i, got, err)
+			}
+			again, err := c.Claim(t.Context(), "q", queue.ClaimRequest{Worker: "w"})
+			if err != nil || len(again) != 1 || again[0].Job.ID != "new" {
+				t.Errorf("the next call: %+v, %v", again, err)
+			}
+		}
+	})
+}
+
 // TestUnsafeActsAreNotRepeated: a call whose second execution would have a further effect ends as
 // UnknownOutcome.
 func TestUnsafeActsAreNotRepeated(t *testing.T) {
@@ -434,11 +485,10 @@ func TestTokenAndRefusals(t *testing.T) {
 	}
 }
 
-// TestTLS: with a TLS configuration, addresses without a scheme use https, and unknown certificates
-// are rejected.
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	h, err := api.New(queuetest.New(), api.Options{})
+// serveTLS runs the API over q with TLS, and returns what trusts its certificate.
+func serveTLS(t *testing.T, q queue.Service) (*httptest.Server, *x509.CertPool) {
+	t.Helper()
+	h, err := api.New(q, api.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -450,6 +500,51 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(s.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
+	return s, roots
+}
+
+// TestTokenStaysWithTLS: a client that calls a node with https calls the nodes that this one or the locator names with https
+// as well. The token must not be readable on the way.
+func TestTokenStaysWithTLS(t *testing.T) {
+	t.Parallel()
+	q := queuetest.New()
+	holder, roots := serveTLS(t, q)
+	var read atomic.Int32
+	open := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { read.Add(1) }))
+	t.Cleanup(open.Close)
+	addr := holder.Listener.Addr().String()
+	for name, c := range map[string]struct {
+		holder string
+		where  client.Locator
+		found  bool
+	}{
+		"the holder":                  {addr, nil, true},
+		"a holder without TLS":        {open.Listener.Addr().String(), nil, false},
+		"a holder that says http":     {open.URL, nil, false},
+		"the locator":                 {"", &locator{addr: addr}, true},
+		"a broker without TLS":        {"", &locator{addr: open.Listener.Addr().String()}, false},
+		"a locator that says http":    {"", &locator{addr: open.URL}, false},
+		"a locator that knows nobody": {addr, &locator{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			away, _ := serveTLS(t, moved{c.holder})
+			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+			t.Cleanup(transport.CloseIdleConnections)
+			out := dial(t, client.Config{Addresses: []string{away.URL}, Locator: c.where, Transport: transport, Token: "s3cret", RetryFor: time.Second})
+			_, err := out.Enqueue(t.Context(), "q", []queue.Job{{}})
+			if (err == nil) != c.found || read.Load() != 0 {
+				t.Errorf("%v; the token was readable %d times", err, read.Load())
+			}
+		})
+	}
+}
+
+// TestTLS: with a TLS configuration, addresses without a scheme use https, and unknown certificates
+// are rejected.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s, roots := serveTLS(t, queuetest.New())
 	addr := s.Listener.Addr().String()
 	enqueue(t, dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}), "a")
 	outsider := dial(t, client.Config{Addresses: []string{addr}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, NoRetry: true})

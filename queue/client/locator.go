@@ -51,6 +51,7 @@ type LocatorConfig struct {
 //     broker reads the store at most a hundred times a second.
 //   - While the store does not answer, the last snapshot is used, however old it is: brokers go on for as long as their
 //     assignments hold, and need the store for no call. A call waits half a second for the store at most.
+//   - A broker that hands over is named until its unit is free, because it serves until it has drained.
 //   - An answer may be out of date. The generation distinguishes two brokers of one shard. A node
 //     that is no longer the broker refuses the call, so no call takes effect twice.
 type ClusterLocator struct {
@@ -108,7 +109,8 @@ func (l *ClusterLocator) Broker(ctx context.Context, name string, shard int) (ad
 	return "", 0, nil // between two brokers
 }
 
-// brokersIn returns where the shards of all queues are served.
+// brokersIn returns where the shards of all queues are served. A broker whose unit is being revoked serves until it has
+// drained. After that it refuses calls, and who has called it waits for the next broker.
 func brokersIn(snap *daemon.Snapshot) map[daemon.Unit]brokerAt {
 	addresses := map[node.Incarnation]string{}
 	for i := range snap.Nodes {
@@ -119,7 +121,7 @@ func brokersIn(snap *daemon.Snapshot) map[daemon.Unit]brokerAt {
 	brokers, queues := map[daemon.Unit]brokerAt{}, string(unitsOf(""))
 	for i := range snap.Units {
 		r := &snap.Units[i]
-		if r.State != daemon.Active || !strings.HasPrefix(string(r.Unit.Daemon), queues) {
+		if r.State != daemon.Active && r.State != daemon.Revoking || !strings.HasPrefix(string(r.Unit.Daemon), queues) {
 			continue
 		}
 		if addr, ok := addresses[r.Holder.Incarnation]; ok {

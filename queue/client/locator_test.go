@@ -168,6 +168,28 @@ func TestNobody(t *testing.T) {
 	}
 }
 
+// draining is a cluster whose queue q is being revoked from its broker, which serves until it has drained.
+type draining struct{ moving }
+
+func (d *draining) Snapshot(ctx context.Context) (*daemon.Snapshot, error) {
+	snap, err := d.moving.Snapshot(ctx)
+	for i := range snap.Units {
+		snap.Units[i].State = daemon.Revoking
+	}
+	return snap, err
+}
+
+// TestDrainingBroker: a broker is found until it has drained; one that is gone is not.
+func TestDrainingBroker(t *testing.T) {
+	t.Parallel()
+	l := NewLocator(LocatorConfig{Cluster: &draining{}})
+	for shard, want := range []string{"broker:1", ""} {
+		if addr, _, err := l.Broker(t.Context(), "q", shard); addr != want || err != nil {
+			t.Errorf("shard %d is at %q, %v; want %q", shard, addr, err, want)
+		}
+	}
+}
+
 // TestShards: retired units do not count.
 func TestShards(t *testing.T) {
 	t.Parallel()

@@ -78,29 +78,41 @@ func (c *Client) Claim(ctx context.Context, name string, req queue.ClaimRequest)
 		req.RequestID = NewID()
 	}
 	var out []queue.Claimed
-	r := request{queue: name, repeatable: true, wait: req.Wait}
-	if c.cfg.JSON {
-		body, err := json.Marshal(wire.ClaimOf(req))
-		if err != nil {
-			return nil, fmt.Errorf("encode claim: %w", err)
-		}
-		r.post("/claim", body, func(b []byte) error {
-			var v wire.ClaimResponse
-			err := json.Unmarshal(b, &v)
-			for i := range v.Jobs {
-				out = append(out, v.Jobs[i].Claimed())
-			}
-			return err
-		})
-	} else if err := r.rpc("Claim", batch.ClaimRequest(name, req), func(b []byte) error {
-		var v queuev1.ClaimResponse
-		err := proto.Unmarshal(b, &v)
-		out = batch.Claims(name, req.Worker, &v)
-		return err
-	}); err != nil {
+	r, err := c.claim(name, req, &out)
+	if err != nil {
 		return nil, err
 	}
+	r.before = func() (request, error) { return c.claim(name, wire.ClaimedBefore(req), &out) }
+	r.found = func() bool { return len(out) > 0 }
 	return done(&out, c.call(ctx, r))
+}
+
+// claim returns the request of a claim.
+func (c *Client) claim(name string, req queue.ClaimRequest, out *[]queue.Claimed) (request, error) {
+	r := request{queue: name, repeatable: true, wait: req.Wait}
+	if !c.cfg.JSON {
+		err := r.rpc("Claim", batch.ClaimRequest(name, req), func(b []byte) error {
+			var v queuev1.ClaimResponse
+			err := proto.Unmarshal(b, &v)
+			*out = batch.Claims(name, req.Worker, &v)
+			return err
+		})
+		return r, err
+	}
+	body, err := json.Marshal(wire.ClaimOf(req))
+	if err != nil {
+		return r, fmt.Errorf("encode claim: %w", err)
+	}
+	r.post("/claim", body, func(b []byte) error {
+		var v wire.ClaimResponse
+		err := json.Unmarshal(b, &v)
+		*out = nil
+		for i := range v.Jobs {
+			*out = append(*out, v.Jobs[i].Claimed())
+		}
+		return err
+	})
+	return r, nil
 }
 
 // Settle implements [queue.Consumer].
