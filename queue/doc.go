@@ -39,7 +39,8 @@
 // # Attempts
 //
 // An attempt is counted at the first proof that it began (heartbeat, complete, fail), or when a
-// claim expires. A job is dead after max-attempts attempts or three times as many deliveries. It is
+// claim expires. A release counts none, and takes none back: an execution that was extended and then
+// released has been an attempt. A job is dead after max-attempts attempts or three times as many deliveries. It is
 // kept, with the cause, until it is redriven or purged. A job becomes a dead letter only when the record of
 // its death is durable.
 //

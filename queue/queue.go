@@ -95,7 +95,7 @@ type ClaimRequest struct {
 	// Wait is how long the call waits for jobs if there are none (long poll), at most MaxWait.
 	// Waiting costs no storage request.
 	Wait time.Duration
-	// Visibility is the claim's visibility timeout; default the queue's.
+	// Visibility is the claim's visibility timeout, at most 24 h; default the queue's.
 	Visibility time.Duration
 	// RequestID makes a repetition of this call return the same claims, within Visibility.
 	RequestID string
@@ -108,9 +108,9 @@ type ClaimRequest struct {
 type Claimed struct {
 	Job     Info
 	Payload []byte
-	Token   string    // proves the claim; opaque
-	Until   time.Time // when the claim ends, by the queue's clock; extend it before
-	For     time.Duration
+	Token   string        // proves the claim; opaque
+	Until   time.Time     // when the claim ends, by the queue's clock; extend it before
+	For     time.Duration // how long the claim lasts from now, unless extended: less than Visibility for a repeated call
 }
 
 // Verb is how a worker settles a claim.
@@ -121,7 +121,7 @@ const (
 	Extend   Verb = "extend"   // start the visibility timeout anew (heartbeat)
 	Complete Verb = "complete" // done
 	Fail     Verb = "fail"     // failed: retried by policy, or dead
-	Release  Verb = "release"  // return the job at once; not an attempt
+	Release  Verb = "release"  // return the job at once; not an attempt, unless it was extended before, which counts one
 )
 
 // Settlement settles one claim.
@@ -160,7 +160,7 @@ type Info struct {
 	Group       string
 	State       State
 	Priority    int
-	Attempts    int // executions that began
+	Attempts    int // executions that began: each is counted once it was extended, has failed or expired
 	Deliveries  int // times that the job was claimed
 	MaxAttempts int
 	Worker      string    // holder of the newest claim
@@ -196,7 +196,7 @@ type Act string
 // The acts.
 const (
 	Cancel  Act = "cancel"  // end jobs; the claim of an active one becomes stale
-	Redrive Act = "redrive" // make dead jobs waiting again, with their attempts reset
+	Redrive Act = "redrive" // make dead jobs waiting again, with their attempts reset; a job can be delivered 65,534 times in all
 	RunNow  Act = "retry"   // make delayed jobs waiting now
 	Purge   Act = "purge"   // remove jobs in one state; without a state all but active ones
 	Pause   Act = "pause"   // stop handing out jobs

@@ -54,6 +54,7 @@ type job struct {
 	token       string // of the newest claim; empty: tokenless
 	tokens      []string
 	begun       bool   // the newest delivery counts as an attempt
+	redrivenAt  int    // deliveries before the last redrive
 	completedBy string // token or worker that completed it
 }
 
@@ -222,7 +223,7 @@ func (s *state) next(now time.Time) time.Duration {
 func (q *Queue) claim(s *state, req queue.ClaimRequest, now time.Time) []queue.Claimed {
 	length := cmp.Or(req.Visibility, visibility)
 	if again, ok := s.claims[req.RequestID]; ok && req.RequestID != "" {
-		return claimAll(again, length)
+		return claimAll(again, now)
 	}
 	if s.paused {
 		return nil
@@ -248,15 +249,15 @@ func (q *Queue) claim(s *state, req queue.ClaimRequest, now time.Time) []queue.C
 	if req.RequestID != "" && len(ready) > 0 {
 		s.claims[req.RequestID] = ready
 	}
-	return claimAll(ready, length)
+	return claimAll(ready, now)
 }
 
-func claimAll(jobs []*job, length time.Duration) []queue.Claimed {
+func claimAll(jobs []*job, now time.Time) []queue.Claimed {
 	var out []queue.Claimed
 	for _, j := range jobs {
 		if j.info.State == queue.Active {
 			out = append(out, queue.Claimed{
-				Job: j.info, Payload: slices.Clone(j.payload), Token: j.token, Until: j.info.Until, For: length,
+				Job: j.info, Payload: slices.Clone(j.payload), Token: j.token, Until: j.info.Until, For: j.info.Until.Sub(now),
 			})
 		}
 	}
@@ -338,6 +339,12 @@ func (s *state) apply(j *job, w queue.Settlement, proof string, now time.Time) {
 		j.completedBy = proof
 		s.stats.Completed++
 	case queue.Release:
+		if i.Attempts >= i.MaxAttempts || i.Deliveries-j.redrivenAt >= 3*i.MaxAttempts {
+			j.begin()
+			s.stats.Failed++
+			s.giveBack(j, now, "delivered and released too often", 0, true)
+			return
+		}
 		i.State, i.Until, j.token = queue.Waiting, time.Time{}, ""
 		s.wake()
 	case queue.Fail:
@@ -468,6 +475,7 @@ func (s *state) applyCommand(j *job, c queue.Command, now time.Time) bool {
 		s.stats.Cancelled++
 	case c.Act == queue.Redrive && i.State == queue.Dead:
 		i.State, i.Attempts, i.Cause, i.EndedAt = queue.Waiting, 0, "", time.Time{}
+		j.redrivenAt = i.Deliveries
 	case c.Act == queue.RunNow && i.State == queue.Delayed:
 		i.State, i.RunAt = queue.Waiting, time.Time{}
 	case c.Act == queue.Purge && (i.State == c.State || c.State == "" && i.State != queue.Active):

@@ -106,6 +106,38 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
+// TestReleases: a release counts no attempt and takes none back. A job dies when it is released with its last attempt counted, or
+// too often.
+func TestReleases(t *testing.T) {
+	t.Parallel()
+	q := queuetest.New()
+	put(t, q, queue.Job{ID: "a", Retry: queue.Retry{MaxAttempts: 1}})
+	release := func(want queue.State) {
+		t.Helper()
+		_, tokens := take(t, q, queue.ClaimRequest{})
+		if o := settle(t, q, queue.Settlement{Verb: queue.Release, ID: "a", Token: tokens[0]}); o.State != want {
+			t.Errorf("%+v, want %s", o, want)
+		}
+	}
+	redrive := func() {
+		t.Helper()
+		if n, err := q.Do(t.Context(), "q", queue.Command{Act: queue.Redrive}); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+	}
+	for range 2 {
+		release(queue.Waiting)
+		release(queue.Waiting)
+		release(queue.Dead)
+		redrive()
+	}
+	_, tokens := take(t, q, queue.ClaimRequest{})
+	settle(t, q, queue.Settlement{Verb: queue.Extend, ID: "a", Token: tokens[0]})
+	if o := settle(t, q, queue.Settlement{Verb: queue.Release, ID: "a", Token: tokens[0]}); o.State != queue.Dead {
+		t.Errorf("%+v", o)
+	}
+}
+
 // TestClaimsAreRepeatable: the same request ID gets the same jobs, and a waiting claim ends with
 // its context.
 func TestClaimsAreRepeatable(t *testing.T) {

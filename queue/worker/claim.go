@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/internal/backoff"
+	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -28,65 +29,136 @@ var retries = backoff.Policy{First: 100 * time.Millisecond, Limit: 5 * time.Seco
 // claims claims jobs and starts their runs until ctx ends.
 func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 	failures := 0
+	var req queue.ClaimRequest
+	unsure := false // the call of req was not answered, and may have claimed jobs: it is repeated
 	for ctx.Err() == nil {
-		n, types, saturated := w.capacity()
-		if n <= 0 {
-			select {
-			case <-ctx.Done():
-			case <-w.freed:
+		if !unsure {
+			n, types, saturated := w.capacity()
+			if n <= 0 {
+				select {
+				case <-ctx.Done():
+				case <-w.freed:
+				}
+				continue
 			}
-			continue
-		}
-		req := queue.ClaimRequest{
-			Worker: w.cfg.Name, Types: types, Max: n, Wait: w.cfg.Wait, Visibility: w.cfg.Visibility,
-			RequestID: strings.ToLower(rand.Text()[:16]),
-		}
-		if saturated {
-			req.Wait = min(req.Wait, saturatedWait)
+			req = queue.ClaimRequest{
+				Worker: w.cfg.Name, Types: types, Max: n, Wait: w.cfg.Wait, Visibility: w.cfg.Visibility,
+				RequestID: strings.ToLower(rand.Text()[:16]),
+			}
+			if saturated {
+				req.Wait = min(req.Wait, saturatedWait)
+			}
 		}
 		sentAt := time.Now()
-		claims, err := w.svc.Claim(ctx, w.cfg.Queue, req)
+		claims, err := w.claim(ctx, req, unsure)
+		unsure = err != nil && (unsure || queue.TagOf(err) == queue.UnknownOutcome)
 		switch {
 		case ctx.Err() != nil:
-			w.releaseUnstarted(ctx, req, claims, err)
+			w.releaseUnstarted(ctx, req, claims, unsure)
 			return
 		case err != nil:
-			w.cfg.Hooks.erred(fmt.Errorf("claim: %w", err))
+			w.failed("claim", fmt.Errorf("claim: %w", err))
 			failures++
 			_ = backoff.Sleep(ctx, retries.Jittered(failures))
 			continue
 		}
 		failures = 0
-		for _, c := range claims[:min(n, len(claims))] {
-			w.start(ctx, c, sentAt, jobs)
+		n := min(req.Max, len(claims))
+		for _, c := range w.renew(ctx, claims[:n], sentAt) {
+			w.start(ctx, c, jobs)
 		}
 		if len(claims) > n { // the broker returned more than was asked for
-			w.releaseUnstarted(ctx, req, claims[n:], nil)
+			w.releaseUnstarted(ctx, req, claims[n:], false)
 		}
 		if len(claims) == 0 && time.Since(sentAt) < req.Wait/2 {
 			_ = backoff.Sleep(ctx, backoff.Jitter(saturatedWait)) // the broker does not wait
 		}
 	}
+	if unsure {
+		w.releaseUnstarted(ctx, req, nil, true)
+	}
+}
+
+// claim calls the broker. If the call was made before (unsure), what it has claimed comes first.
+func (w *Worker) claim(ctx context.Context, req queue.ClaimRequest, unsure bool) ([]queue.Claimed, error) {
+	if unsure {
+		if claims, err := w.svc.Claim(ctx, w.cfg.Queue, wire.ClaimedBefore(req)); err != nil || len(claims) > 0 {
+			return claims, err
+		}
+	}
+	return w.svc.Claim(ctx, w.cfg.Queue, req)
+}
+
+// claimed is a job that was claimed, and when its claim ends by the local clock.
+type claimed struct {
+	queue.Claimed
+	deadline time.Time
+}
+
+// renew returns the claims that hold. The visibility timeout counts from before the call, and an earlier call with the same
+// request ID may have made the claims. If the next heartbeat could be too late for one of them, for example because the client has
+// repeated the call during an outage, renew extends all of them.
+func (w *Worker) renew(ctx context.Context, claims []queue.Claimed, sentAt time.Time) []claimed {
+	out := make([]claimed, len(claims))
+	late := false
+	for i, c := range claims {
+		if c.For <= 0 {
+			c.For = w.cfg.Visibility
+		}
+		out[i] = claimed{c, sentAt.Add(c.For)}
+		late = late || time.Until(out[i].deadline) < w.cfg.Visibility/3
+	}
+	if !late {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Visibility/3)
+	defer cancel()
+	what := make([]queue.Settlement, len(out))
+	for i := range out {
+		what[i] = w.extension(&out[i].Claimed)
+	}
+	sentAt = time.Now()
+	outcomes, err := w.svc.Settle(ctx, w.cfg.Queue, what)
+	if err == nil && len(outcomes) != len(what) {
+		err = fmt.Errorf("%d outcomes of %d settlements", len(outcomes), len(what))
+	}
+	if err != nil {
+		w.failed("heartbeat", fmt.Errorf("heartbeat of %d new claims: %w", len(what), err))
+		return out
+	}
+	kept := out[:0]
+	for i, o := range outcomes {
+		switch {
+		case o.Err == nil:
+			out[i].deadline = sentAt.Add(w.cfg.Visibility)
+		case !transient(o.Err):
+			continue // another worker may have it
+		}
+		kept = append(kept, out[i])
+	}
+	return kept
+}
+
+// extension returns the heartbeat of a claim.
+func (w *Worker) extension(c *queue.Claimed) queue.Settlement {
+	return queue.Settlement{Verb: queue.Extend, ID: c.Job.ID, Token: c.Token, Visibility: w.cfg.Visibility}
 }
 
 // start starts the run of a claimed job.
-func (w *Worker) start(ctx context.Context, c queue.Claimed, sentAt time.Time, jobs *sync.WaitGroup) {
-	if c.For <= 0 {
-		c.For = w.cfg.Visibility
-	}
-	r := newRun(ctx, c, sentAt)
+func (w *Worker) start(ctx context.Context, c claimed, jobs *sync.WaitGroup) {
+	r := newRun(ctx, c)
 	w.takePlace(r)
 	jobs.Go(func() { w.work(r) })
 }
 
-// releaseUnstarted releases the jobs of a cancelled claim call. If its answer was lost, the repeated call
-// returns the same jobs; otherwise they would have to time out.
-func (w *Worker) releaseUnstarted(ctx context.Context, req queue.ClaimRequest, claims []queue.Claimed, err error) {
+// releaseUnstarted releases the jobs of a cancelled claim call. If its answer was lost (unsure), another call returns its
+// jobs; otherwise they would have to time out.
+func (w *Worker) releaseUnstarted(ctx context.Context, req queue.ClaimRequest, claims []queue.Claimed, unsure bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if queue.TagOf(err) == queue.UnknownOutcome {
-		req.Wait = 0
-		if claims, err = w.svc.Claim(ctx, w.cfg.Queue, req); err != nil {
+	if unsure {
+		var err error
+		if claims, err = w.svc.Claim(ctx, w.cfg.Queue, wire.ClaimedBefore(req)); err != nil {
 			return
 		}
 	}
@@ -98,7 +170,7 @@ func (w *Worker) releaseUnstarted(ctx context.Context, req queue.ClaimRequest, c
 		what[i] = queue.Settlement{Verb: queue.Release, ID: c.Job.ID, Token: c.Token}
 	}
 	if _, err := w.svc.Settle(ctx, w.cfg.Queue, what); err != nil {
-		w.cfg.Hooks.erred(fmt.Errorf("release what was claimed last: %w", err))
+		w.failed("release", fmt.Errorf("release what was claimed last: %w", err))
 	}
 }
 
@@ -126,7 +198,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
 	what := make([]queue.Settlement, len(runs))
 	for i, r := range runs {
-		what[i] = queue.Settlement{Verb: queue.Extend, ID: r.claim.Job.ID, Token: r.claim.Token, Visibility: w.cfg.Visibility}
+		what[i] = w.extension(&r.claim)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -134,7 +206,7 @@ func (w *Worker) extend(ctx context.Context, runs []*run, limit time.Duration) {
 	outcomes, err := w.svc.Settle(ctx, w.cfg.Queue, what)
 	if err != nil {
 		if ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			w.cfg.Hooks.erred(fmt.Errorf("heartbeat of %d jobs: %w", len(runs), err))
+			w.failed("heartbeat", fmt.Errorf("heartbeat of %d jobs: %w", len(runs), err))
 		}
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emitd/emitd/internal/queue/wire/limits"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -23,7 +24,8 @@ type Job[T any] struct {
 	Draining <-chan struct{}
 }
 
-// ErrRelease is returned by a handler to release its job at once; the attempt is not counted.
+// ErrRelease is returned by a handler to release its job at once. That counts as no attempt, but the attempt of a handler
+// that has run for a third of the visibility timeout is counted already.
 var ErrRelease = errors.New("give the job back")
 
 // Permanent marks an error after which a retry would fail too: the job is dead at once.
@@ -77,7 +79,7 @@ func origin(stack []byte) string {
 type handler func(ctx context.Context, info queue.Info, payload []byte, draining <-chan struct{}) ([]byte, error)
 
 // Handle registers f as the handler of a type. The payload is decoded as JSON into a T. It panics
-// if the type has a handler already, or after Run.
+// if the type has a handler already or cannot be that of a job, or after Run.
 func Handle[T any](w *Worker, typ string, f func(ctx context.Context, j Job[T]) error) {
 	HandleResult(w, typ, func(ctx context.Context, j Job[T]) (none, error) { return none{}, f(ctx, j) })
 }
@@ -93,6 +95,9 @@ func HandleResult[T, R any](w *Worker, typ string, f func(ctx context.Context, j
 	defer w.mu.Unlock()
 	if w.handlers[typ] != nil || w.started {
 		panic(fmt.Sprintf("worker: a second handler of %q, or one after Run", typ))
+	}
+	if err := limits.Job(&queue.Job{Type: typ}); err != nil { // the broker would refuse each claim
+		panic(fmt.Sprintf("worker: a handler of %.80q: %v", typ, err))
 	}
 	w.handlers[typ] = func(ctx context.Context, info queue.Info, payload []byte, draining <-chan struct{}) ([]byte, error) {
 		j := Job[T]{Info: info, Draining: draining}
@@ -131,7 +136,7 @@ func (w *Worker) encode(result any) []byte {
 		err = fmt.Errorf("%d bytes, at most %d are kept", len(b), queue.MaxResult)
 	}
 	if err != nil {
-		w.cfg.Hooks.erred(fmt.Errorf("result dropped: %w", err))
+		w.failed("result", fmt.Errorf("result dropped: %w", err))
 		return nil
 	}
 	return b

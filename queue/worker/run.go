@@ -24,10 +24,9 @@ type run struct {
 	refused  bool // the broker said that the claim is over
 }
 
-// newRun creates a run. The visibility timeout counts from sentAt, the time before the claim was
-// requested.
-func newRun(ctx context.Context, c queue.Claimed, sentAt time.Time) *run {
-	r := &run{claim: c, deadline: sentAt.Add(c.For)}
+// newRun creates a run.
+func newRun(ctx context.Context, c claimed) *run {
+	r := &run{claim: c.Claimed, deadline: c.deadline}
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	r.timer = time.AfterFunc(time.Until(r.deadline), func() {
 		r.cancel(fmt.Errorf("%w: no heartbeat was answered in time", ErrClaimLost))
@@ -171,7 +170,7 @@ func (w *Worker) report(r *run, s queue.Settlement) (queue.Outcome, error) {
 		case err == nil:
 			err = out.Err
 		}
-		w.cfg.Hooks.erred(fmt.Errorf("%s job %s: %w", s.Verb, s.ID, err))
+		w.failed("report", fmt.Errorf("%s job %s: %w", s.Verb, s.ID, err))
 		if !transient(err) || time.Now().After(r.reportDeadline(w.cfg.Visibility)) {
 			return queue.Outcome{}, fmt.Errorf("%s: %w", s.Verb, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -211,6 +212,9 @@ func TestMisuse(t *testing.T) {
 		{Wait: time.Hour},
 		{Limits: map[string]int{"t": 0}},
 		{Name: strings.Repeat("n", 65)},
+		{Name: "\xff"},
+		{Queue: "Q!"},
+		{Visibility: 25 * time.Hour},
 		{StopTimeout: -1},
 	} {
 		if _, err := worker.New(queuetest.New(), c); err == nil {
@@ -224,7 +228,8 @@ func TestMisuse(t *testing.T) {
 	if err := w.Run(t.Context()); err == nil {
 		t.Error("ran without handlers")
 	}
-	worker.Handle(w, "t", func(context.Context, worker.Job[struct{}]) error { return nil })
+	nothing := func(context.Context, worker.Job[struct{}]) error { return nil }
+	worker.Handle(w, "t", nothing)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Run(ctx); err != nil {
@@ -233,12 +238,33 @@ func TestMisuse(t *testing.T) {
 	if err := w.Run(ctx); err == nil {
 		t.Error("ran twice")
 	}
-	defer func() {
-		if recover() == nil {
-			t.Error("a second handler was taken")
-		}
-	}()
-	worker.Handle(w, "t", func(context.Context, worker.Job[struct{}]) error { return nil })
+	unused, err := worker.New(queuetest.New(), worker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, handle := range map[string]func(){
+		"a second handler":         func() { worker.Handle(w, "t", nothing) },
+		"a handler of a long type": func() { worker.Handle(unused, strings.Repeat("t", queue.MaxType+1), nothing) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s was taken", what)
+				}
+			}()
+			handle()
+		}()
+	}
+	many, err := worker.New(queuetest.New(), worker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range queue.MaxCall + 1 {
+		worker.Handle(many, fmt.Sprint("t", i), nothing)
+	}
+	if err := many.Run(ctx); err == nil {
+		t.Error("ran with more types than a claim can have")
+	}
 }
 
 // TestInstruments: handlers are counted and timed by type and kind of failure.

@@ -27,7 +27,11 @@
 //     with its cause. It is not retried, because a retry would fail too.
 //  6. When Run's context ends, nothing more is claimed, and handlers may finish for DrainTimeout.
 //     Then their contexts end, with [ErrStopped] as the cause, and unfinished jobs are released at
-//     once, without counting as an attempt. Run returns at the latest StopTimeout and 1 s later.
+//     once. Run returns at the latest StopTimeout and 1 s later.
+//  7. A release counts as no attempt. But a handler that has run for a third of the visibility timeout
+//     was reported by a heartbeat, and that has counted its attempt. A job that is released with its
+//     last attempt counted is dead. So a job that takes longer than DrainTimeout needs more attempts
+//     than there may be deployments while it runs; the default is 3.
 //
 // It is not promised that a job runs only once. A claim can be lost while its handler runs, and the
 // job is claimed again; the token makes sure that only one of the two completes it. Effects outside
@@ -50,6 +54,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/emitd/emitd/internal/queue/wire/limits"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -70,8 +75,8 @@ type Config struct {
 	// few free places, claims are made smaller.
 	Limits map[string]int
 	// Visibility is the visibility timeout of claims; heartbeats are sent at a third of it.
-	// Default 30 s. With a longer one, claims survive longer outages, and the jobs of a worker
-	// that died wait longer.
+	// Default 30 s, at least 1 s, at most 24 h. With a longer one, claims survive longer outages,
+	// and the jobs of a worker that died wait longer.
 	Visibility time.Duration
 	// Wait is how long a claim call waits for jobs. Default and maximum is half of Visibility,
 	// because the visibility timeout is counted from before the call, but no more than queue.MaxWait.
@@ -84,7 +89,7 @@ type Config struct {
 	StopTimeout time.Duration
 	// Hooks are called when something happens.
 	Hooks Hooks
-	// Logger receives panics and what could not be reported; default slog.Default().
+	// Logger receives panics, and errors if there is no Hooks.OnError; default slog.Default().
 	Logger *slog.Logger
 	// MeterProvider provides the instruments; nil: OpenTelemetry's global one.
 	MeterProvider metric.MeterProvider
@@ -106,13 +111,14 @@ type Hooks struct {
 	OnReleased func(j queue.Info)
 	// OnLost is called when the claim was over before anything could be reported.
 	OnLost func(j queue.Info, err error)
-	// OnError is called when a claim, heartbeat or report failed; the worker tries again.
+	// OnError is called when a claim, heartbeat or report failed; the worker tries again. Without it, the logger is told:
+	// the first time for each kind of error, and at most once a minute after that.
 	OnError func(err error)
 }
 
 // Tee returns hooks that call both a's and b's.
 func Tee(a, b Hooks) Hooks {
-	return Hooks{
+	both := Hooks{
 		OnClaimed:   func(j queue.Info) { a.claimed(j); b.claimed(j) },
 		OnCompleted: func(j queue.Info, d time.Duration) { a.completed(j, d); b.completed(j, d) },
 		OnFailed:    func(j queue.Info, err error, s queue.State) { a.failed(j, err, s); b.failed(j, err, s) },
@@ -120,6 +126,10 @@ func Tee(a, b Hooks) Hooks {
 		OnLost:      func(j queue.Info, err error) { a.lost(j, err); b.lost(j, err) },
 		OnError:     func(err error) { a.erred(err); b.erred(err) },
 	}
+	if a.OnError == nil && b.OnError == nil {
+		both.OnError = nil // then errors are logged
+	}
+	return both
 }
 
 func (h Hooks) claimed(j queue.Info) {
@@ -162,6 +172,7 @@ func (h Hooks) erred(err error) {
 type Worker struct {
 	svc      queue.Consumer
 	cfg      Config
+	logged   errorLog
 	handlers map[string]handler
 	reports  *reporter
 	meters   meters
@@ -209,8 +220,11 @@ func (c *Config) validate() error {
 	if c.Concurrency < 1 {
 		errs = append(errs, fmt.Errorf("concurrency is %d, less than 1", c.Concurrency))
 	}
-	if c.Visibility < time.Second {
+	switch {
+	case c.Visibility < time.Second:
 		errs = append(errs, fmt.Errorf("visibility is %v, less than 1s: heartbeats could not extend a claim in time", c.Visibility))
+	case c.Visibility > limits.MaxVisibility:
+		errs = append(errs, fmt.Errorf("visibility is %v, more than %v", c.Visibility, limits.MaxVisibility))
 	}
 	if c.Wait < 0 || c.Wait > c.Visibility/2 || c.Wait > queue.MaxWait {
 		errs = append(errs, fmt.Errorf("wait is %v, more than half of visibility (%v) or %v", c.Wait, c.Visibility, queue.MaxWait))
@@ -218,8 +232,11 @@ func (c *Config) validate() error {
 	if c.StopTimeout < 0 {
 		errs = append(errs, fmt.Errorf("stop timeout is %v, negative", c.StopTimeout))
 	}
-	if len(c.Name) > queue.MaxType {
-		errs = append(errs, fmt.Errorf("name has %d bytes, more than %d", len(c.Name), queue.MaxType))
+	if err := limits.Queue(c.Queue); err != nil {
+		errs = append(errs, err)
+	}
+	if err := limits.Claim(&queue.ClaimRequest{Worker: c.Name}); err != nil { // the broker would refuse each claim
+		errs = append(errs, err)
 	}
 	for _, t := range slices.Sorted(maps.Keys(c.Limits)) {
 		if c.Limits[t] < 1 {
@@ -260,8 +277,11 @@ func (w *Worker) begin() error {
 	if w.started {
 		return errors.New("worker: Run was called twice")
 	}
-	if len(w.handlers) == 0 {
+	switch n := len(w.handlers); {
+	case n == 0:
 		return errors.New("worker: there are no handlers")
+	case n > queue.MaxCall:
+		return fmt.Errorf("worker: there are handlers of %d types, more than the %d of one claim", n, queue.MaxCall)
 	}
 	w.started = true
 	w.types = slices.Sorted(maps.Keys(w.handlers))
