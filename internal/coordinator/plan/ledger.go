@@ -17,8 +17,12 @@ import (
 //
 // A daemon that failed maxStrikes times, and on at least two nodes, is quarantined: the fault is in the daemon, and to try
 // further nodes only costs more starts. If more than healthyPerFailing of its units run for each that fails, the daemon
-// itself works, and the others need not wait for these. A node on which sickDaemons daemons failed that run elsewhere is sick: it gets a unit only if no other
-// node can take it. Otherwise the sick node, which is empty because everything fails on it, would be the least loaded
+// itself works, and the others need not wait for these. Neither does a unit that has not failed, such as one of a node that
+// was lost, once another such unit has run for a while; until then, these are tried one after the other. So a unit that fails
+// for ever keeps no healthy one down.
+//
+// A node on which sickDaemons daemons failed that run elsewhere is sick: it gets a unit only if no other node can take it.
+// Otherwise the sick node, which is empty because everything fails on it, would be the least loaded
 // candidate of every free unit. A node that flaps is sick too: it was lost at least flappingLosses times within
 // LossMemory, as a process that returned or as several processes with one name. Each time, its units would go to it and
 // away again. It is no longer sick when it has been steady for StableAfter, twice as long with each further loss.
@@ -31,8 +35,9 @@ const (
 	ledgerMemory = 10 * time.Minute
 	// flappingLosses is how often a node must have been lost within LossMemory to count as flapping.
 	flappingLosses = 2
-	// A quarantined daemon is not tried for minQuarantine after its last failure. The time doubles with each further time
-	// that a node gave it up, up to maxQuarantine.
+	// What failed of a quarantined daemon is not tried for minQuarantine after a node gave it up the last time. The time
+	// doubles with each further time, up to maxQuarantine. A trial counts as over after maxQuarantine: there may be no limit
+	// to how often its holder starts the unit again.
 	minQuarantine = time.Minute
 	maxQuarantine = 10 * time.Minute
 )
@@ -42,7 +47,8 @@ type Verdict struct {
 	Daemon daemon.ID
 	Node   string
 	Reason string // "failed on 3 nodes: n1, n2, n3"
-	// Until is when one unit of a quarantined daemon is tried again, or when the last failure on a sick node is forgotten.
+	// Until is when one of the units of a quarantined daemon that failed is tried again, or when the last failure on a sick
+	// node is forgotten.
 	Until time.Time
 	// Flapping is set if the node is sick because it was lost again and again.
 	Flapping bool
@@ -60,12 +66,15 @@ type ledger struct {
 // quarantine is the verdict about a daemon, with what its half-open trials depend on.
 type quarantine struct {
 	Verdict
-	trying bool // a unit that failed before is starting or running, or was placed by this plan
+	works bool // a unit that has not failed has run for daemon.FailuresResetAfter
+	// Until when the units that are tried now keep others waiting: any that started lately, and one that failed before.
+	startedUntil, triedUntil time.Time
 }
 
 // failure is what the ledger knows of one daemon on one node.
 type failure struct {
 	last    time.Time
+	tried   time.Time     // when the node gave it up, or since when it fails there now
 	length  time.Duration // of the longest embargo
 	strikes int           // how often the node gave it up
 	own     bool          // a unit that failed there has not recovered since
@@ -82,10 +91,10 @@ func readLedger(in *Input) ledger {
 			fails[d] = map[string]failure{}
 		}
 		old := fails[d][name]
-		if old.last.After(f.last) {
-			f.last = old.last
+		fails[d][name] = failure{
+			last: later(f.last, old.last), tried: later(f.tried, old.tried), length: max(f.length, old.length),
+			strikes: f.strikes + old.strikes, own: f.own || old.own,
 		}
-		fails[d][name] = failure{f.last, max(f.length, old.length), f.strikes + old.strikes, f.own || old.own}
 	}
 	for i := range in.Units {
 		r := &in.Units[i]
@@ -94,11 +103,12 @@ func readLedger(in *Input) ledger {
 		}
 		for _, e := range r.Embargoes {
 			if e.AbandonedGeneration == 0 {
-				note(r.Unit.Daemon, e.Node, failure{e.Until.Add(-e.Length), e.Length, e.Strikes, r.Failures > 0})
+				imposed := e.Until.Add(-e.Length)
+				note(r.Unit.Daemon, e.Node, failure{last: imposed, tried: imposed, length: e.Length, strikes: e.Strikes, own: r.Failures > 0})
 			}
 		}
 		if r.Crashing() && !r.State.IsFree() && !r.RetryAt.IsZero() { // set only by a failure on this holder
-			note(r.Unit.Daemon, r.Holder.Name, failure{last: in.Now, strikes: 1, own: true})
+			note(r.Unit.Daemon, r.Holder.Name, failure{last: in.Now, tried: failsSince(r), strikes: 1, own: true})
 		}
 	}
 	l := ledger{quarantined: map[daemon.ID]*quarantine{}, sick: map[string]Verdict{}}
@@ -160,19 +170,19 @@ func (l *ledger) findFlapping(in *Input) {
 func (l *ledger) findQuarantined(in *Input, fails map[daemon.ID]map[string]failure) {
 	for id, nodes := range fails {
 		var names []string
-		last, strikes := time.Time{}, 0
+		tried, strikes := time.Time{}, 0
 		for name, f := range nodes {
 			if f.own {
 				names = append(names, name)
 				strikes += f.strikes
-				if f.last.After(last) {
-					last = f.last
+				if !f.tried.After(in.Now) {
+					tried = later(tried, f.tried)
 				}
 			}
 		}
 		if len(names) >= 2 && strikes >= maxStrikes {
 			hold := min(minQuarantine<<min(strikes-maxStrikes, 10), maxQuarantine)
-			l.quarantined[id] = &quarantine{Verdict: Verdict{Daemon: id, Reason: "failed on " + list(names, "nodes"), Until: last.Add(hold)}}
+			l.quarantined[id] = &quarantine{Verdict: Verdict{Daemon: id, Reason: "failed on " + list(names, "nodes"), Until: tried.Add(hold)}}
 		}
 	}
 	if len(l.quarantined) == 0 {
@@ -182,12 +192,21 @@ func (l *ledger) findQuarantined(in *Input, fails map[daemon.ID]map[string]failu
 	for i := range in.Units {
 		r := &in.Units[i]
 		q := l.quarantined[r.Unit.Daemon]
+		if q == nil {
+			continue
+		}
+		starts := (r.State == daemon.Assigning || r.State == daemon.Active) && !r.Since.After(in.Now)
+		if starts {
+			q.startedUntil = later(q.startedUntil, r.Since.Add(daemon.FailuresResetAfter))
+		}
 		switch {
-		case q == nil:
 		case r.Failures > 0:
-			q.trying = q.trying || !r.State.IsFree()
+			if starts {
+				q.triedUntil = later(q.triedUntil, failsSince(r).Add(maxQuarantine))
+			}
 			margin[r.Unit.Daemon] += healthyPerFailing
 		case r.State == daemon.Active:
+			q.works = q.works || in.Now.Sub(r.Since) >= daemon.FailuresResetAfter
 			margin[r.Unit.Daemon]--
 		}
 	}
@@ -250,23 +269,53 @@ func (l *ledger) verdicts() []Verdict {
 	return out
 }
 
-// quarantines reports whether a free unit waits because its daemon is quarantined, and why. Once the time is over, one unit
-// at a time is tried.
-func (p *planner) quarantines(u daemon.Unit) (Why, bool) {
-	q := p.ledger.quarantined[u.Daemon]
-	if q == nil {
+// quarantines reports whether a free unit waits because its daemon is quarantined, and why.
+func (p *planner) quarantines(row *daemon.Record) (Why, bool) {
+	q := p.ledger.quarantined[row.Unit.Daemon]
+	if q == nil || p.exempt(q, row) {
 		return Why{}, false
 	}
-	why := Why{Rule: Quarantined, Note: q.Reason}
+	failed := row.Failures > 0
 	switch {
-	case p.in.Now.Before(q.Until):
+	case failed && p.in.Now.Before(q.Until):
 		p.dueAt(q.Until)
-		why.Note += "; tried again at " + q.Until.UTC().Format(time.RFC3339)
-		return why, true
-	case q.trying:
-		why.Note += "; another unit is being tried"
-		return why, true
+		return q.waits("tried again at " + q.Until.UTC().Format(time.RFC3339)), true
+	case failed && p.in.Now.Before(q.triedUntil):
+		p.dueAt(q.triedUntil)
+	case !q.works && p.in.Now.Before(q.startedUntil):
+		p.dueAt(q.startedUntil)
+	default:
+		return Why{}, false
 	}
-	q.trying = true
-	return Why{}, false
+	return q.waits(anotherTried), true
+}
+
+// exempt reports whether a free unit of a quarantined daemon waits for no trial: an operator wants it to start now, or
+// it has not failed, and the daemon works elsewhere.
+func (p *planner) exempt(q *quarantine, row *daemon.Record) bool {
+	_, moved := p.orders.moves[row.Unit]
+	return moved || row.Failures == 0 && (q.works || p.orders.pins[row.Unit] != "")
+}
+
+// anotherTried says why a unit waits whose turn has not come.
+const anotherTried = "another unit is being tried"
+
+func (q *quarantine) waits(note string) Why {
+	return Why{Rule: Quarantined, Note: q.Reason + "; " + note}
+}
+
+// byTrial orders the units of a quarantined daemon for the next trial: first those that have not failed, then those that have
+// been free for longest, so that each has its turn.
+func byTrial(a, b *daemon.Record) int {
+	return cmp.Or(cmp.Compare(min(a.Failures, 1), min(b.Failures, 1)), a.Since.Compare(b.Since))
+}
+
+// failsSince returns since when a unit fails on its holder.
+func failsSince(r *daemon.Record) time.Time { return later(r.Since, r.FailingSince) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestQuarantine(t *testing.T) {
 		{"by a clock that was ahead", failedOn(t, "a/0", -time.Hour, "n1", "n2", "n3"), 0},
 	} {
 		in := Input{Now: epoch, Nodes: livesOf(8, advert(specs...))}
-		in.Units = []daemon.Record{c.row, freed(t, "a/1", time.Second), freed(t, "b/0", time.Second)}
+		in.Units = []daemon.Record{c.row, failedOn(t, "a/1", time.Second), freed(t, "b/0", time.Second)}
 		p := Make(in)
 		placed := map[string]bool{}
 		for _, d := range p.Decisions {
@@ -80,18 +81,142 @@ func TestFewFailingUnitsAreNoQuarantine(t *testing.T) {
 func TestQuarantineIsHalfOpen(t *testing.T) {
 	t.Parallel()
 	in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 3}))}
-	in.Units = []daemon.Record{failedOn(t, "a/0", 2*time.Minute, "n1", "n2", "n3"), freed(t, "a/1", time.Second), freed(t, "a/2", time.Second)}
+	in.Units = []daemon.Record{failedOn(t, "a/0", 2*time.Minute, "n1", "n2", "n3"), failedOn(t, "a/1", time.Second), failedOn(t, "a/2", time.Second)}
 	p := Make(in)
 	if len(p.Decisions) != 1 || p.Decisions[0].Unit != unit(t, "a/0") || len(p.Unplaced) != 2 {
 		t.Fatalf("at first: %v", reported(p))
 	}
-	in.Units[0].State, in.Units[0].Holder = daemon.Active, in.Nodes[5].Member.Identity
+	in.Units[0].State, in.Units[0].Holder, in.Units[0].Since = daemon.Active, in.Nodes[5].Member.Identity, epoch
 	if p := Make(in); len(p.Decisions) != 0 || !strings.Contains(p.Unplaced[0].Why.String(), "another unit is being tried") {
 		t.Errorf("while it is tried: %v", reported(p))
 	}
 	in.Units[0].Failures = 0
 	if p := Make(in); len(p.Decisions) != 2 || len(p.Verdicts) != 0 {
 		t.Errorf("once it has recovered: %v, %v", reported(p), p.Verdicts)
+	}
+}
+
+// crashing is a unit that crashes wherever it is, and is on n1 now.
+func crashing(t testing.TB, text string, since time.Duration) daemon.Record {
+	r := failedOn(t, text, 2*time.Minute, "n2", "n3", "n4")
+	r.State, r.Holder, r.Since, r.RetryAt = daemon.Active, live("n1", nil).Member.Identity, epoch.Add(-since), epoch.Add(time.Second)
+	return r
+}
+
+// placed returns the units that a plan assigns.
+func placed(p Plan) string {
+	var out []string
+	for _, d := range p.Decisions {
+		if d.Step == daemon.Assign {
+			out = append(out, d.Unit.String())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// A unit that crashes for ever keeps no other down. The units of a node that was lost go at once to another if one of the
+// daemon's units runs well. If none does, they are tried one at a time until one has run for a minute.
+func TestPoisonUnitKeepsNoneDown(t *testing.T) {
+	t.Parallel()
+	in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 5}))}
+	in.Units = []daemon.Record{
+		crashing(t, "a/0", time.Second), row(t, "a/1", daemon.Active, "n5"), row(t, "a/2", daemon.Active, "n6"),
+		freed(t, "a/3", time.Second), freed(t, "a/4", time.Second),
+	}
+	if p := Make(in); len(p.Verdicts) != 1 || placed(p) != "a/3 a/4" {
+		t.Errorf("while others run well: %v, %v", reported(p), p.Verdicts)
+	}
+	in.Units[0].Since = epoch.Add(-90 * time.Second)
+	in.Units[1], in.Units[2] = freed(t, "a/1", time.Second), freed(t, "a/2", time.Second)
+	if p := Make(in); placed(p) != "a/1" {
+		t.Fatalf("if none runs well: %v", reported(p))
+	}
+	in.Units[1] = row(t, "a/1", daemon.Active, "n5")
+	in.Units[1].Since = epoch.Add(-20 * time.Second)
+	if p := Make(in); placed(p) != "" || !p.DueAt.Equal(epoch.Add(40*time.Second)) {
+		t.Errorf("while one is tried: %v, due at %v", reported(p), p.DueAt)
+	}
+	in.Now = epoch.Add(40 * time.Second)
+	if p := Make(in); placed(p) != "a/2 a/3 a/4" {
+		t.Errorf("once one has run for a minute: %v", reported(p))
+	}
+	in.Units[1] = failedOn(t, "a/1", 0)
+	if p := Make(in); placed(p) != "a/2" {
+		t.Errorf("once one has failed: %v", reported(p))
+	}
+}
+
+// Of the units that wait for a trial, those that have not failed come first, then that which has been free for longest. One
+// that no node can take does not take the turn.
+func TestOrderOfTrials(t *testing.T) {
+	t.Parallel()
+	in := Input{Now: epoch, Nodes: livesOf(3, advert(daemon.Spec{ID: "a", Instances: 4}))}
+	in.Units = []daemon.Record{
+		failedOn(t, "a/0", 5*time.Minute, "n1", "n2", "n3"), failedOn(t, "a/1", 2*time.Minute), failedOn(t, "a/2", 3*time.Minute), freed(t, "a/3", time.Second),
+	}
+	for i := range in.Units[0].Embargoes { // they last longer than the daemon's quarantine
+		e := &in.Units[0].Embargoes[i]
+		e.Until, e.Length = epoch.Add(5*time.Minute), 10*time.Minute
+	}
+	for _, want := range []string{"a/3", "a/2", "a/1", ""} {
+		p := Make(in)
+		if placed(p) != want {
+			t.Fatalf("%v, want %q to be tried", reported(p), want)
+		}
+		if at := p.Unplaced[0].Obstacle(); want == "" && at != Embargoed {
+			t.Errorf("a/0 waits because of %q: %v", at, reported(p))
+		}
+		in.Units = slices.DeleteFunc(in.Units, func(r daemon.Record) bool { return r.Unit.String() == want })
+	}
+}
+
+// A trial ends after ten minutes, also if the holder never gives the unit up.
+func TestTrialEnds(t *testing.T) {
+	t.Parallel()
+	for since, want := range map[time.Duration]string{9 * time.Minute: "", 10 * time.Minute: "a/3"} {
+		in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 4, MaxFailures: -1}))}
+		for i, name := range []string{"n1", "n2", "n3"} {
+			r := row(t, fmt.Sprintf("a/%d", i), daemon.Active, name)
+			r.Since, r.FailingSince, r.RetryAt, r.Failures = epoch.Add(-time.Hour), epoch.Add(-since), epoch.Add(time.Second), 9
+			in.Units = append(in.Units, r)
+		}
+		in.Units = append(in.Units, failedOn(t, "a/3", time.Minute))
+		p := Make(in)
+		if len(p.Verdicts) != 1 || placed(p) != want {
+			t.Errorf("after %v: %v, %v", since, reported(p), p.Verdicts)
+		}
+		if due := epoch.Add(maxQuarantine - since); want == "" && !p.DueAt.Equal(due) {
+			t.Errorf("due at %v, want %v", p.DueAt, due)
+		}
+	}
+}
+
+// What an operator moves, restarts or pins starts although its daemon is in quarantine. A pin holds on, so it does so only
+// until the unit fails.
+func TestCommandsPassTheQuarantine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		command  daemon.Command
+		failures int
+		want     string
+	}{
+		{"no command", daemon.Command{}, 0, ""},
+		{"move", order(t, "m", daemon.CommandMove, "a/1 to n6", inForce), 0, "a/1"},
+		{"move of one that failed", order(t, "m", daemon.CommandMove, "a/1 to n6", inForce), 3, "a/1"},
+		{"restart", order(t, "r", daemon.CommandRestart, "a/1", inForce), 3, "a/1"},
+		{"pin", order(t, "p", daemon.CommandPin, "a/1 to n6", inForce), 0, "a/1"},
+		{"pin of one that failed", order(t, "p", daemon.CommandPin, "a/1 to n6", inForce), 3, ""},
+	} {
+		in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 2}))}
+		in.Units = []daemon.Record{crashing(t, "a/0", time.Second), freed(t, "a/1", time.Second)}
+		in.Units[1].Failures = c.failures
+		if c.command.ID != "" {
+			in.Commands = []daemon.Command{c.command}
+		}
+		if p := Make(in); placed(p) != c.want {
+			t.Errorf("%s: %v", c.name, reported(p))
+		}
 	}
 }
 

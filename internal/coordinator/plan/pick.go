@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/node"
 )
 
 // placeAll finds nodes for all units to place, heavy daemons first.
@@ -29,12 +30,34 @@ func (p *planner) placeAll() {
 	p.placement = newFloor(p, wanted)
 	for _, g := range jobs {
 		j := p.placement.begin(g)
+		var trials []int // decisions about units of a quarantined daemon
+		q := p.ledger.quarantined[g.id]
 		for i := g.lo; i < g.hi; i++ {
-			if d := &p.decisions[i]; d.Step == daemon.Assign && d.Reason.Rule == "" {
-				p.place(j, &p.decisions[i], p.rows[i])
+			switch d := &p.decisions[i]; {
+			case d.Step != daemon.Assign || d.Reason.Rule != "":
+			case q != nil && !p.exempt(q, p.rows[i]):
+				trials = append(trials, i)
+			default:
+				p.place(j, d, p.rows[i])
 			}
 		}
+		p.tryOne(j, q, trials)
 		j.end()
+	}
+}
+
+// tryOne places one unit of a quarantined daemon. The others wait.
+func (p *planner) tryOne(j *daemonPlacement, q *quarantine, trials []int) {
+	slices.SortStableFunc(trials, func(a, b int) int { return byTrial(p.rows[a], p.rows[b]) })
+	trying := false
+	for _, i := range trials {
+		d := &p.decisions[i]
+		if trying {
+			d.Reason = q.waits(anotherTried)
+			continue
+		}
+		p.place(j, d, p.rows[i])
+		trying = d.To != (node.Identity{})
 	}
 }
 

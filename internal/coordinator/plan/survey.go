@@ -220,7 +220,7 @@ func (p *planner) decideFreeRow(g *group, row *daemon.Record, wanted bool) {
 	case wanted && p.orders.paused(row.Unit) != nil:
 	case wanted && p.waits(row):
 	case wanted:
-		if why, ok := p.quarantines(row.Unit); ok {
+		if why, ok := p.quarantines(row); ok {
 			p.decide(g, Decision{Unit: row.Unit, Step: daemon.Assign, Reason: why}, row)
 			return
 		}

@@ -129,3 +129,34 @@ func TestStoryQuarantineEnds(t *testing.T) {
 		}
 	})
 }
+
+// One of twelve units crashes wherever it is. If a node dies, too few of the others run to outvote it, and the daemon is
+// quarantined. What the node ran starts elsewhere all the same, and keeps running.
+func TestStoryPoisonUnit(t *testing.T) {
+	t.Parallel()
+	manySeeds(t, 2, func(t *testing.T, seed uint64, timing lease.Timing) {
+		s := onStage(t, Config{Seed: seed, Nodes: 4, Timing: timing, MaxMoves: -1, Work: []Work{plain("acme:a", 12)}}) // a unit that moves by itself keeps loads uneven
+		s.boot()
+		poison := *s.units[0].work
+		poison.Fails = 300 * time.Millisecond
+		s.units[0].work = &poison
+		s.pass(10 * time.Minute)
+		for _, p := range s.where()[1:] {
+			if !p.watch.leading {
+				p.kill()
+				break
+			}
+		}
+		s.within(3*timing.NodeRegistrationTTL+2*time.Minute, "all but one run", func() bool {
+			for i, p := range s.where() {
+				if i > 0 && (p == nil || p.state != running) {
+					return false
+				}
+			}
+			return true
+		})
+		if s.recorded(daemon.LedgerQuarantined) == 0 {
+			t.Error("the daemon was not quarantined: this shows nothing")
+		}
+	})
+}
