@@ -320,7 +320,7 @@ func (o given) check(snap *daemon.Snapshot) error {
 // known refuses names that the cluster does not know.
 func (o given) known(snap *daemon.Snapshot) error {
 	for _, name := range []string{o.Node, o.To} {
-		if name != "" && !slices.ContainsFunc(snap.Nodes, func(m node.Member) bool { return m.Name == name }) {
+		if name != "" && !slices.ContainsFunc(snap.Nodes, func(m node.Member) bool { return m.Name == name }) && !o.lifts(snap, name) {
 			return fault.New(fault.NoNode, "there is no node %.200q", name)
 		}
 	}
@@ -336,6 +336,18 @@ func (o given) known(snap *daemon.Snapshot) error {
 		return fault.New(fault.NoLeader, "the cluster has no leader")
 	}
 	return nil
+}
+
+// lifts reports whether the command may end a standing one that has the node's name. What is in force outlives the node's
+// row.
+func (o given) lifts(snap *daemon.Snapshot, name string) bool {
+	if o.Kind != daemon.CommandUncordon && o.Kind != daemon.CommandForget {
+		return false
+	}
+	return slices.ContainsFunc(snap.Commands, func(c daemon.Command) bool {
+		args, err := c.Arguments()
+		return err == nil && c.Kind.Stands() && (args.Node == name || args.To == name)
+	})
 }
 
 func kindNames() string {

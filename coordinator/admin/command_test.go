@@ -81,6 +81,29 @@ func TestCommands(t *testing.T) {
 	})
 }
 
+// TestNodesWithoutARow: what is in force about a node whose row is gone can be ended. Nothing new can be ordered about it.
+func TestNodesWithoutARow(t *testing.T) {
+	t.Parallel()
+	snap := &daemon.Snapshot{Commands: []daemon.Command{
+		{Kind: daemon.CommandDrain, Args: daemon.CommandArgs{Node: "gone"}.Encode()},
+		{Kind: daemon.CommandPin, Args: daemon.CommandArgs{To: "lost"}.Encode()},
+		{Kind: daemon.CommandUncordon, Args: daemon.CommandArgs{Node: "other"}.Encode()},
+	}}
+	for kind, want := range map[daemon.CommandKind]string{
+		daemon.CommandUncordon: "gone lost", daemon.CommandForget: "gone lost", daemon.CommandCordon: "", daemon.CommandDrain: "",
+	} {
+		var known []string
+		for _, name := range []string{"gone", "lost", "other"} {
+			if (given{CommandRequest: body.CommandRequest{Kind: kind, Node: name}}).check(snap) == nil {
+				known = append(known, name)
+			}
+		}
+		if got := strings.Join(known, " "); got != want {
+			t.Errorf("%s accepts %q, want %q", kind, got, want)
+		}
+	}
+}
+
 // another returns a node other than the one that holds the unit.
 func another(r daemon.Record) string {
 	if r.Holder.Name == "b" {

@@ -44,7 +44,7 @@ func unitsBefore(snap *daemon.Snapshot, args daemon.CommandArgs) string {
 		r := &snap.Units[i]
 		switch {
 		case r.Unit.Daemon != args.Daemon:
-		case args.Index != nil && r.Unit == args.Unit():
+		case !args.Unit().IsZero() && r.Unit == args.Unit():
 			if r.State.IsFree() {
 				return fmt.Sprintf("%s %s, generation %d", r.Unit, r.State, r.Generation)
 			}

@@ -194,10 +194,7 @@ func (o *orders) forget(c *daemon.Command, name string) {
 			return
 		}
 	}
-	if why := o.nodeObstacle(name); why != "" {
-		o.refuse(c, why)
-		return
-	}
+	lifted := false // then the name is known, also if the node's row is gone
 	for what, old := range o.standing {
 		switch {
 		case what.node == name:
@@ -206,9 +203,14 @@ func (o *orders) forget(c *daemon.Command, name string) {
 		default:
 			continue
 		}
+		lifted = true
 		delete(o.standing, what)
 		o.answers = slices.DeleteFunc(o.answers, func(a Answer) bool { return a.ID == old.ID })
 		o.end(old, daemon.ResultLifted, "by command "+c.ID+by(c))
+	}
+	if why := o.nodeObstacle(name); !lifted && why != "" {
+		o.refuse(c, why)
+		return
 	}
 	o.end(c, daemon.ResultDone, "")
 }
@@ -324,9 +326,11 @@ func (o *orders) drains() {
 				result = daemon.ResultInForce
 			}
 		}
-		if t := o.in.Term; t.Held() && t.Leader.Name == args.Node && o.successor(args.Node) {
+		if t := o.in.Term; t.Held() && t.Leader.Name == args.Node {
 			result = daemon.ResultInForce
-			o.handOver = &HandOver{Actor: c.Actor}
+			if o.successor(args.Node) {
+				o.handOver = &HandOver{Actor: c.Actor}
+			}
 		}
 		if c.Result != result {
 			o.answers = append(o.answers, Answer{ID: c.ID, Result: result})

@@ -116,6 +116,10 @@ func TestOrders(t *testing.T) {
 		{"a drain without another candidate keeps the term", []daemon.Command{order(t, "d", drain, "n1")}, func(i *in) {
 			i.Nodes[1].Member.NeverLead, i.Nodes[2].Member.NeverLead = true, true
 		}, "d in force …; revoke a/0 ; assign b/0 n3"},
+		{"the only candidate is not drained while it leads", []daemon.Command{order(t, "d", drain, "n1", inForce)}, func(i *in) {
+			i.Nodes[1].Member.NeverLead, i.Nodes[2].Member.NeverLead = true, true
+			i.Units[0].Holder = i.Units[1].Holder
+		}, "assign b/0 n3"},
 		{"a node without units is drained", []daemon.Command{order(t, "d", drain, "n3", inForce)}, nil, "d drained …"},
 		{"a pause of a unit", []daemon.Command{order(t, "p", pause, "a/1")}, nil, "p in force …; revoke a/1 ; assign b/0 n3"},
 		{"a pause of a daemon", []daemon.Command{order(t, "p", pause, "b")}, nil, "p in force …"},
@@ -203,6 +207,15 @@ func TestOrders(t *testing.T) {
 		}, func(i *in) {
 			i.Nodes[2].State = node.Removed
 		}, "c lifted: by command f by alice; f done; p lifted: by command f by alice"},
+		{"a node whose row is gone is forgotten", []daemon.Command{
+			order(t, "c", cordon, "n9", inForce), order(t, "p", pin, "a/0 to n9", inForce), order(t, "f", daemon.CommandForget, "n9"),
+		}, nil, "c lifted: by command f by alice; f done; p lifted: by command f by alice; assign b/0 n3"},
+		{
+			"a name that nothing has is not forgotten",
+			[]daemon.Command{order(t, "c", cordon, "n3", inForce), order(t, "f", daemon.CommandForget, "n9")},
+			nil,
+			`f refused: no node is named "n9"`,
+		},
 		{
 			"another term than expected",
 			[]daemon.Command{order(t, "c", cordon, "n3", ofTerm(4))},

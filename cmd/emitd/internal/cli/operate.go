@@ -183,6 +183,10 @@ func (o order) arguments(s view.Status, subject string) (daemon.CommandArgs, err
 				return nil
 			}
 		}
+		lifts := o.kind == daemon.CommandUncordon || o.kind == daemon.CommandForget
+		if lifts && slices.ContainsFunc(s.Orders, func(in view.Order) bool { return forNode(in.Kind) && in.Subject == name || in.To == name }) {
+			return nil // what is in force outlives the node's row
+		}
 		return fault.New(fault.NoNode, "there is no node %q", name)
 	}
 	if o.to != "" {

@@ -28,8 +28,8 @@ func (o order) request(args daemon.CommandArgs) body.CommandRequest {
 		Kind: o.kind, Node: args.Node, Daemon: args.Daemon, To: args.To, Term: o.term, Generation: args.Generation,
 		CooldownMS: o.cooldown.Milliseconds(), Actor: cmp.Or(o.actor, actor()), Reason: o.reason, DryRun: o.dryRun,
 	}
-	if args.Index != nil {
-		r.Daemon, r.Unit = "", args.Unit()
+	if u := args.Unit(); !u.IsZero() {
+		r.Daemon, r.Unit = "", u
 	}
 	return r
 }

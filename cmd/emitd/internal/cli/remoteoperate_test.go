@@ -68,6 +68,46 @@ func TestLiftedDrainOfANode(t *testing.T) {
 	})
 }
 
+// TestRequest: a command about one unit names that unit and no daemon, whatever names the unit.
+func TestRequest(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"acme:reports/2", "acme:tenants~globex"} {
+		u, err := daemon.ParseUnit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var args daemon.CommandArgs
+		args.SetUnit(u)
+		if r := (order{kind: daemon.CommandPause}).request(args); r.Unit != u || r.Daemon != "" {
+			t.Errorf("%s: %+v", text, r)
+		}
+	}
+	if r := (order{kind: daemon.CommandPause}).request(daemon.CommandArgs{Daemon: "acme:reports"}); r.Daemon != "acme:reports" || !r.Unit.IsZero() {
+		t.Errorf("a daemon: %+v", r)
+	}
+}
+
+// TestKnownNodes: what is in force about a node whose row is gone can be ended. Nothing new can be ordered about it.
+func TestKnownNodes(t *testing.T) {
+	t.Parallel()
+	s := view.Status{Orders: []view.Order{
+		{Kind: daemon.CommandDrain, Subject: "gone"}, {Kind: daemon.CommandPin, Subject: "acme:reports/0", To: "lost"}, {Kind: daemon.CommandPause, Subject: "acme:reports"},
+	}}
+	for kind, want := range map[daemon.CommandKind]string{
+		daemon.CommandUncordon: "gone lost", daemon.CommandForget: "gone lost", daemon.CommandCordon: "", daemon.CommandDrain: "",
+	} {
+		var known []string
+		for _, name := range []string{"gone", "lost", "acme:reports", "acme:reports/0", "other"} {
+			if args, err := (order{kind: kind}).arguments(s, name); err == nil && args.Node == name {
+				known = append(known, name)
+			}
+		}
+		if got := strings.Join(known, " "); got != want {
+			t.Errorf("%s accepts %q, want %q", kind, got, want)
+		}
+	}
+}
+
 // TestNodeIsCalledAgain: a command is given to a node until it is answered, always with the same key; what is certain is said
 // at once.
 func TestNodeIsCalledAgain(t *testing.T) {
