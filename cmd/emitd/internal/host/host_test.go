@@ -346,7 +346,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("level %v, old token %v, new token %v", o.Level.Level(), g.grants.Load().token(token) != nil, g.grants.Load().token(second) != nil)
 	}
 	o.Level.Set(slog.LevelInfo)
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("half of a line\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	h.reload(func() (*config.Loaded, error) { return &fresh, nil })
