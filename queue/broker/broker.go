@@ -81,7 +81,7 @@ type Broker struct {
 	mu         sync.RWMutex
 	queues     map[string]*servedQueue
 	takingOver map[shardID]chan struct{} // shards that are being taken over; closed at the takeover's end
-	damaged    map[shardID]damagedShard  // shards that are not served because stored objects are damaged
+	damaged    map[shardID]*queue.Error  // why shards of this node are not served: stored objects are damaged
 	polls      polls
 	steps      map[stepID]int // how many shards are known to have done what a change of the number of shards waits for
 
@@ -127,7 +127,7 @@ func New(cfg Config) (*Broker, error) {
 		cfg.Logger = slog.Default()
 	}
 	b := &Broker{
-		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]damagedShard{}, steps: map[stepID]int{},
+		cfg: cfg, codec: journal.NewCodec(), queues: map[string]*servedQueue{}, takingOver: map[shardID]chan struct{}{}, damaged: map[shardID]*queue.Error{}, steps: map[stepID]int{},
 		checkpointDue: (*journal.Log).CheckpointDue, damagedWait: damagedWait,
 		segments: newSegmentCache(segmentCacheBytes), recentBytes: ledger.RecentBytes, importBatch: importBatch, exportObject: exportObject, cleaningRule: (*ledger.Ledger).Sparse,
 	}
@@ -204,15 +204,8 @@ func (b *Broker) startShard(ctx context.Context, a *daemon.Assignment) (*shard, 
 	if !ok {
 		return nil, fmt.Errorf("unit %s is not a shard of a queue", a.Unit)
 	}
-	id := shardID{name, a.Index}
-	done := b.beginTakeover(id)
+	s, done, err := b.takeOverWhole(ctx, a, shardID{name, a.Index})
 	defer done()
-	s, err := b.takeOverCurrent(ctx, a, name)
-	if isDamage(err) {
-		done()
-		b.holdDamaged(ctx, a, id, err)
-	}
-	b.forgetDamage(ctx, a, id, err)
 	if err != nil || s == nil {
 		return nil, err
 	}

@@ -63,18 +63,22 @@ func TestDamagedJournal(t *testing.T) {
 			}
 
 			second := w.node("n2")
+			second.damagedWait = time.Hour
 			refused := second.begin(queue.DefaultQueue, 0)
 			select {
-			case <-refused.done:
+			case <-refused.done: // of a format that another version of the program may know: another node is to try
 			case <-refused.a.ReadyDone():
-				t.Fatal("the shard is served")
-			}
-			if refused.err == nil || damage.want != nil && !errors.Is(refused.err, damage.want) {
-				t.Errorf("the broker ended with %v, want %v", refused.err, damage.want)
+				if !errors.Is(damage.want, journal.ErrCorrupt) || second.shard(queue.DefaultQueue, 0) != nil {
+					t.Fatal("the shard is served")
+				}
 			}
 			_, err := second.Enqueue(w.ctx, queue.DefaultQueue, jobsWithIDs(1))
 			if tag := queue.TagOf(err); tag != queue.Damaged && (errors.Is(damage.want, journal.ErrCorrupt) || tag != queue.QueueNotOwner && tag != queue.Unavailable) {
 				t.Errorf("a call is answered %v", err)
+			}
+			refused.kill()
+			if refused.err == nil || damage.want != nil && !errors.Is(refused.err, damage.want) {
+				t.Errorf("the broker ended with %v, want %v", refused.err, damage.want)
 			}
 			for _, k := range keys {
 				if _, ok := bucket.Peek(k); !ok {
@@ -94,42 +98,75 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
+// damagedHead returns a node that has a shard whose HEAD is damaged, with its run, and a function that restores HEAD.
+func damagedHead(t *testing.T) (n *node, r *run, restore func()) {
+	t.Helper()
+	w, bucket, former, n := slow(t, queue.Settings{})
+	first := former.serve(queue.DefaultQueue, 0)
+	former.enqueue(jobsWithIDs(1)...)
+	first.kill()
+	keys := bucket.Keys()
+	head := keys[slices.IndexFunc(keys, func(key string) bool { return strings.HasSuffix(key, "/HEAD") })]
+	good, _ := bucket.Peek(head)
+	good = bytes.Clone(good)
+	put := func(data []byte) {
+		t.Helper()
+		if _, err := bucket.Write(w.ctx, head, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put([]byte("x"))
+	n.damagedWait = damagedWait
+	r = n.begin(queue.DefaultQueue, 0)
+	r.ready(t)
+	if count := n.damagedCounts()[queue.DefaultQueue]; count != 1 {
+		t.Errorf("%d shards are damaged", count)
+	}
+	return n, r, func() { put(good) }
+}
+
 // TestDamageIsForgotten: a node that does not have the damaged shard any more does not count it.
 func TestDamageIsForgotten(t *testing.T) {
-	for name, end := range map[string]func(w *world, r *run){
-		"moved": func(_ *world, r *run) { r.a.BeginDrain() },
-		"ended": func(_ *world, r *run) { r.cancel() },
-		"moved between two attempts": func(_ *world, r *run) {
-			<-r.done
-			time.Sleep(damagedKept)
-		},
+	for name, end := range map[string]func(r *run){
+		"moved": func(r *run) { r.a.BeginDrain() },
+		"ended": func(r *run) { r.cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w, bucket, a, b := slow(t, queue.Settings{})
-				first := a.serve(queue.DefaultQueue, 0)
-				a.enqueue(jobsWithIDs(1)...)
-				first.kill()
-				for _, key := range bucket.Keys() {
-					if strings.HasSuffix(key, "/HEAD") {
-						if _, err := bucket.Write(w.ctx, key, []byte("x")); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				b.damagedWait = damagedWait
-				r := b.begin(queue.DefaultQueue, 0)
-				r.ready(t)
-				if n := b.damagedCounts()[queue.DefaultQueue]; n != 1 {
-					t.Errorf("%d shards are damaged", n)
-				}
-				end(w, r)
-				if <-r.done; len(b.damagedCounts()) != 0 {
-					t.Errorf("damaged afterwards: %v", b.damagedCounts())
+				n, r, _ := damagedHead(t)
+				end(r)
+				if <-r.done; len(n.damagedCounts()) != 0 {
+					t.Errorf("damaged afterwards: %v", n.damagedCounts())
 				}
 			})
 		})
 	}
+}
+
+// TestDamageIsWaitedFor: a node keeps a damaged shard for as long as it takes, and says why it does not serve it. A minute
+// after its objects were restored, the shard is served. So nothing keeps the shard waiting then: a run that failed again and
+// again would be given up, and its daemon quarantined.
+func TestDamageIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		n, r, restore := damagedHead(t)
+		for range 8 {
+			time.Sleep(time.Hour)
+			_, err := n.Enqueue(t.Context(), queue.DefaultQueue, jobsWithIDs(1))
+			if queue.TagOf(err) != queue.Damaged || n.damagedCounts()[queue.DefaultQueue] != 1 {
+				t.Fatalf("a call is answered %v, damaged are %v", err, n.damagedCounts())
+			}
+		}
+		restore()
+		time.Sleep(time.Minute)
+		select {
+		case <-r.done:
+			t.Fatalf("the run has ended: %v", r.err)
+		default:
+		}
+		if st := n.stats(); st.Waiting != 1 || len(n.damagedCounts()) != 0 {
+			t.Errorf("afterwards: %+v, damaged are %v", st, n.damagedCounts())
+		}
+	})
 }
 
 // TestPersistently: a read whose result is damaged is repeated twice.

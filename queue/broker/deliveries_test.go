@@ -3,6 +3,7 @@ package broker
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/ledger"
@@ -96,13 +97,14 @@ func TestUnreadableRecordIsDamage(t *testing.T) {
 	}
 	r.drain(t)
 	second := w.node("n2")
+	second.damagedWait = time.Hour
 	refused := second.begin(queue.DefaultQueue, 0)
-	<-refused.done
-	if refused.err == nil || !strings.Contains(refused.err.Error(), "emitd queue verify") {
-		t.Errorf("the run ended with %v", refused.err)
-	}
+	refused.ready(t)
 	_, err = second.Enqueue(w.ctx, queue.DefaultQueue, jobsWithIDs(1))
 	wantRefusal(t, err, queue.Damaged)
+	if refused.kill(); refused.err == nil || !strings.Contains(refused.err.Error(), "emitd queue verify") {
+		t.Errorf("the run ended with %v", refused.err)
+	}
 	found, err := second.Registry().Verify(w.ctx, queue.DefaultQueue)
 	if err != nil || len(found.Problems) == 0 {
 		t.Errorf("%+v, %v", found, err)

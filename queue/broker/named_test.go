@@ -28,7 +28,7 @@ func TestMetricsOfAThousandQueues(t *testing.T) {
 		b.queues[fmt.Sprint("q", i)] = &servedQueue{shards: []*shard{s}}
 		b.instruments.sent(t.Context(), fmt.Sprint("q", i), i)
 	}
-	b.damaged[shardID{"broken", 0}] = damagedShard{at: time.Now()}
+	b.damaged[shardID{"broken", 0}] = queue.Refuse(queue.Damaged, "an object is missing")
 	var all metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &all); err != nil {
 		t.Fatal(err)

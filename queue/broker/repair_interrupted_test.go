@@ -348,13 +348,14 @@ func TestBrokerBesideARepair(t *testing.T) {
 			before, _ := bucket.Peek(shard + "/HEAD")
 			before = bytes.Clone(before)
 			n := w.node(fmt.Sprint("n", w.gen))
+			n.damagedWait = time.Hour
 			r := n.begin("one", 0)
-			<-r.done
-			if !errors.Is(r.err, journal.ErrRepairing) || !isDamage(r.err) {
-				t.Errorf("at %s: the broker ended with %v", key, r.err)
-			}
+			r.ready(t)
 			if _, err := n.Enqueue(w.ctx, "one", jobsWithIDs(1)); queue.TagOf(err) != queue.Damaged {
 				t.Errorf("at %s: a caller is told %v", key, err)
+			}
+			if r.kill(); !errors.Is(r.err, journal.ErrRepairing) || !isDamage(r.err) {
+				t.Errorf("at %s: the broker ended with %v", key, r.err)
 			}
 			if now, _ := bucket.Peek(shard + "/HEAD"); !bytes.Equal(before, now) {
 				t.Errorf("at %s: the broker has changed HEAD", key)
