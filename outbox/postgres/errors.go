@@ -48,7 +48,7 @@ func hintOf(code string, c Config) string {
 	case "42P01", "3F000", "42703", "42883": // no table, schema, column, function
 		return hintMigrate
 	case "42501":
-		return fmt.Sprintf("the role lacks privileges in schema %s: grant what emitd migrate get --outbox prints at its end (postgres.GrantSQL); to create tables, run it as a role that may", c.Schema)
+		return fmt.Sprintf("the role lacks privileges in schema %s: grant what emitd migrate get --outbox --grants-only prints (postgres.GrantSQL); to create tables, run emitd migrate up --outbox as a role that may", c.Schema)
 	case "28P01", "28000":
 		return "the server refuses the user or password"
 	case "3D000":

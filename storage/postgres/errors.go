@@ -158,7 +158,7 @@ func (e *migrationDenied) Unwrap() error { return e.error }
 // denied explains a privilege error: it names the object and what to do.
 func denied(err error, cfg Config) error {
 	what := "lacks privileges in schema " + cfg.Schema
-	hint := "grant what emitd migrate get prints (GrantSQL) to it"
+	hint := "grant what emitd migrate get --grants-only prints (GrantSQL) to it"
 	if _, migrates := errors.AsType[*migrationDenied](err); migrates {
 		what = "may not create the tables of schema " + cfg.Schema
 		hint = "run what emitd migrate get prints as a role that may, once; the role of the nodes needs only the grants at its end"

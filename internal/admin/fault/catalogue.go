@@ -450,7 +450,7 @@ var catalogue = []Entry{
 	{
 		NoRight, ExitFailed, "store denies access",
 		"The store refused the role or the password, or the role lacks a privilege on the schema.",
-		"correct the URL, or grant what emitd migrate get prints at its end; after that the role needs no DDL rights",
+		"correct the URL, or grant what emitd migrate get --grants-only prints; after that the role needs no DDL rights",
 	},
 	{
 		NotMigrated, ExitFailed, "store has no schema",

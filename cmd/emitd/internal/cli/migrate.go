@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/backend"
+	"github.com/emitd/emitd/internal/admin/fault"
 	"github.com/emitd/emitd/internal/admin/view"
 )
 
@@ -103,13 +104,14 @@ func (a *app) withSchema(ctx context.Context, do schemaCall, show func([]migrati
 
 func (a *app) migrateGetCommand(of *schema) *cobra.Command {
 	var from int
+	var grantsOnly bool
 	var roles map[string]string
 	get := &cobra.Command{
 		Use: "get", Short: "Print the schema as SQL, to apply it by other means",
 		Long: "Print the schema as SQL. The store is not contacted: its URL only selects the kind of SQL,\n" +
 			"so --store postgres:// or --store sqlite:///x is enough; store.schema and store.prefix are used.\n" +
 			"For Postgres the output ends with the rights that the roles of programs need: as comments, or as statements\n" +
-			"for the roles of --grant. To get only these, add --from with the newest version.",
+			"for the roles of --grant. With --grants-only these are the whole output: apply them again after each migration.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := a.loadToRead()
@@ -128,11 +130,21 @@ func (a *app) migrateGetCommand(of *schema) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			switch {
+			case !grantsOnly:
+			case from != 0:
+				return fault.New(fault.Usage, "--grants-only and --from exclude each other")
+			case grants == "":
+				return fault.New(fault.Usage, "--grants-only is only for Postgres: this kind of store has no roles")
+			default:
+				text = ""
+			}
 			_, err = io.WriteString(a.Out, text+grants)
 			return err
 		},
 	}
 	get.Flags().StringToStringVar(&roles, "grant", nil, "role to grant rights to, by its purpose: node=, app= (transactions behind a fence) and reader=ROLE; with --outbox relay=, publisher= and reader=ROLE")
 	get.Flags().IntVar(&from, "from", 0, "version that the store has now; 0: an empty store")
+	get.Flags().BoolVar(&grantsOnly, "grants-only", false, "print only the rights of roles, for a store whose tables are there")
 	return get
 }
