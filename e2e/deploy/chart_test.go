@@ -37,9 +37,14 @@ var values = map[string]string{
 	"secured": `
 tls: {secret: emitd-tls}
 tokens: {secret: emitd-tokens}
-config: {cluster: shop, profile: fast, objects: {url: "s3://jobs/emitd?region=eu-central-1"}}
+config: {cluster: shop, profile: fast, objects: {url: "s3://jobs/emitd?region=eu-central-1"}, store: {schema: jobs, max_connections: 8}}
 serviceMonitor: {enabled: true, labels: {release: prometheus}, tokenSecret: {name: emitd-scrape, key: token}}
 serviceAccount: {annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/emitd"}}
+`,
+	"public authority": `
+tls: {secret: emitd-tls, ca: "", serverName: emitd.example.org}
+tokens: {secret: emitd-tokens}
+serviceMonitor: {enabled: true}
 `,
 	"small": `
 replicas: 1
@@ -82,7 +87,7 @@ func TestChart(t *testing.T) {
 			if got := kinds["Job"] + kinds["PodDisruptionBudget"] + kinds["NetworkPolicy"]; small != (got == 0) {
 				t.Errorf("rendered %v", kinds)
 			}
-			if (kinds["ServiceMonitor"] == 1) != (name == "secured") {
+			if (kinds["ServiceMonitor"] == 1) != (name == "secured" || name == "public authority") {
 				t.Errorf("rendered %v", kinds)
 			}
 		})
@@ -116,6 +121,80 @@ func TestServiceMonitorFindsTheService(t *testing.T) {
 	}
 	if at.Scheme == nil || *at.Scheme != "https" || at.Authorization == nil || at.Authorization.Credentials.Name != "emitd-scrape" {
 		t.Errorf("with TLS and tokens the monitor has %+v", at)
+	}
+}
+
+// TestNodesTrustEachOther: pods call each other by IP address, so they are told which name the certificate has, and the
+// authority of the secret. Prometheus is told the same.
+func TestNodesTrustEachOther(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct{ ca, server string }{
+		"secured":          {"ca.crt", "emitd.default.svc"},
+		"public authority": {"", "emitd.example.org"},
+	} {
+		var config corev1.ConfigMap
+		var monitor monitoring.ServiceMonitor
+		for _, object := range objects(t, render(t, values[name])) {
+			switch accept(t, object) {
+			case "ConfigMap":
+				unmarshal(t, object, &config)
+			case monitoring.ServiceMonitorsKind:
+				unmarshal(t, object, &monitor)
+			}
+		}
+		var file struct {
+			API struct {
+				TLS struct {
+					CA         string `json:"ca"`
+					ServerName string `json:"server_name"`
+				} `json:"tls"`
+			} `json:"api"`
+		}
+		if err := yaml.Unmarshal([]byte(config.Data["emitd.yaml"]), &file); err != nil {
+			t.Fatal(err)
+		}
+		ca := ""
+		if want.ca != "" {
+			ca = "/run/secrets/emitd-tls/" + want.ca
+		}
+		if file.API.TLS.CA != ca || file.API.TLS.ServerName != want.server {
+			t.Errorf("%s: the nodes have %+v", name, file.API.TLS)
+		}
+		if len(monitor.Spec.Endpoints) != 1 || monitor.Spec.Endpoints[0].TLSConfig == nil {
+			t.Fatalf("%s: %+v", name, monitor.Spec)
+		}
+		tls := monitor.Spec.Endpoints[0].TLSConfig
+		if tls.ServerName == nil || *tls.ServerName != want.server || (tls.CA.Secret == nil) != (want.ca == "") {
+			t.Errorf("%s: the monitor has %+v", name, tls)
+		}
+	}
+}
+
+// TestMigrationConcernsTheNodesSchema: the job gets the settings of the store and the variables that the nodes get.
+func TestMigrationConcernsTheNodesSchema(t *testing.T) {
+	t.Parallel()
+	var job batchv1.Job
+	for _, object := range objects(t, render(t, `
+config: {store: {schema: jobs, max_connections: 8}}
+env: [{name: PGSSLROOTCERT, value: /ca.pem}]
+`)) {
+		if accept(t, object) == "Job" {
+			unmarshal(t, object, &job)
+		}
+	}
+	if len(job.Spec.Template.Spec.Containers) != 1 {
+		t.Fatalf("%+v", job.Spec)
+	}
+	got := map[string]string{}
+	for _, e := range job.Spec.Template.Spec.Containers[0].Env {
+		got[e.Name] = e.Value
+	}
+	want := map[string]string{
+		"EMITD_STORE_URL_FILE": "/run/secrets/emitd/store-url", "EMITD_STORE_SCHEMA": "jobs", "EMITD_STORE_MAX_CONNECTIONS": "8",
+		"PGSSLROOTCERT": "/ca.pem",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the job has %v, want %v", got, want)
 	}
 }
 

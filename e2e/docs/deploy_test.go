@@ -29,17 +29,12 @@ const (
 	manifestFile = root + "/deploy/kubernetes/emitd.yaml"
 )
 
-// TestSystemdUnit starts the unit's command as systemd would. It must report readiness and liveness, and
-// stop cleanly within the unit's time limit.
+// TestSystemdUnit starts the unit's command as systemd would, with the credentials that the page adds. It must report
+// readiness and liveness, and stop cleanly within the unit's time limit.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	bin, dir := program(t), shortDir(t)
-	unit := map[string][]string{}
-	for line := range strings.Lines(contents(t, unitFile)) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
-			unit[key] = append(unit[key], value)
-		}
-	}
+	unit, page := unitKeys(contents(t, unitFile)), contents(t, root+"/docs/how-to/deploy.md")
 	one := func(key string) string {
 		if len(unit[key]) != 1 {
 			t.Fatalf("%s stands %d times", key, len(unit[key]))
@@ -59,9 +54,26 @@ func TestSystemdUnit(t *testing.T) {
 		t.Errorf("credential from %q", source)
 	}
 	write(t, filepath.Join(dir, credential), pgtest.Database(t)+"\n")
-	write(t, filepath.Join(dir, "emitd.yaml"), "listen: 127.0.0.1:0\n")
+	if state := one("StateDirectory"); !strings.Contains(page, "`sqlite:///var/lib/"+state+"/") {
+		t.Errorf("the page names another folder than %s for a file", state)
+	}
 	fill := strings.NewReplacer("%d", dir, "%H", "box", "/etc/emitd/", dir+"/", "/usr/local/bin/emitd", bin).Replace
 	args := strings.Fields(fill(one("ExecStart")))
+	env, files := []string{fill(one("Environment"))}, credentials(t)
+	write(t, filepath.Join(dir, "emitd.yaml"), "listen: 127.0.0.1:0\napi: {tls: {cert: "+filepath.Join(files, "node.pem")+"}}\n")
+	_, added, _ := strings.Cut(page, "```ini\n")
+	added, _, _ = strings.Cut(added, "```")
+	more := unitKeys(added)
+	for _, credential := range more["LoadCredential"] {
+		name, source, _ := strings.Cut(credential, ":")
+		write(t, filepath.Join(dir, name), contents(t, filepath.Join(files, filepath.Base(source))))
+	}
+	for _, assignment := range more["Environment"] {
+		env = append(env, fill(assignment))
+	}
+	if len(env) != 3 {
+		t.Errorf("the page adds %q", added)
+	}
 
 	addr := &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"}
 	conn, err := net.ListenUnixgram("unixgram", addr)
@@ -70,8 +82,8 @@ func TestSystemdUnit(t *testing.T) {
 	}
 	defer conn.Close()
 	watchdog := duration(t, one("WatchdogSec"))
-	node := start(t, exec.Command(args[0], args[1:]...), fill(one("Environment")), "NOTIFY_SOCKET="+addr.Name,
-		"WATCHDOG_USEC="+strconv.FormatInt(watchdog.Microseconds(), 10))
+	env = append(env, "NOTIFY_SOCKET="+addr.Name, "WATCHDOG_USEC="+strconv.FormatInt(watchdog.Microseconds(), 10))
+	node := start(t, exec.Command(args[0], args[1:]...), env...)
 	hear := func(want string, within time.Duration) {
 		t.Helper()
 		if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
@@ -91,6 +103,17 @@ func TestSystemdUnit(t *testing.T) {
 	hear("READY=1", time.Minute)
 	hear("WATCHDOG=1", watchdog)
 	node.stop()
+}
+
+// unitKeys returns the values of a unit of systemd by their keys.
+func unitKeys(text string) map[string][]string {
+	out := map[string][]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(key, "#") {
+			out[key] = append(out[key], value)
+		}
+	}
+	return out
 }
 
 // TestKubernetesManifest starts the pod's command with its configuration and environment. The probes must

@@ -166,7 +166,7 @@ var catalogue = []Entry{
 	},
 	{
 		OpenListen, ExitUsage, "refused to listen without protection",
-		"listen is not a loopback address, and connections would be neither encrypted nor authenticated: health, metrics and the API of the queues would be open to the network.",
+		"listen is not a loopback address, and TLS, tokens or both are missing. Without TLS, connections are not encrypted. Without tokens, whoever reaches the address may do everything: read payloads and the output of commands, purge messages, drain nodes, pause daemons.",
 		"listen on 127.0.0.1, or set api.tls.cert, api.tls.key and api.tokens_file, or accept the risk with --insecure (a pod behind a network policy, for example)",
 	},
 	{

@@ -283,7 +283,7 @@ func (v *validator) listen() {
 		return
 	}
 	v.complain(fault.OpenListen, "listen", "is %s, which is not a loopback address, and %s", v.Listen, v.missingSettings()).
-		Because("anyone who reaches that address could read what this node serves; nothing was started.")
+		Because("anyone who reaches that address could read along, or do everything that this node can; nothing was started.")
 }
 
 // proxies checks which proxies are believed. A mistake here must not let strangers name themselves.

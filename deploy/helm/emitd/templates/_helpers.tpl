@@ -14,11 +14,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* The name that the certificate has. Pods advertise their IP addresses, which no certificate has. */ -}}
+{{- define "emitd.serverName" -}}
+{{ .Values.tls.serverName | default (printf "%s.%s.svc" .Release.Name .Release.Namespace) }}
+{{- end }}
+
 {{- /* The configuration file: that of the values, and what the chart decides. */ -}}
 {{- define "emitd.config" -}}
 {{- $api := dict }}
 {{- if .Values.tls.secret }}
-{{- $_ := set $api "tls" (dict "cert" "/run/secrets/emitd-tls/tls.crt" "key" "/run/secrets/emitd-tls/tls.key") }}
+{{- $tls := dict "cert" "/run/secrets/emitd-tls/tls.crt" "key" "/run/secrets/emitd-tls/tls.key" "server_name" (include "emitd.serverName" .) }}
+{{- with .Values.tls.ca }}{{ $_ := set $tls "ca" (printf "/run/secrets/emitd-tls/%s" .) }}{{ end }}
+{{- $_ := set $api "tls" $tls }}
 {{- end }}
 {{- if .Values.tokens.secret }}
 {{- $_ := set $api "tokens_file" "/run/secrets/emitd-tokens/tokens" }}
