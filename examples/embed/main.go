@@ -17,6 +17,7 @@ import (
 
 	"github.com/emitd/emitd/coordinator"
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/daemon/sweeper"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage/sqlite"
 )
@@ -63,6 +64,10 @@ func run(ctx context.Context, path, name string) error {
 		return err
 	}
 	if err := c.Register(daemon.Spec{ID: "acme:counter", Instances: 4}, counter{store, db}); err != nil {
+		return err
+	}
+	// One of the nodes removes what nobody needs any more: old events, the rows of nodes that left.
+	if err := c.RegisterBuiltin(sweeper.Spec(), sweeper.New(c.SweepTasks(coordinator.Retention{}), sweeper.Config{})); err != nil {
 		return err
 	}
 	return c.Run(ctx) // nil after a clean stop because ctx ended

@@ -123,8 +123,14 @@ func (s *shop) relay(ctx context.Context, o options) error {
 	if err := c.RegisterBuiltin(r.Spec(), r); err != nil { // its ID is emit:outbox/orders
 		return err
 	}
-	tasks := append(c.SweepTasks(coordinator.Retention{}), s.sweep...)
+	tasks := c.SweepTasks(coordinator.Retention{})
 	if err := c.RegisterBuiltin(sweeper.Spec(), sweeper.New(tasks, sweeper.Config{})); err != nil {
+		return err
+	}
+	// The log has a sweeper of its own: emit:sweeper may run on a node that does not know the log, such as one of emitd.
+	spec := sweeper.Spec()
+	spec.ID += "/outbox"
+	if err := c.RegisterBuiltin(spec, sweeper.New(s.sweep, sweeper.Config{})); err != nil {
 		return err
 	}
 	return c.Run(ctx) // nil after a clean stop because ctx ended

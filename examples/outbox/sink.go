@@ -69,7 +69,7 @@ type receiver struct {
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	var o order
 	if err := json.NewDecoder(req.Body).Decode(&o); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest) // permanent: it becomes a dead letter
+		http.Error(w, err.Error(), http.StatusBadRequest) // permanent: its key waits for an operator
 		return
 	}
 	r.mu.Lock()

@@ -4,6 +4,9 @@
 //	emitd migrate up --store "$DATABASE_URL"
 //	psql "$DATABASE_URL" -c 'CREATE TABLE report (job bigint)'
 //	DATABASE_URL=postgres://… go run ./examples/reports
+//
+// If no node of emitd runs in the same cluster, such a program also registers the sweeper, as examples/embed does:
+// otherwise the history of the cluster grows for ever.
 package main
 
 import (

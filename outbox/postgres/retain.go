@@ -14,7 +14,8 @@ import (
 )
 
 // Tasks returns the sweeper's tasks for the log. They ignore the sweeper's fence, because a sweeper that
-// was replaced removes nothing that its successor would not remove too.
+// was replaced removes nothing that its successor would not remove too. Give them to a daemon of their own, as
+// examples/outbox does: emit:sweeper may be on a node that does not know the log.
 func (l *Log) Tasks() []sweeper.Task {
 	return []sweeper.Task{{
 		Name: "outbox", Every: time.Minute,
