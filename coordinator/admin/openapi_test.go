@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +38,11 @@ func TestDocument(t *testing.T) {
 			t.Errorf("%s differs from the code (%v); go test ./coordinator/admin -update writes it", file, err)
 		}
 	}
-	reference.Check(t, filepath.Join("..", "..", "docs", "reference", "admin-api.md"), g.table(), *update)
+	table := g.table()
+	if i := strings.Index(table, "`: \n"); i >= 0 {
+		t.Errorf("a field or parameter has no comment: …%s", table[max(0, i-80):i+2])
+	}
+	reference.Check(t, filepath.Join("..", "..", "docs", "reference", "admin-api.md"), table, *update)
 }
 
 func (g *generator) document(t *testing.T) []byte {
@@ -172,21 +177,7 @@ func (g *generator) table() string {
 		}
 		fmt.Fprintf(&b, "| `%s %s` | %s | %s |\n", o.method, strings.ReplaceAll(o.path, "...}", "}"), reference.Cell(o.summary), strings.Join(params, ", "))
 	}
-	b.WriteString("\nParameters:\n\n")
-	seen := map[string]bool{}
-	for _, o := range operations() {
-		for _, p := range parametersOf(o.in) {
-			text := g.Comment(openapi.Owner(o.in, p.field), p.field)
-			if p.in == "body" || p.in == "path" || seen[p.name+text] {
-				continue
-			}
-			seen[p.name+text] = true
-			if d, ok := p.field.Tag.Lookup("default"); ok {
-				text += " Default: " + d + "."
-			}
-			fmt.Fprintf(&b, "- `%s`: %s\n", p.name, text)
-		}
-	}
+	g.parameters(&b)
 	for _, o := range operations() {
 		for _, p := range parametersOf(o.in) {
 			if p.in == "body" {
@@ -195,6 +186,38 @@ func (g *generator) table() string {
 		}
 	}
 	return b.String() + "\n"
+}
+
+// parameters says what each parameter is. If it is not the same in all calls that have one of this name, the calls are named.
+func (g *generator) parameters(b *strings.Builder) {
+	type meaning struct{ name, text string }
+	var all []meaning
+	calls, meanings := map[meaning][]string{}, map[string]int{}
+	for _, o := range operations() {
+		for _, p := range parametersOf(o.in) {
+			if p.in == "body" || p.in == "path" {
+				continue
+			}
+			m := meaning{p.name, g.Comment(openapi.Owner(o.in, p.field), p.field)}
+			if d, ok := p.field.Tag.Lookup("default"); ok {
+				m.text += " Default: " + d + "."
+			}
+			if calls[m] == nil {
+				all = append(all, m)
+				meanings[p.name]++
+			}
+			calls[m] = append(calls[m], "`"+o.method+" "+strings.ReplaceAll(o.path, "...}", "}")+"`")
+		}
+	}
+	slices.SortStableFunc(all, func(x, y meaning) int { return strings.Compare(x.name, y.name) })
+	b.WriteString("\nParameters:\n\n")
+	for _, m := range all {
+		where := ""
+		if meanings[m.name] > 1 {
+			where = " of " + strings.Join(calls[m], ", ")
+		}
+		fmt.Fprintf(b, "- `%s`%s: %s\n", m.name, where, m.text)
+	}
 }
 
 // body lists the fields of a body.

@@ -12,6 +12,8 @@ var figures = []struct{ page, quote, row string }{
 	{"README.md", `one leads within ([0-9]+ ms)`, "| postgres: kill -9, fast, new leader |"},
 	{"README.md", `of ([0-9,]+ jobs) none is lost`, "broker killed 5 times, lost | 0 |"},
 	{"README.md", `delivers ([0-9,]+ messages/s)`, "| Relay/backlog=20000 |"},
+	{"docs/how-to/size.md", `took ([0-9.]+ % of one core) \(\[measured`, "| postgres: 1000 nodes in one process on one pool, fast, CPU of the server |"},
+	{"docs/explanation/scale.md", `a thousand nodes take ([0-9.]+ % of) a core`, "| postgres: 1000 nodes in one process on one pool, fast, CPU of the server |"},
 	{"docs/explanation/comparison.md", `drained ([0-9,]+) messages/s`, "| AgainstEmit |"},
 	{"docs/explanation/comparison.md", `those of emitd ([0-9,]+) \(`, "| AgainstEmit |"},
 }

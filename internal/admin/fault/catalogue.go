@@ -141,7 +141,7 @@ var catalogue = []Entry{
 	},
 	{
 		UnknownEnv, ExitUsage, "unknown EMITD_ variable",
-		"The environment has a variable that begins with EMITD_ and is not a setting. Only these are ignored: EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM and EMITD_NODE (given to exec daemons), EMITD_TEST_* and Kubernetes' service links EMITD_SERVICE_*, EMITD_PORT and EMITD_PORT_*.",
+		"The environment has a variable that begins with EMITD_ and is not a setting. Only these are ignored: EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM, EMITD_NODE and EMITD_DUE (given to exec daemons), EMITD_TEST_* and Kubernetes' service links EMITD_SERVICE_*, EMITD_PORT and EMITD_PORT_*.",
 		"correct or unset the variable; a key's variable is EMITD_ and its path in capitals",
 	},
 	{

@@ -10,9 +10,11 @@ import (
 
 // KeyChange is a change of the keys of a keyed daemon, as people ask for it.
 type KeyChange struct {
+	// Daemon is the daemon whose keys change.
 	Daemon daemon.ID `json:"daemon"`
-	// Add and Remove are keys, at most 1,000 together. A key has 1 to 256 bytes of printable text.
-	Add    []string `json:"add,omitempty"`
+	// Add is the keys to add, at most 1,000 together with those to remove. A key has 1 to 256 bytes of printable text.
+	Add []string `json:"add,omitempty"`
+	// Remove is the keys to remove. Their units finish the work in flight and end.
 	Remove []string `json:"remove,omitempty"`
 	// Actor is who asks, for the history. It does not count if the server knows the caller.
 	Actor string `json:"actor,omitempty"`

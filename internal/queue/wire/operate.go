@@ -60,14 +60,15 @@ type Declaration struct {
 	Shards int    `json:"shards,omitempty"` // default 1; a declaration does not change it once the queue exists
 	// Resharding is in answers only, while the number of shards changes.
 	Resharding *Resharding `json:"resharding,omitempty"`
-	// Claims is "soft" (default) or "durable": a durable claim is answered after it is stored.
+	// Claims is "soft" or "durable": a durable claim is answered after it is stored. The default is that of the node that
+	// answers, queue.claims (soft).
 	Claims        string `json:"claims,omitempty"`
-	VisibilityMS  int64  `json:"visibility_ms,omitempty"`
-	TTLMS         int64  `json:"ttl_ms,omitempty"`
-	DedupWindowMS int64  `json:"dedup_window_ms,omitempty"`
-	DedupIDs      int    `json:"dedup_ids,omitempty"`
-	MaxJobs       int    `json:"max_jobs,omitempty"`
-	MaxBytes      int64  `json:"max_bytes,omitempty"`
+	VisibilityMS  int64  `json:"visibility_ms,omitempty"`   // default queue.visibility_timeout of the node that answers (30000)
+	TTLMS         int64  `json:"ttl_ms,omitempty"`          // default 0: none
+	DedupWindowMS int64  `json:"dedup_window_ms,omitempty"` // default queue.dedup_window of the node that answers (600000)
+	DedupIDs      int    `json:"dedup_ids,omitempty"`       // in each shard; default 1000000
+	MaxJobs       int    `json:"max_jobs,omitempty"`        // in each shard; default 10000000
+	MaxBytes      int64  `json:"max_bytes,omitempty"`       // in each shard; default 1073741824
 	Retry         *Retry `json:"retry,omitempty"`
 }
 
@@ -97,6 +98,7 @@ type Resharding struct {
 
 // ReshardRequest asks for another number of shards.
 type ReshardRequest struct {
+	// Shards is the new number, 1 to 256.
 	Shards int `json:"shards"`
 }
 

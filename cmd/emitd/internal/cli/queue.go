@@ -347,9 +347,9 @@ func (q *queues) declare() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.IntVar(&shards, "shards", 0, "number of shards; jobs keep their order within one (default 1)")
-	fl.StringVar(&claims, "claims", "", "soft: a claim is answered at once and stored within a second; durable: it is answered once it is stored (default soft)")
-	fl.DurationVar(&visibility, "visibility-timeout", 0, "how long a claimed job stays hidden (default 30s)")
-	fl.DurationVar(&dedup, "dedup-window", 0, "how long a submitted ID is recognised (default 10m)")
+	fl.StringVar(&claims, "claims", "", "soft: a claim is answered at once and stored within a second; durable: it is answered once it is stored (default queue.claims of the node that answers: soft)")
+	fl.DurationVar(&visibility, "visibility-timeout", 0, "how long a claimed job stays hidden (default queue.visibility_timeout of the node that answers: 30s)")
+	fl.DurationVar(&dedup, "dedup-window", 0, "how long a submitted ID is recognised (default queue.dedup_window of the node that answers: 10m)")
 	fl.IntVar(&attempts, "max-attempts", 0, "attempts before a job becomes a dead letter (default 3)")
 	return q.a.outputFlag(cmd)
 }

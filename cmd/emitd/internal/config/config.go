@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Cluster   string `key:"cluster" help:"name of the cluster, shown in output, logs and metrics; all nodes of a store use the same"`
 	Profile   string `key:"profile" words:"default,fast,instant" help:"set of default durations: default replaces a dead leader after 60 s; fast after 5 s, with 15 times as many statements; instant after 1 s, with 75 times as many, and only for a store that always answers within 150 ms"`
-	Listen    string `key:"listen" help:"host:port of the HTTP listener (health, metrics, the queue's API); port 0 chooses a free one"`
+	Listen    string `key:"listen" help:"host:port of the HTTP listener (health, metrics, the console, the admin API, the queue's API); port 0 chooses a free one"`
 	Advertise string `key:"advertise" help:"host:port at which other nodes reach this listener; by default the listener's own address or, if it listens on all addresses, the one from which this host reaches the store"`
 	Insecure  bool   `key:"insecure" help:"accept a listener on an address other than loopback although TLS, tokens or both are missing"`
 
@@ -51,7 +51,7 @@ type Config struct {
 type nodeKeys struct {
 	Name      string            `key:"name" help:"node name for people; the host name by default"`
 	ID        string            `key:"id" help:"UUID of the node; if empty, each process generates one (recommended)"`
-	Group     string            `key:"group" help:"group of nodes, such as those of one of several services on one store: commands and relays that this node declares get @group behind their IDs, and only nodes of the group run them; empty: none"`
+	Group     string            `key:"group" help:"group of nodes, such as those of one of several services on one store: commands, relays and sweepers that this node declares get @group behind their IDs, and only nodes of the group run them; empty: none"`
 	NeverLead bool              `key:"never_lead" help:"never campaign for leadership"`
 	NoDaemons bool              `key:"no_daemons" help:"run no daemons; the node may still lead"`
 	Capacity  int               `key:"capacity" help:"relative capacity: a node's load is the weight of its units divided by its capacity"`
@@ -109,9 +109,9 @@ type Exec struct {
 	ID                 string            `key:"id" help:"ID of the daemon, such as acme:reports"`
 	Command            []string          `key:"command" help:"program and arguments; not run by a shell unless you name one"`
 	Revision           int               `key:"revision" help:"if nodes have different entries for one ID, the entry with the highest revision counts; if revisions are equal, the one of the process that registered last. Raise it with each change if old and new nodes may start in any order"`
-	Instances          int               `key:"instances" help:"number of units"`
+	Instances          int               `key:"instances" help:"number of units; 1 by default"`
 	Keyed              bool              `key:"keyed" help:"one unit for each key that the store has for the daemon (emitd daemon keys), instead of a number of instances"`
-	Weight             int               `key:"weight" help:"what one unit adds to a node's load"`
+	Weight             int               `key:"weight" help:"what one unit adds to a node's load; 1 by default"`
 	Dir                string            `key:"dir" help:"working directory; emitd's own by default"`
 	Env                map[string]string `key:"env" secret:"all" help:"variables for the command; it also gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and TERM as emitd has them, and EMITD_DAEMON, EMITD_UNIT, EMITD_GENERATION, EMITD_TERM, EMITD_NODE and, with a schedule, EMITD_DUE"`
 	InheritEnv         []string          `key:"inherit_env" help:"further variables of emitd's own environment that the command gets: names, or prefixes followed by *, such as PROXY_*"`
@@ -122,7 +122,7 @@ type Exec struct {
 	AcknowledgeTimeout Duration          `key:"acknowledge_timeout" help:"overrides daemons.acknowledge_timeout"`
 	DrainTimeout       Duration          `key:"drain_timeout" help:"overrides daemons.drain_timeout"`
 	StallTimeout       Duration          `key:"stall_timeout" help:"a run that prints nothing for this long counts as failed; 0s: never"`
-	MaxFailures        int               `key:"max_failures" help:"consecutive failures before the node releases the unit; -1: never"`
+	MaxFailures        int               `key:"max_failures" help:"consecutive failures before the node releases the unit; 5 by default, -1: never"`
 	NoRebalance        bool              `key:"no_rebalance" help:"do not move running units to make loads even; they still move when their node leaves, dies or fails them"`
 	Schedule           schedule          `key:"schedule"`
 	OnAbandoned        string            `key:"on_abandoned" words:"exit" help:"exit: the node ends if a command cannot be ended; empty: it continues, and the unit stays occupied until the command ends"`
@@ -141,10 +141,10 @@ type schedule struct {
 // queueKeys holds the defaults of queues.
 type queueKeys struct {
 	MinGap            string   `key:"min_gap" help:"shortest time between two commits of a queue: auto commits at once if no commit is under way (up to 2 ms later after many calls were answered together), otherwise 2 to 5 ms after the last one; 250ms costs fewer requests, and every call may wait that long"`
-	WriteBudget       string   `key:"write_budget" help:"how many small commits (fewer than 27 records) each shard of a queue may write per second, on average. Larger commits are free, so throughput is not limited; with 8 per second, a call waits at most 125 ms. auto: 8 on s3 and gs, which bill each write, unlimited elsewhere"`
-	Claims            string   `key:"claims" words:"soft,durable" help:"soft: a claim is answered at once and stored within a second, so a crash may deliver the job again; durable: a claim is answered once it is stored"`
-	VisibilityTimeout Duration `key:"visibility_timeout" help:"how long a claimed job stays hidden"`
-	DedupWindow       Duration `key:"dedup_window" help:"deduplication window: how long a submitted ID is recognised"`
+	WriteBudget       string   `key:"write_budget" help:"how many small commits (fewer than 27 records) each shard of a queue may write per second, on average. Larger commits are free, so throughput is not limited; with 8 per second, a call waits at most 125 ms. auto: 8 on s3 and gs, which bill each write, unlimited elsewhere; unlimited; or a number from 0.1 to 10000"`
+	Claims            string   `key:"claims" words:"soft,durable" help:"for a queue that is declared by a call to this node without claims; other queues keep theirs. soft: a claim is answered at once and stored within a second, so a crash may deliver the job again; durable: a claim is answered once it is stored"`
+	VisibilityTimeout Duration `key:"visibility_timeout" help:"likewise for a queue that is declared without it: how long a claimed job stays hidden"`
+	DedupWindow       Duration `key:"dedup_window" help:"likewise, the deduplication window: how long a submitted ID is recognised"`
 	MaxShards         int      `key:"max_shards" help:"most shards of all queues of the cluster together; a queue beyond it cannot be declared. All nodes need the same value"`
 	MetricQueues      int      `key:"metric_queues" help:"how many queues have series of their own in a node's metrics: the troubled ones first, then the busiest; the others are summed under _OTHER"`
 }

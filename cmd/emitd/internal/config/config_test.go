@@ -66,7 +66,7 @@ func TestVariablesAreUnambiguous(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE", "EMITD_PORT", "EMITD_PORT_7070_TCP_ADDR", "EMITD_SERVICE_HOST", "EMITD_TEST_X", "EMITD_CONFIG"} {
+	for _, name := range []string{"EMITD_DAEMON", "EMITD_UNIT", "EMITD_GENERATION", "EMITD_TERM", "EMITD_NODE", "EMITD_DUE", "EMITD_PORT", "EMITD_PORT_7070_TCP_ADDR", "EMITD_SERVICE_HOST", "EMITD_TEST_X", "EMITD_CONFIG"} {
 		if !ignoredEnv(name) {
 			t.Errorf("%s is not ignored", name)
 		}
