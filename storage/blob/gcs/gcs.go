@@ -89,7 +89,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 	}
 	tokens := config.Tokens
 	if tokens == nil && config.Endpoint == "" {
-		found, err := google.FindDefaultCredentials(ctx, scope)
+		found, err := google.FindDefaultCredentials(tokenContext(ctx), scope)
 		if err != nil {
 			return nil, fmt.Errorf("open gcs bucket %q: %w: %w", config.Bucket, blob.ErrDenied, err)
 		}
@@ -101,7 +101,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 	}
 	if tokens != nil {
 		client = &http.Client{
-			Transport:     &oauth2.Transport{Source: tokens, Base: client.Transport},
+			Transport:     &authorized{tokens: tokens, base: client.Transport},
 			CheckRedirect: client.CheckRedirect,
 		}
 	}

@@ -1,12 +1,17 @@
 package gcs_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/oauth2"
@@ -207,6 +212,85 @@ func TestTokenIsRefused(t *testing.T) {
 	if !errors.Is(err, blob.ErrDenied) || !blob.NotApplied(err) || strings.Contains(err.Error(), token) {
 		t.Fatalf("got %v, want a certain ErrDenied without the token server's body", err)
 	}
+}
+
+// TestTokensOutliveOpen: a bucket that was opened within a time limit gets new tokens after it.
+func TestTokensOutliveOpen(t *testing.T) { // not parallel: it sets an environment variable
+	w := newWorld(t)
+	var fetched atomic.Int64
+	tokens := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		fetched.Add(1)
+		out.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(out, `{"access_token": %q, "token_type": "Bearer", "expires_in": 1}`, token) // so each request needs a new one
+	}))
+	t.Cleanup(tokens.Close)
+	file := filepath.Join(t.TempDir(), "credentials.json")
+	content := fmt.Sprintf(`{"type": "authorized_user", "client_id": "id", "client_secret": "s", "refresh_token": "r", "token_uri": %q}`, tokens.URL)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
+	w.config.Endpoint, w.config.Tokens, w.config.Client = "", nil, &http.Client{Transport: divert{w.server.Listener.Addr().String()}}
+	ctx, cancel := context.WithCancel(t.Context())
+	b, err := gcs.Open(ctx, w.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Create(ctx, "a", []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := b.Create(ctx, "b", []byte("two")); err != nil || fetched.Load() < 2 {
+		t.Fatalf("after the context of Open has ended: got %v with %d tokens, want success with 2", err, fetched.Load())
+	}
+}
+
+// divert is a transport that sends every request to one address.
+type divert struct{ host string }
+
+func (d divert) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.URL.Scheme, r.URL.Host = "http", d.host
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// hangingTokens is a token server that does not answer before it is released.
+type hangingTokens struct {
+	requests atomic.Int64
+	released chan struct{}
+}
+
+func (h *hangingTokens) Token() (*oauth2.Token, error) {
+	h.requests.Add(1)
+	<-h.released
+	return &oauth2.Token{AccessToken: token}, nil
+}
+
+// TestTokenServerHangs: calls end with their contexts, and do not pile up.
+func TestTokenServerHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tokens := &hangingTokens{released: make(chan struct{})}
+		defer close(tokens.released)
+		b, err := gcs.Open(t.Context(), gcs.Config{Bucket: "bucket", Endpoint: "http://localhost:1", Tokens: tokens, Client: &http.Client{Transport: &http.Transport{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			begun := time.Now()
+			_, err := b.Create(ctx, "a", []byte("one"))
+			cancel()
+			if took := time.Since(begun); took != time.Second || !errors.Is(err, context.DeadlineExceeded) || !blob.NotApplied(err) || !strings.Contains(err.Error(), "token") {
+				t.Fatalf("got %v after %v, want a certain failure after 1s that names the token", err, took)
+			}
+		}
+		if n := tokens.requests.Load(); n != 1 {
+			t.Errorf("%d requests for a token are under way, want 1", n)
+		}
+	})
 }
 
 func TestReadWithoutGenerationIsRefused(t *testing.T) {
