@@ -46,13 +46,17 @@ func Status(code int) (Effect, error) {
 	return Failed, blob.ErrUnavailable
 }
 
-// RetryAfter reads the Retry-After header if it is in seconds, at most an hour.
+// longestRetryAfter is how many seconds a store can make a caller wait. A proxy that is being maintained may say an hour, and be
+// back after a minute: whoever believed it would stand still for the rest. A request a minute burdens no store.
+const longestRetryAfter = 60
+
+// RetryAfter reads the Retry-After header if it is in seconds, at most a minute.
 func RetryAfter(header http.Header) time.Duration {
 	seconds, err := strconv.Atoi(header.Get("Retry-After"))
 	if err != nil || seconds < 0 {
 		return 0
 	}
-	return min(time.Duration(seconds)*time.Second, time.Hour)
+	return time.Duration(min(seconds, longestRetryAfter)) * time.Second
 }
 
 // Transport returns what an error without an answer says. Only an error from before the connection

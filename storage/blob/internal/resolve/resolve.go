@@ -254,10 +254,13 @@ func (c Call) ended(last *blob.Error, stopped error, doubt bool) error {
 	return c.finish(e, doubt)
 }
 
-// withCause joins the end of the context and the last error before it, in one line.
+// withCause joins the end of the context and the last error before it, in one line. An error that says both stays alone.
 func withCause(stopped, cause error) error {
-	if cause == nil || errors.Is(cause, stopped) {
+	switch {
+	case cause == nil:
 		return stopped
+	case errors.Is(cause, stopped):
+		return cause
 	}
 	return &both{stopped, cause}
 }

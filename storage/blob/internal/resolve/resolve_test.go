@@ -399,7 +399,7 @@ func TestStatusNeverClaimsTooMuch(t *testing.T) {
 			t.Errorf("status %d: effect %v", code, effect)
 		}
 	}
-	for value, want := range map[string]time.Duration{"": 0, "x": 0, "-1": 0, "3": 3 * time.Second, "999999": time.Hour} {
+	for value, want := range map[string]time.Duration{"": 0, "x": 0, "-1": 0, "3": 3 * time.Second, "3600": time.Minute, "99999999999": time.Minute} {
 		if got := RetryAfter(http.Header{"Retry-After": {value}}); got != want {
 			t.Errorf("Retry-After %q: %s, want %s", value, got, want)
 		}
