@@ -2,8 +2,10 @@
 //
 // A rule is believed only once its test was seen to fail without it. The files in bugs list planted bugs: small
 // changes of the product's source, each of which breaks one rule, and the test that must fail then. The product
-// itself contains no switch. For each bug, TestPlanted gives the changed files to the go command as an overlay and
-// demands that the test fails. A program that the test builds has the bug, too:
+// itself contains no switch. TestPlanted gives the changed files to the go command as an overlay and demands that the test
+// fails. A program that the test builds has the bug, too. Bugs in bodies of functions are built into the same program, and a variable of
+// the environment selects one, because a build for each would take longer than its test. Each other bug, and one that is
+// chosen by its name, has a build of its own:
 //
 //	go test -tags planted -run TestPlanted -v ./internal/planted
 //	go test -tags planted -run 'TestPlanted/term_kept_after_lost' -v ./internal/planted
