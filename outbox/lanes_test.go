@@ -222,3 +222,42 @@ func TestDrainAmongLanes(t *testing.T) {
 		}
 	})
 }
+
+// TestPauseStopsLanes checks that a pause ends the work on lanes after those that are in flight, however many more are
+// due.
+func TestPauseStopsLanes(t *testing.T) {
+	bubble(t, func(s *stage) {
+		const keys = 1000
+		r := &slow{slots: make(chan struct{}, keys), bad: time.Millisecond, took: map[string]time.Duration{}}
+		s.do = r.deliver
+		accepted := func() int {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.accepted
+		}
+		s.log.takes = func(string) time.Duration { return 5 * time.Millisecond }
+		s.bad(keys)
+		s.start(1)
+		s.after(500 * time.Millisecond) // they are in lanes now
+		r.change(0)
+		for accepted() == 0 {
+			s.after(time.Millisecond)
+		}
+		s.after(100 * time.Millisecond)
+		s.log.pause("sub", true)
+		before := accepted()
+		s.after(time.Minute)
+		after := accepted()
+		if before > keys/2 || after > before+64 {
+			t.Errorf("%d of %d messages came before the pause, and %d after it", before, keys, after-before)
+		}
+		s.log.pause("sub", false)
+		s.after(time.Minute)
+		if n := accepted(); n != keys {
+			t.Errorf("%d of %d messages came in the end", n, keys)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}

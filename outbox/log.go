@@ -88,11 +88,12 @@ type Cursor interface {
 	// listed, because they stand for no key.
 	Parked() []string
 	// Due returns messages of lanes whose next attempt is due by the log's clock, the longest due first. It
-	// returns up to limit lanes, and of each the first messages in log order: at most 100 messages and 1
-	// MiB, but at least one. If the first message of a lane has failed before, Due returns that message
-	// alone: it may well fail again, and then nothing behind it is tried. A message without a key has a lane
-	// of its own, and so has a dead message that an operator put back. Such a lane stands for no key: its
-	// message has no order relative to messages of its key or to their lane.
+	// returns up to limit lanes, and of each the first messages in log order: at most 100 messages and 1 MiB,
+	// but at least one. It returns none while the subscription is paused. If the first message of a lane has
+	// failed before, Due returns that message alone: it may well fail again, and then nothing behind it is
+	// tried. A message without a key has a lane of its own, and so has a dead message that an operator put
+	// back. Such a lane stands for no key: its message has no order relative to messages of its key or to their
+	// lane.
 	//
 	// Attempt of a lane's first message is the number of the attempt to make now. It is one more than the
 	// Attempts with which the message was last stored as Waiting, or 1 if it never was or if an operator

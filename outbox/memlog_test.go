@@ -75,6 +75,14 @@ func (l *memLog) parked(name string) int {
 	return len(s.lanes)
 }
 
+// pause pauses or resumes a subscription.
+func (l *memLog) pause(name string, paused bool) {
+	s := l.sub(name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.paused = paused
+}
+
 // position returns up to which message a subscription is stored.
 func (l *memLog) position(name string) int {
 	s := l.sub(name)
@@ -152,6 +160,7 @@ func (c *memCursor) Next(_ context.Context, limit outbox.Limit) (page outbox.Pag
 			page.Due = page.Due || !lane.held && !lane.next.After(time.Now())
 		}
 		if page.Paused = c.s.paused; page.Paused {
+			page.Due = false
 			return nil
 		}
 		n := min(limit.Rows, len(c.l.rows)-c.at)
@@ -204,6 +213,9 @@ func (c *memCursor) Advance(_ context.Context, to outbox.Mark, outcomes []outbox
 
 func (c *memCursor) Due(_ context.Context, limit int) (out [][]outbox.Row, err error) {
 	err = c.locked("due", func() error {
+		if c.s.paused {
+			return nil
+		}
 		for _, lane := range c.s.lanes {
 			if lane.held || lane.next.After(time.Now()) || len(out) == limit {
 				continue

@@ -121,6 +121,16 @@ var operators = []story{
 		w.ok(w.Operator.Pause(w.ctx, sub, false))
 		w.same("resumed", texts(r.drain()), []string{"a:1"})
 	}},
+	{"no lane of a paused subscription is due", func(w *suite) {
+		w.send("a:1", "b:1", ":1")
+		r := w.reader(claim(1))
+		r.advanceAll(failing(outbox.Outcome{Kind: outbox.Behind}, "a:1", "b:1", ":1"))
+		w.eventually("the lanes are due", func() bool { return len(r.due()) == 3 })
+		w.ok(w.Operator.Pause(w.ctx, sub, true))
+		w.same("due while it is paused", len(r.due()), 0)
+		w.ok(w.Operator.Pause(w.ctx, sub, false))
+		w.same("due after that", r.due(), [][]string{{":1"}, {"a:1"}, {"b:1"}})
+	}},
 	{"what is under way at a pause is finished", func(w *suite) {
 		w.send("a:1")
 		r := w.reader(claim(1))

@@ -139,10 +139,17 @@ func (c *cursor) Due(ctx context.Context, limit int) (out [][]outbox.Row, err er
 	ctx, cancel := c.log.bounded(ctx)
 	defer cancel()
 	err = c.log.read(ctx, &c.server, func(q *query) error {
-		owned := q.number(`select sum(hi - lo + 1) from ~outbox_cursor where subscription = $1 and lo >= $2 and hi <= $3 and epoch = $4 and turn = $5`,
-			c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.reader.readRev)
-		if q.err == nil && int(owned) != c.Hi-c.Lo+1 {
+		owned, paused := 0, false
+		q.one(`select coalesce(sum(hi - lo + 1), 0)::int, coalesce((select s.paused from ~outbox_subscription s where s.name = $1), false)
+			from ~outbox_cursor where subscription = $1 and lo >= $2 and hi <= $3 and epoch = $4 and turn = $5`,
+			[]any{c.claim.Subscription, c.Lo, c.Hi, c.claim.Epoch, c.reader.readRev}, &owned, &paused)
+		switch {
+		case q.err != nil:
+			return q.err
+		case owned != c.Hi-c.Lo+1:
 			return c.refusal(q)
+		case paused:
+			return nil
 		}
 		var b body
 		var place, last int64

@@ -55,7 +55,7 @@ func (c *cursor) Due(ctx context.Context, limit int) ([][]outbox.Row, error) {
 	defer cancel()
 	var out [][]outbox.Row
 	err := c.log.read(ctx, func(q *query) error {
-		if err := c.checkOwned(q); err != nil {
+		if err := c.checkOwned(q); err != nil || q.number(`SELECT paused FROM ~outbox_subscription WHERE name = ?`, c.claim.Subscription) != 0 {
 			return err
 		}
 		var lanes []ranges.ParkedKey
