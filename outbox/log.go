@@ -77,11 +77,12 @@ type Cursor interface {
 	//  4. If another cursor read the range before, messages follow the position that its last Advance
 	//     stored.
 	Next(ctx context.Context, limit Limit) (Page, error)
-	// Advance stores the position after a page. In the same atomic step it stores the outcomes of messages
-	// up to there that were not delivered: Waiting, Held and Behind messages are copied into the lane of
-	// their key, Dead ones to the dead letters. A Behind message whose key has no lane (an operator may have
-	// emptied it) creates one that is due at once. Marks are passed in the order of their pages. Some marks
-	// may be left out, but no outcomes.
+	// Advance stores the position after a page. In the same atomic step it stores the outcomes of messages up
+	// to there that were not delivered: Waiting, Held and Behind messages are copied into the lane of their
+	// key, Dead ones to the dead letters. A Behind message whose key has no lane (an operator may have emptied
+	// it) creates one that is due at once. One that comes before all messages of the lane, as after a replay,
+	// makes the lane due at once, with its attempts counted from zero. Marks are passed in the order of their
+	// pages. Some marks may be left out, but no outcomes.
 	Advance(ctx context.Context, to Mark, outcomes []Outcome) error
 	// Parked lists the keys of the range that have a lane, as of the claim. Their messages must not be
 	// delivered from pages; they are given to Advance as Behind. Lanes of a single message (see Due) are not
@@ -101,12 +102,12 @@ type Cursor interface {
 	// cause begins with the text of [ErrMissing].
 	Due(ctx context.Context, limit int) ([][]Row, error)
 	// StoreParked stores the outcomes of messages that Due returned. Delivered and Dropped messages leave their
-	// lane, and Dead ones go to the dead letters. Waiting and Held change the state of their lane, and must
-	// be its first message. Behind messages stay as they are. When the first message of a lane leaves it,
-	// the next one is due at once and its attempts count from zero. A message that is no longer in a lane,
-	// because an operator took it out, is ignored. Outcomes of a lane come in the order in which Due
-	// returned its messages. StoreParked returns the keys whose lanes are now empty and therefore deleted. It
-	// never returns the key of a lane that stands for no key.
+	// lane, and Dead ones go to the dead letters. Waiting and Held change the state of their lane if they are
+	// its first message; an Advance may have put others before them meanwhile. Behind messages stay as they
+	// are. When the first message of a lane leaves it, the next one is due at once and its attempts count from
+	// zero. A message that is no longer in a lane, because an operator took it out, is ignored. Outcomes of a
+	// lane come in the order in which Due returned its messages. StoreParked returns the keys whose lanes are
+	// now empty and therefore deleted. It never returns the key of a lane that stands for no key.
 	StoreParked(ctx context.Context, outcomes []Outcome) (emptied []string, err error)
 	// Promote moves delayed messages of the range that are due into the log, in the order of their times,
 	// and returns how many it moved. Fewer than limit says that no more are due.

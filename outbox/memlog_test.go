@@ -202,8 +202,11 @@ func (c *memCursor) Advance(_ context.Context, to outbox.Mark, outcomes []outbox
 				if n := len(lane.rows); n > 1 && lane.rows[n-2].Seq > o.Row.Seq {
 					slices.SortFunc(lane.rows, func(a, b outbox.Row) int { return int(a.Seq - b.Seq) })
 				}
-				if o.Kind != outbox.Behind {
+				switch {
+				case o.Kind != outbox.Behind:
 					lane.store(o)
+				case lane.rows[0].Seq == o.Row.Seq: // before all others
+					lane.held, lane.resumes, lane.missing, lane.attempts, lane.next = false, false, false, 0, time.Now()
 				}
 			}
 		}
@@ -241,10 +244,9 @@ func (c *memCursor) StoreParked(_ context.Context, outcomes []outbox.Outcome) (e
 			case outbox.Behind:
 				continue
 			case outbox.Waiting, outbox.Held:
-				if lane.rows[0].Seq != o.Row.Seq {
-					return fmt.Errorf("message %d is not the first parked message of its key", o.Row.Seq)
+				if lane.rows[0].Seq == o.Row.Seq {
+					lane.store(o)
 				}
-				lane.store(o)
 				continue
 			case outbox.Dead:
 				c.s.dead = append(c.s.dead, o)

@@ -2,6 +2,7 @@ package logtest
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/emitd/emitd/outbox"
@@ -204,6 +205,56 @@ var replays = []story{
 		w.replayed(outbox.ReplayRequest{Key: "a"}, "map[waiting:3]")
 		w.same("a second one adds nothing", w.reader(claim(1)).due(), [][]string{{":1"}, {"a:1", "a:2", "a:3"}, {"b:1", "b:2"}})
 	}},
+	{"a replay of everything comes before what is parked, and wakes it", func(w *suite) {
+		for i, kind := range []outbox.Kind{outbox.Held, outbox.Waiting} {
+			key := fmt.Sprint("k", i)
+			r := replayedBefore(w, key, kind)
+			w.same("due before it was read again", len(r.due()), 0)
+			r.advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
+			lane := r.dueLane()
+			w.same("due", texts(lane), []string{key + ":3", key + ":5", key + ":7", key + ":8"})
+			w.same("attempt", lane[0].Attempt, 1)
+			w.same("listed", w.list(outbox.Filter{Key: key})[0], key+":3 waiting")
+			w.ok(w.Operator.Skip(w.ctx, sub, lane[0].Seq))
+			w.same("cause", w.entry(outbox.Filter{Key: key, Kind: outbox.Dead}).Cause, "skipped by an operator")
+			for _, row := range r.dueLane() {
+				r.settle(row, outbox.Outcome{Kind: outbox.Delivered})
+			}
+		}
+	}},
+	{"a replay from a parked message on changes nothing of its lane", func(w *suite) {
+		w.send("a:3", "a:7", "a:8")
+		r := w.reader(claim(1))
+		r.advanceAll(failing(fails(outbox.Held, 9, 0), "a:7", "a:8"))
+		w.replayed(outbox.ReplayRequest{After: seqOf(w, "a:7") - 1}, "map[waiting:2]")
+		r = w.reader(claim(1))
+		r.advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
+		w.same("due", len(r.due()), 0)
+		w.same("listed", w.list(outbox.Filter{}), []string{"a:7 held", "a:8 behind"})
+	}},
+	{"what was at the sink while a replay put others before it changes nothing of them", func(w *suite) {
+		r := replayedBefore(w, "a", outbox.Waiting)
+		_, err := w.Operator.Retry(w.ctx, sub, seqOf(w, "a:7"))
+		w.ok(err)
+		rows := r.dueLane()
+		w.same("at the sink", texts(rows), []string{"a:7", "a:8"})
+		r.advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Behind} })
+		w.same("emptied", len(r.settle(rows[0], fails(outbox.Waiting, 1, time.Hour))), 0)
+		lane := r.dueLane()
+		w.same("due", texts(lane), []string{"a:3", "a:5", "a:7", "a:8"})
+		w.same("attempt", lane[0].Attempt, 1)
+		w.same("emptied", len(r.settle(rows[0], outbox.Outcome{Kind: outbox.Delivered})), 0)
+		w.same("due after the delivery", r.due(), [][]string{{"a:3", "a:5", "a:8"}})
+	}},
+	{"a replay with an empty list of topics is one of all", func(w *suite) {
+		w.send("a:1", "b:2")
+		r := w.reader(claim(1))
+		r.drain()
+		w.replayed(outbox.ReplayRequest{Topics: []string{}}, "map[delivered:2]")
+		w.same("messages", texts(r.drain()), []string{"a:1", "b:2"})
+		w.replayed(outbox.ReplayRequest{Topics: []string{}, Key: "a"}, "map[delivered:1]")
+		w.same("due", w.reader(claim(1)).due(), [][]string{{"a:1"}})
+	}},
 	{"a dead letter stays one until its replay is delivered or dies", func(w *suite) {
 		w.send("a:1", "a:2")
 		r := w.reader(claim(1))
@@ -295,6 +346,23 @@ var replays = []story{
 		w.same("listed", len(w.list(outbox.Filter{})), 0)
 		w.same("messages", len(r.drain()), 0)
 	}},
+}
+
+// replayedBefore parks messages 7 and 8 of a key for an hour or until an operator acts, after 3 and 5 were delivered, and
+// replays everything. It returns a reader that has read nothing again.
+func replayedBefore(w *suite, key string, kind outbox.Kind) *reader {
+	w.Helper()
+	r := w.reader(claim(1))
+	w.send(key+":3", key+":5")
+	rows := r.drain()
+	w.send(key+":7", key+":8")
+	o := fails(kind, 9, 0)
+	if kind == outbox.Waiting {
+		o.RetryIn = time.Hour
+	}
+	r.advanceAll(failing(o, key+":7", key+":8"))
+	w.replayed(outbox.ReplayRequest{After: rows[0].Seq - 1}, "map[delivered:2 waiting:2]")
+	return w.reader(claim(1))
 }
 
 // replayed replays messages of sub, and ends the test unless the counts are these.

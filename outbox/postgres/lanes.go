@@ -35,8 +35,8 @@ const inDue = clock + ` + l.micros * interval '1 microsecond'`
 func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 	var dead, attempts, parked, solos []int64
 	var causes, keys []string
-	behind := laneTable{}
-	first := map[ranges.ParkedKey]outbox.Outcome{} // the last outcome of each lane's first message
+	first := map[ranges.ParkedKey]outbox.Outcome{}  // the last outcome of each lane's first message
+	lowest := map[ranges.ParkedKey]outbox.Outcome{} // the outcome of each lane's message with the lowest id
 	for _, o := range outcomes {
 		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 			return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
@@ -51,10 +51,11 @@ func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 		case outbox.Waiting, outbox.Held:
 			first[at] = o
 		case outbox.Behind:
-			// The lane may be gone because an operator emptied it. Then it is created again and is due at once.
-			behind.add(at, outbox.Outcome{})
 		default:
 			return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
+		}
+		if l, found := lowest[at]; !found || o.Row.Seq < l.Row.Seq {
+			lowest[at] = o
 		}
 		parked, solos, keys = append(parked, o.Row.Seq), append(solos, at.Seq), append(keys, at.Key)
 	}
@@ -67,11 +68,7 @@ func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 			on conflict (subscription, id) do update set attempts = excluded.attempts, cause = excluded.cause, died_at = excluded.died_at`, sub, dead, attempts, causes)
 	}
 	q.setLanes(sub, first)
-	if len(behind.keys) > 0 {
-		q.exec(`insert into ~outbox_lane (subscription, shard, key, solo)
-			select distinct $1, l.shard, l.key, l.solo from unnest($2::smallint[], $3::text[], $4::bigint[]) l (shard, key, solo) on conflict do nothing`,
-			sub, behind.shards, behind.keys, behind.solos)
-	}
+	q.putBehind(sub, lowest)
 	if len(parked) > 0 { // after a replay the message may be there already
 		q.exec(`insert into ~outbox_parked (subscription, id, shard, lane, solo, created_at, `+bodyColumns+`)
 			select $1, o.id, o.shard, p.lane, p.solo, o.created_at, `+bodyColumns+`
@@ -99,6 +96,28 @@ func (q *query) setLanes(sub string, first map[ranges.ParkedKey]outbox.Outcome) 
 		select $1, l.shard, l.key, l.solo, l.held, l.attempts, `+inDue+`, l.cause
 		from unnest($2::smallint[], $3::text[], $4::bigint[], $5::boolean[], $6::integer[], $7::bigint[], $8::text[]) l (shard, key, solo, held, attempts, micros, cause)`+onLane,
 		sub, t.shards, t.keys, t.solos, t.held, t.attempts, t.micros, t.causes)
+}
+
+// putBehind makes lanes due at once whose lowest message is Behind, and has no other before it in the lane: an operator has
+// emptied the lane, or the message comes before those that are parked. That is so after a replay, and for publishers
+// that do not lock keys. What is stored of the lane is then about another message.
+func (q *query) putBehind(sub string, lowest map[ranges.ParkedKey]outbox.Outcome) {
+	var t laneTable
+	var seqs []int64
+	for at, o := range lowest {
+		if o.Kind == outbox.Behind {
+			t.add(at, outbox.Outcome{})
+			seqs = append(seqs, o.Row.Seq)
+		}
+	}
+	if len(seqs) == 0 {
+		return
+	}
+	q.exec(`insert into ~outbox_lane (subscription, shard, key, solo)
+		select $1, l.shard, l.key, l.solo from unnest($2::smallint[], $3::text[], $4::bigint[], $5::bigint[]) l (shard, key, solo, id)
+		where not exists (select from ~outbox_parked p
+			where p.subscription = $1 and p.shard = l.shard and p.lane = l.key and p.solo = l.solo and p.id <= l.id offset 0)`+onLane,
+		sub, t.shards, t.keys, t.solos, seqs)
 }
 
 // parkedOf lists the columns of a parked or dead message in the order in which body.scan reads them.
@@ -242,7 +261,8 @@ const parkedOne = `cross join lateral (select * from ~outbox_parked p where p.su
 // notFirst says that p is behind another message of its lane. It too is evaluated for each message alone.
 const notFirst = `exists (select from ~outbox_parked f where f.subscription = p.subscription and f.shard = p.shard and f.lane = p.lane and f.solo = p.solo and f.id < p.id offset 0)`
 
-// updateLanes stores the states of lanes whose messages stay parked. Each message must be the first of its lane.
+// updateLanes stores the states of lanes whose messages stay parked. A message that is no longer the first of its lane
+// is ignored.
 func (c *cursor) updateLanes(q *query, stay []outbox.Outcome) error {
 	if len(stay) == 0 {
 		return q.err
@@ -261,11 +281,11 @@ func (c *cursor) updateLanes(q *query, stay []outbox.Outcome) error {
 	if int(kept) == len(stay) || q.err != nil {
 		return q.err
 	}
-	// The others are gone, or are not the first of a lane of this range.
+	// The others are gone, are behind another message, or are not of this range.
 	wrong := q.number(`select p.id from unnest($2::bigint[]) l (id) `+parkedOne+`
-		where p.shard not between $3 and $4 or `+notFirst+` limit 1`, c.claim.Subscription, seqs, c.Lo, c.Hi)
+		where p.shard not between $3 and $4 limit 1`, c.claim.Subscription, seqs, c.Lo, c.Hi)
 	if wrong != 0 {
-		return fmt.Errorf("message %d is not the first parked message of a key in this range", wrong)
+		return fmt.Errorf("message %d is not a parked message of a key in this range", wrong)
 	}
 	return q.err
 }

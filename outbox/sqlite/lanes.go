@@ -26,9 +26,7 @@ func (c *cursor) storeOutcome(q *query, o outbox.Outcome, pos int64) error {
 	case outbox.Waiting, outbox.Held:
 		q.setLane(sub, at, o)
 	case outbox.Behind:
-		// The lane may be gone because an operator emptied it. Then it is created again and is due at once.
-		q.exec(`INSERT OR IGNORE INTO ~outbox_lane (subscription, shard, key, solo, next_at) VALUES (?, ?, ?, ?, ?)`,
-			sub, at.Shard, at.Key, at.Seq, nanos(q.now))
+		q.putBehind(sub, at, o.Row.Seq)
 	default:
 		return fmt.Errorf("message %d has %q, which is not an outcome", o.Row.Seq, o.Kind)
 	}
@@ -44,6 +42,16 @@ func (q *query) setLane(sub string, at ranges.ParkedKey, o outbox.Outcome) {
 	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, held, attempts, next_at, cause) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET held = excluded.held, attempts = excluded.attempts, next_at = excluded.next_at, cause = excluded.cause`,
 		sub, at.Shard, at.Key, at.Seq, held, o.Attempts, nanos(q.now.Add(max(o.RetryIn, 0))), cause)
+}
+
+// putBehind makes a lane due at once if a message that gets Behind has no other before it in the lane: an operator has
+// emptied the lane, or the message comes before those that are parked, as after a replay. What is stored of the lane is then
+// about another message.
+func (q *query) putBehind(sub string, at ranges.ParkedKey, seq int64) {
+	q.exec(`INSERT INTO ~outbox_lane (subscription, shard, key, solo, next_at) SELECT ?1, ?2, ?3, ?4, ?5
+		WHERE NOT EXISTS (SELECT 1 FROM ~outbox_parked WHERE subscription = ?1 AND shard = ?2 AND key = ?3 AND solo = ?4 AND id <= ?6)
+		ON CONFLICT DO UPDATE SET held = 0, attempts = 0, next_at = excluded.next_at, cause = ''`,
+		sub, at.Shard, at.Key, at.Seq, nanos(q.now), seq)
 }
 
 // Due implements [outbox.Cursor].
@@ -173,8 +181,8 @@ func (c *cursor) removeDone(q *query, o outbox.Outcome, emptied []string) ([]str
 	return emptied, nil
 }
 
-// updateLane stores the state of the lane of a message that stays parked. The message must be the first of its
-// lane.
+// updateLane stores the state of the lane of a message that stays parked. A message that is no longer the first of its
+// lane is ignored.
 func (c *cursor) updateLane(q *query, o outbox.Outcome) error {
 	held, cause := ranges.HeldCause(o)
 	kept := q.exec(`UPDATE ~outbox_lane SET held = ?3, attempts = ?4, next_at = ?5, cause = ?6
@@ -185,10 +193,8 @@ func (c *cursor) updateLane(q *query, o outbox.Outcome) error {
 	if kept == 1 || q.err != nil {
 		return q.err
 	}
-	if _, found, err := c.find(q, o.Row.Seq); !found {
-		return err
-	}
-	return fmt.Errorf("message %d is %s, but is not the first parked message of its key", o.Row.Seq, o.Kind)
+	_, _, err := c.find(q, o.Row.Seq) // an error if it is of another range
+	return err
 }
 
 // find returns the lane of a message of this range.

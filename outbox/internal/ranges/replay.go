@@ -46,6 +46,9 @@ func NewReplay(r outbox.ReplayRequest) (*Replay, error) {
 			return nil, fmt.Errorf("the topic is %.80q, want a topic, or a prefix followed by *", t)
 		}
 	}
+	if len(r.Topics) == 0 {
+		r.Topics = nil // an empty list selects all, too
+	}
 	return &Replay{ReplayRequest: r, shards: map[int]bool{}}, nil
 }
 
