@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/emitd/emitd/outbox/internal/progress"
 )
 
 // How many requests may be in flight if Config.Parallel is 0.
@@ -22,14 +24,20 @@ type limiter struct {
 	mu      sync.Mutex
 	limit   int
 	inUse   int
-	callers int             // goroutines that make requests
-	waiting []chan struct{} // in order of arrival
+	callers int       // goroutines that make requests
+	waiting []waiting // in order of arrival
 
 	// Since the bound was last judged:
 	answers int
 	took    time.Duration // together
 	waited  bool          // some request had to wait
 	best    time.Duration // the shortest mean time of an answer
+}
+
+// waiting is a request that waits for a slot.
+type waiting struct {
+	ctx      context.Context // of its call
+	admitted chan struct{}
 }
 
 // newLimiter returns a limiter with a fixed bound, or with one that is learnt if parallel is 0.
@@ -60,7 +68,8 @@ func (l *limiter) endCaller() {
 	l.callers--
 }
 
-// enter waits for a slot. It returns false if ctx ends before.
+// enter waits for a slot. It returns false if ctx ends before. A call that waits has progress as long as the receiver
+// answers others: it is not the receiver that is silent.
 func (l *limiter) enter(ctx context.Context) bool {
 	l.mu.Lock()
 	if l.inUse < l.limit && len(l.waiting) == 0 {
@@ -69,18 +78,19 @@ func (l *limiter) enter(ctx context.Context) bool {
 		return true
 	}
 	l.waited = true
-	admitted := make(chan struct{})
-	l.waiting = append(l.waiting, admitted)
+	me := waiting{ctx, make(chan struct{})}
+	l.waiting = append(l.waiting, me)
 	l.mu.Unlock()
 	select {
-	case <-admitted:
+	case <-me.admitted:
+		progress.Report(ctx)
 		return true
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, w := range l.waiting {
-		if w == admitted {
+		if w.admitted == me.admitted {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
 			return false
 		}
@@ -88,6 +98,15 @@ func (l *limiter) enter(ctx context.Context) bool {
 	l.inUse-- // the slot came at the same moment
 	l.nextLocked()
 	return false
+}
+
+// answered tells the calls that wait for a slot that the receiver has answered a request.
+func (l *limiter) answered() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.waiting {
+		progress.Report(w.ctx)
+	}
 }
 
 // leave frees a slot. It is told how long the answer took, and whether the receiver was overloaded.
@@ -126,7 +145,7 @@ func (l *limiter) adjustLocked() {
 // nextLocked gives free slots to those that wait.
 func (l *limiter) nextLocked() {
 	for l.inUse < l.limit && len(l.waiting) > 0 {
-		close(l.waiting[0])
+		close(l.waiting[0].admitted)
 		l.waiting = l.waiting[1:]
 		l.inUse++
 	}

@@ -2,9 +2,16 @@ package webhook
 
 import (
 	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/emitd/emitd/outbox/internal/progress"
+	"github.com/emitd/emitd/outbox/sink/sinktest"
 )
 
 // post sends n requests at once through the limiter to a receiver, and returns how long they take together.
@@ -105,3 +112,113 @@ func TestLimitBoundsGoroutines(t *testing.T) {
 		t.Error("no goroutine in the place of one that has ended")
 	}
 }
+
+// TestWaitingForASlotIsNoSilence checks that a call is not cut off for want of progress while it waits for its slot and the
+// receiver answers others, and that a receiver which answers nobody is still found out.
+func TestWaitingForASlotIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		requests := map[string]int{}
+		var silent bool
+		s := inMemory(t, Config{Parallel: 1}, func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice that the sink has gone
+			mu.Lock()
+			requests[r.Header.Get("Ce-Id")]++
+			wait := 300 * time.Millisecond
+			if silent {
+				wait = time.Hour
+			}
+			mu.Unlock()
+			select {
+			case <-time.After(wait):
+			case <-r.Context().Done():
+			}
+		})
+		const calls, rows = 8, 3
+		failed := 0
+		deliver := func() (took time.Duration) {
+			began := time.Now()
+			ctx, cancel := progress.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			for _, err := range s.Deliver(ctx, sinktest.Delivery(sinktest.Rows("t", rows, 1))) {
+				if err != nil {
+					mu.Lock()
+					failed++
+					mu.Unlock()
+				}
+			}
+			return time.Since(began)
+		}
+		var all sync.WaitGroup
+		for range calls {
+			all.Go(func() { deliver() })
+		}
+		all.Wait()
+		if failed > 0 || len(requests) != calls*rows {
+			t.Errorf("%d rows failed, and the receiver got %d messages, want %d", failed, len(requests), calls*rows)
+		}
+		for id, n := range requests {
+			if n != 1 {
+				t.Errorf("message %s was posted %d times", id, n)
+			}
+		}
+
+		silent = true
+		late := 0
+		for n := range calls {
+			all.Go(func() {
+				if n > 0 {
+					time.Sleep(500 * time.Millisecond) // the first one has the slot until it is cut off, then one of these
+				}
+				if deliver() > time.Second {
+					mu.Lock()
+					late++
+					mu.Unlock()
+				}
+			})
+		}
+		all.Wait()
+		if failed != calls*rows || late > 1 {
+			t.Errorf("of a receiver that is silent, %d rows failed, and %d calls took longer than their limit", failed, late)
+		}
+	})
+}
+
+// inMemory opens a sink in a synctest bubble, with a receiver that is reached by pipes in memory.
+func inMemory(t *testing.T, cfg Config, receive http.HandlerFunc) *Sink {
+	t.Helper()
+	cfg.URL = "http://receiver.example/"
+	s := open(t, cfg)
+	l := pipes{make(chan net.Conn), make(chan struct{})}
+	s.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		l.conns <- theirs
+		return ours, nil
+	}
+	server := &http.Server{Handler: receive}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return s
+}
+
+// pipes is a listener whose connections are pipes.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l pipes) Close() error {
+	close(l.closed)
+	return nil
+}
+
+func (pipes) Addr() net.Addr { return &net.UnixAddr{} }
