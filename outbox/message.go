@@ -113,13 +113,17 @@ func Prepare(ctx context.Context, messages []Message) ([]Message, error) {
 	return out, nil
 }
 
-// traceContext formats the span of a context as W3C Trace Context.
+// traceContext formats the span of a context as W3C Trace Context. A state that is too long for a message is left out: it
+// came from elsewhere, and the span is linked without it.
 func traceContext(ctx context.Context) (parent, state string) {
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
 		return "", ""
 	}
-	return fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags()&trace.FlagsSampled), sc.TraceState().String()
+	if state = sc.TraceState().String(); len(state) > maxHeaderValue {
+		state = ""
+	}
+	return fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags()&trace.FlagsSampled), state
 }
 
 // spanContext parses it. What does not parse is ignored.

@@ -40,7 +40,7 @@ type Message struct {
 	// relative to the undelayed ones of its key. A time in the past has no effect.
 	NotBefore time.Time
 	// TraceParent and TraceState link the delivery to the producer's span (W3C Trace Context).
-	// Publish fills them from its context when they are empty.
+	// Publish fills them from its context when they are empty, without a state of more than 4 KiB.
 	TraceParent, TraceState string
 }
 

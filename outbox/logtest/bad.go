@@ -1,8 +1,11 @@
 package logtest
 
 import (
+	"fmt"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/emitd/emitd/outbox"
 )
@@ -30,6 +33,23 @@ var badInputs = []story{
 		w.ok(tx.Publish(w.ctx)) // none
 		w.ok(tx.Commit(w.ctx))
 		w.same("messages", texts(w.reader(claim(1)).drain()), []string{"k:after"})
+	}},
+	{"a trace state of the context that is too long is left out", func(w *suite) {
+		members := make([]string, 20)
+		for i := range members {
+			members[i] = fmt.Sprint("k", i, "=", strings.Repeat("x", 250))
+		}
+		state, err := trace.ParseTraceState(strings.Join(members, ","))
+		w.ok(err)
+		span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceState: state})
+		tx := w.begin()
+		defer func() { _ = tx.Rollback(w.ctx) }()
+		w.ok(tx.Publish(trace.ContextWithSpanContext(w.ctx, span), msg("a:1")))
+		w.ok(tx.Publish(w.ctx, msg("a:2")))
+		w.ok(tx.Commit(w.ctx))
+		rows := w.reader(claim(1)).drain()
+		w.same("messages", texts(rows), []string{"a:1", "a:2"})
+		w.same("span", []string{rows[0].TraceParent, rows[0].TraceState}, []string{"00-01000000000000000000000000000000-0200000000000000-00", ""})
 	}},
 	{"a subscription that nobody knows", func(w *suite) {
 		_, err := w.Operator.Retry(w.ctx, "nobody")
