@@ -138,6 +138,71 @@ func TestReceiverKnowsHigherEpoch(t *testing.T) {
 	}
 }
 
+// TestFailedFenceIsAProblem checks that operators see at any time why a receiver that cannot be fenced gets nothing, also
+// while a fence hangs, and no longer once it works.
+func TestFailedFenceIsAProblem(t *testing.T) {
+	bubble(t, func(s *stage) {
+		f := &hangingFence{stage: s}
+		s.cfg.Sink = f
+		s.log.publish(m("a", 1))
+		problem := func() string {
+			sub := s.log.sub("sub")
+			s.log.mu.Lock()
+			defer s.log.mu.Unlock()
+			return sub.problem
+		}
+		s.start(1)
+		s.after(time.Second)
+		for range 60 {
+			s.after(time.Second)
+			if got := problem(); got != "fence the receiver: no such table" {
+				t.Fatalf("the problem is %q", got)
+			}
+		}
+		f.works.Store(true)
+		s.after(time.Minute)
+		if got := problem(); got != "" {
+			t.Errorf("the problem is %q although the fence works", got)
+		}
+		s.want("in the end", "a1@1")
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDrainedFenceIsNoProblem checks that a fence that a drain interrupts is no problem of the receiver.
+func TestDrainedFenceIsNoProblem(t *testing.T) {
+	bubble(t, func(s *stage) {
+		s.cfg.Sink = &slowFence{stage: s}
+		s.start(1)
+		s.after(time.Second)
+		if err := s.drain(); err != nil {
+			t.Error(err)
+		}
+		if got := s.log.sub("sub").faults; len(got) > 0 {
+			t.Errorf("the problem is %q", got)
+		}
+	})
+}
+
+// hangingFence fails until it works: at once, and after that only when it is cut off.
+type hangingFence struct {
+	*stage
+	calls int
+	works atomic.Bool
+}
+
+func (f *hangingFence) Fence(ctx context.Context, _, _ string, _ int64) error {
+	if f.works.Load() {
+		return nil
+	}
+	if f.calls++; f.calls > 1 {
+		<-ctx.Done()
+	}
+	return errors.New("no such table")
+}
+
 // TestFenceHangs checks that a Fence that hangs is cut off and tried again.
 func TestFenceHangs(t *testing.T) {
 	bubble(t, func(s *stage) {

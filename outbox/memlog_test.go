@@ -33,6 +33,7 @@ type memSub struct {
 	dead    []outbox.Outcome
 	paused  bool
 	faults  []string // each text that was stored
+	problem string   // the text that is stored
 }
 
 type memLane struct {
@@ -110,7 +111,7 @@ func (l *memLog) Claim(_ context.Context, c outbox.ClaimRequest) (outbox.Cursor,
 	if s.epoch > c.Epoch {
 		return nil, &outbox.FencedError{Floor: s.epoch}
 	}
-	s.epoch = c.Epoch
+	s.epoch, s.problem = c.Epoch, ""
 	s.rev++
 	cur := &memCursor{l: l, s: s, rev: s.rev, at: s.at}
 	for _, lane := range s.lanes {
@@ -271,7 +272,7 @@ func (c *memCursor) SetProblem(_ context.Context, text string) error {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
 	if c.rev == c.s.rev {
-		c.s.faults = append(c.s.faults, text)
+		c.s.faults, c.s.problem = append(c.s.faults, text), text
 	}
 	return c.l.refuse("trouble")
 }

@@ -171,9 +171,10 @@ func (r *Relay) Run(ctx context.Context, a *daemon.Assignment) error {
 	wake := r.cfg.Log.WakeUps(ctx)
 	sampling := r.sample(ctx, a, log)
 	defer sampling()
+	refusal := "" // why the receiver could not be fenced
 	for failures := 0; ; {
 		began := time.Now()
-		err := r.session(ctx, a, shards, wake, log)
+		err := r.session(ctx, a, shards, &refusal, wake, log)
 		switch {
 		case err == nil, errors.Is(err, errDrained):
 			return nil

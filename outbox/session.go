@@ -123,8 +123,8 @@ type batch struct {
 }
 
 // session claims the range and delivers until the session ends.
-func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range, wake <-chan struct{}, log *slog.Logger) error {
-	cur, err := r.claim(ctx, a, shards)
+func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range, refusal *string, wake <-chan struct{}, log *slog.Logger) error {
+	cur, err := r.claim(ctx, a, shards, refusal)
 	if err != nil {
 		return err
 	}
@@ -148,17 +148,30 @@ func (r *Relay) session(ctx context.Context, a *daemon.Assignment, shards Range,
 // claims again. The case: this relay was replaced between its claim and its fence, and its late fence
 // made the receiver reject the new owner. Then the second claim is refused, so this relay delivers
 // nothing, and the new owner fences once more.
-func (r *Relay) claim(ctx context.Context, a *daemon.Assignment, shards Range) (Cursor, error) {
+//
+// refusal is why the fence before failed. It is stored from the first claim on, which clears it, until a fence
+// succeeds: a fence that hangs would hide it for most of the time.
+func (r *Relay) claim(ctx context.Context, a *daemon.Assignment, shards Range, refusal *string) (Cursor, error) {
 	c := ClaimRequest{Subscription: r.cfg.Name, Index: a.Index, Instances: r.cfg.Instances, Epoch: a.Generation, Node: a.Node, Newest: r.cfg.Newest}
 	cur, err := r.cfg.Log.Claim(ctx, c)
 	f, ok := r.cfg.Sink.(Fencer)
 	if err != nil || !ok {
 		return cur, err
 	}
-	cur.Close()
-	if err := r.fence(ctx, f, shards.String(), a); err != nil {
-		return nil, fmt.Errorf("fence the receiver: %w", err)
+	defer cur.Close()
+	if *refusal != "" {
+		if err := cur.SetProblem(ctx, *refusal); err != nil {
+			return nil, err
+		}
 	}
+	if err := r.fence(ctx, f, shards.String(), a); err != nil {
+		if err = fmt.Errorf("fence the receiver: %w", err); !errors.Is(err, errDrained) {
+			*refusal = err.Error()
+			_ = cur.SetProblem(ctx, *refusal) // err says more than a failure of this
+		}
+		return nil, err
+	}
+	*refusal = ""
 	return r.cfg.Log.Claim(ctx, c)
 }
 
