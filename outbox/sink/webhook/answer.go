@@ -137,9 +137,48 @@ func login(u *url.Userinfo) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password))
 }
 
-// credentials returns the credentials of a configuration: its secrets, the values of its headers, and the login in its URL
-// as it stands there and as it is sent.
+// credentials returns the credentials of a configuration, the longest first: its secrets, the values of its headers, the
+// login in its URL as it stands there and as it is sent, and what may be a credential in the rest of the URL.
 func credentials(c *Config, user *url.Userinfo) []sink.Secret {
+	out := append(settings(c, user), ofURL(c.URL)...)
+	slices.SortStableFunc(out, func(a, b sink.Secret) int { return len(b) - len(a) }) // one may be a part of another
+	return out
+}
+
+// leastSecret is the length in bytes from which a part of a URL may be a credential. Shorter ones are words that are in
+// many answers.
+const leastSecret = 8
+
+// ofURL returns what may be a credential in path and query of a URL, which many receivers know their callers by: the path,
+// its segments, the query and its values, as they stand there and decoded, each without {topic}.
+func ofURL(raw string) (out []sink.Secret) {
+	_, rest, _ := strings.Cut(raw, "://")
+	rest, _, _ = strings.Cut(rest, "#")
+	path, query, _ := strings.Cut(rest, "?")
+	_, path, _ = strings.Cut(path, "/")
+	parts := append(strings.Split(path, "/"), "/"+path, query)
+	for pair := range strings.SplitSeq(query, "&") {
+		_, value, named := strings.Cut(pair, "=")
+		if named {
+			parts = append(parts, value)
+		}
+	}
+	for _, part := range parts {
+		for text := range strings.SplitSeq(part, "{topic}") {
+			inPath, _ := url.PathUnescape(text)
+			inQuery, _ := url.QueryUnescape(text)
+			for _, spelling := range []string{text, inPath, inQuery, (&url.URL{Path: inPath}).EscapedPath()} {
+				if len(spelling) >= leastSecret {
+					out = append(out, sink.Secret(spelling))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// settings returns the credentials that are settings of their own, and the login in the URL.
+func settings(c *Config, user *url.Userinfo) []sink.Secret {
 	out := slices.Clone(c.Secrets)
 	for _, value := range c.Headers {
 		out = append(out, value)

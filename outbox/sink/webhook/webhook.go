@@ -87,8 +87,9 @@ const (
 
 // Config configures the sink. Only URL is required.
 type Config struct {
-	// URL is where events are posted; {topic} in its path or query is replaced by the message's topic. Errors never contain
-	// the password in it.
+	// URL is where events are posted; {topic} in its path or query is replaced by the message's topic. Errors contain
+	// neither the password in it nor its path and query, whose parts of 8 bytes or more are hidden wherever a receiver
+	// repeats them.
 	URL string `yaml:"url"`
 	// Mode is the encoding of the events; default Binary.
 	Mode Mode `yaml:"mode"`

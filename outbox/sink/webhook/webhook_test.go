@@ -465,6 +465,33 @@ func TestReceiverThatRepeatsCredentials(t *testing.T) {
 	}
 }
 
+// TestReceiverThatRepeatsTheURL: many receivers know their callers by a token in path or query. What they say about it is
+// hidden, too.
+func TestReceiverThatRepeatsTheURL(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		segments := strings.Split(r.URL.Path, "/")
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprintf(w, "no %s or %s, not in v1, nor %s; %s", r.URL.Path, r.RequestURI, segments[len(segments)-1], r.URL.Query().Get("code"))
+	}))
+	defer server.Close()
+	for path, want := range map[string]string{
+		"/v1/hunter2hunter2":                  "no *** or ***, not in v1, nor ***; ",
+		"/v1/hunt%20er2hunter2":               "no *** or ***, not in v1, nor ***; ",
+		"/v1?code=hunter2hunter2&v=1":         "no /v1 or /v1?***, not in v1, nor v1; ***",
+		"/v1?code=hunt%2Ber2+hunter2":         "no /v1 or /v1?***, not in v1, nor v1; ***",
+		"/v1/hunter2hunter2/{topic}?v=1":      "no ***orders or ***orders?v=1, not in v1, nor orders; ",
+		"/v1/{topic}-hunter2hunter2":          "no /v1/orders*** or /v1/orders***, not in v1, nor orders***; ",
+		"/v1?code={topic}-hunter2hunter2&v=1": "no /v1 or /v1?code=orders***, not in v1, nor v1; orders***",
+		"/hunter2hunter2hunter2/hunter2":      "no *** or ***, not in v1, nor hunter2; ",
+	} {
+		err := deliver(t, open(t, Config{URL: server.URL + path}), sinktest.Rows("orders", 1, 1)[0])
+		if err == nil || !strings.HasSuffix(err.Error(), ": "+want) && !strings.HasSuffix(err.Error(), ": "+strings.TrimSpace(want)) {
+			t.Errorf("%s: %v, want … %s", path, err, want)
+		}
+	}
+}
+
 func TestNewReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]Config{
