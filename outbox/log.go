@@ -239,7 +239,9 @@ type Operator interface {
 	Replay(ctx context.Context, r ReplayRequest) (after int64, counts map[Kind]int, err error)
 	// Pause stops deliveries (true) or resumes them (false). Deliveries in flight are finished.
 	Pause(ctx context.Context, subscription string, paused bool) error
-	// Delete deletes a subscription with its cursors, lanes and dead letters.
+	// Delete deletes a subscription with its cursors, lanes and dead letters. It first pauses it, and then
+	// deletes in transactions of at most 1,000 messages. So after an error some of them may be deleted, and the
+	// subscription is paused: delete it again, or resume it.
 	Delete(ctx context.Context, subscription string) error
 }
 

@@ -118,10 +118,42 @@ func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error
 // Delete implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
 // creates the subscription anew.
 func (l *Log) Delete(ctx context.Context, subscription string) error {
-	return l.change(ctx, "forget", subscription, func(q *query) error {
-		q.forget(subscription)
-		return nil
+	change := func(fn func(*query)) error {
+		return l.change(ctx, "forget", subscription, func(q *query) error { fn(q); return nil })
+	}
+	err := change(func(q *query) {
+		q.exec(`update ~outbox_subscription set paused = true where name = $1`, subscription)
+		q.exec(`update ~outbox_cursor set turn = turn + 1, rev = rev + 1 where subscription = $1`, subscription)
 	})
+	for last := int64(0); err == nil && last >= 0; {
+		err = change(func(q *query) { last = q.forgetParked(subscription, last) })
+	}
+	for n := int64(ranges.BulkRows); err == nil && n == ranges.BulkRows; {
+		err = change(func(q *query) {
+			n = q.exec(`delete from ~outbox_dead where subscription = $1
+				and id = any(array(select id from ~outbox_dead where subscription = $1 order by id limit $2))`, subscription, ranges.BulkRows)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return change(func(q *query) { q.forget(subscription) })
+}
+
+// forgetParked deletes parked messages after an id, as many as one transaction may have. It returns the id of the last one,
+// or -1 if there are no more. What is left of a lane is a lane like any other.
+func (q *query) forgetParked(subscription string, after int64) (last int64) {
+	var seqs []int64
+	q.each(`select id from ~outbox_parked where subscription = $1 and id > $2 order by id limit $3`,
+		[]any{subscription, after, ranges.BulkRows}, func(row pgx.Rows) error {
+			seqs = append(seqs, 0)
+			return row.Scan(&seqs[len(seqs)-1])
+		})
+	if len(seqs) == 0 {
+		return -1
+	}
+	q.leaveLanes(subscription, seqs, q.find(subscription, seqs))
+	return seqs[len(seqs)-1]
 }
 
 func (q *query) forget(subscription string) {

@@ -124,10 +124,44 @@ func (l *Log) Pause(ctx context.Context, subscription string, paused bool) error
 // Delete implements [outbox.Operator]. A relay that still runs is refused; when it claims again, it
 // creates the subscription anew.
 func (l *Log) Delete(ctx context.Context, subscription string) error {
-	return l.change(ctx, "forget", subscription, func(q *query) error {
-		q.forget(subscription)
-		return nil
+	change := func(fn func(*query)) error {
+		return l.change(ctx, "forget", subscription, func(q *query) error { fn(q); return nil })
+	}
+	err := change(func(q *query) {
+		q.exec(`UPDATE ~outbox_subscription SET paused = 1 WHERE name = ?`, subscription)
+		q.exec(`UPDATE ~outbox_cursor SET turn = turn + 1, rev = rev + 1 WHERE subscription = ?`, subscription)
 	})
+	for last := int64(0); err == nil && last >= 0; {
+		err = change(func(q *query) { last = q.forgetParked(subscription, last) })
+	}
+	for n := int64(ranges.BulkRows); err == nil && n == ranges.BulkRows; {
+		err = change(func(q *query) {
+			n = q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ?1 AND id IN (SELECT id FROM ~outbox_dead WHERE subscription = ?1 ORDER BY id LIMIT ?2)`,
+				subscription, ranges.BulkRows)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return change(func(q *query) { q.forget(subscription) })
+}
+
+// forgetParked deletes parked messages after an id, as many as one transaction may have. It returns the id of the last one,
+// or -1 if there are no more. What is left of a lane is a lane like any other.
+func (q *query) forgetParked(subscription string, after int64) (last int64) {
+	var seqs []int64
+	q.each(`SELECT id FROM ~outbox_parked WHERE subscription = ? AND id > ? ORDER BY id LIMIT ?`, []any{subscription, after, ranges.BulkRows},
+		func(scan func(...any) error) (bool, error) {
+			seqs = append(seqs, 0)
+			return true, scan(&seqs[len(seqs)-1])
+		})
+	last = -1
+	for _, seq := range seqs {
+		at, _ := q.find(subscription, seq)
+		q.leaveLane(subscription, at, seq)
+		last = seq
+	}
+	return last
 }
 
 func (q *query) forget(subscription string) {

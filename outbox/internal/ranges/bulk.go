@@ -8,8 +8,8 @@ import (
 	"github.com/emitd/emitd/outbox"
 )
 
-// bulkRows is how many messages one transaction of a bulk change has.
-const bulkRows = 1000
+// BulkRows is how many messages one transaction of a bulk change may have.
+const BulkRows = 1000
 
 // changeable lists the kinds of messages that may become another kind, those that are meant by default first.
 var changeable = map[outbox.Kind]struct{ byDefault, others []outbox.Kind }{
@@ -73,7 +73,7 @@ func (b *Bulk) Run(chosen []Listed, change func(seqs []int64) ([]Listed, error))
 	if b.DryRun {
 		return count(counts, chosen), nil
 	}
-	for part := range slices.Chunk(chosen, bulkRows) {
+	for part := range slices.Chunk(chosen, BulkRows) {
 		done, err := change(SeqsOf(part))
 		if err != nil {
 			return counts, err

@@ -292,7 +292,8 @@ func (o *outboxes) forget() *cobra.Command {
 		Long: "Delete a subscription with its position in the log, its parked keys and its dead letters. First remove it\n" +
 			"from the configuration of every node. The command is refused (exit code 5) while a node of the group\n" +
 			"(node.group) has the subscription in its configuration, or has not ended its relay: the relay would create it\n" +
-			"again, starting at the oldest message in the log. Until it is deleted, the log keeps messages for it.",
+			"again, starting at the oldest message in the log. Until it is deleted, the log keeps messages for it. It is\n" +
+			"paused and then deleted in parts: if the command fails, as after --timeout, repeat it or resume what is left.",
 		Args: exactly(1, "the name of a subscription"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.of(cmd.Context(), args[0], func(ctx context.Context, box *backend.Outbox) error {

@@ -1,0 +1,48 @@
+package postgres
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/emitd/emitd/outbox"
+)
+
+// TestForgetIsInParts checks that no statement of a deletion has more messages than one transaction may have, and that
+// nothing is left.
+func TestForgetIsInParts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	c := w.claim("s", 1)
+	const messages = 5000 // half of them are parked, the others are dead
+	var all []outbox.Message
+	for i := range messages {
+		all = append(all, text(fmt.Sprint("k", i%7*(i%2)), fmt.Sprint(i)))
+	}
+	w.publish(all...)
+	for seen := 0; seen < messages; {
+		page, err := c.Next(t.Context(), outbox.Limit{})
+		ok(t, err)
+		var outcomes []outbox.Outcome
+		for i, r := range page.Rows {
+			outcomes = append(outcomes, outbox.Outcome{Row: r, Kind: []outbox.Kind{outbox.Behind, outbox.Dead}[i%2]})
+		}
+		if seen += len(page.Rows); page.Mark != nil {
+			ok(t, c.Advance(t.Context(), page.Mark, outcomes))
+		}
+	}
+	w.exec(`create function ~outbox_few() returns trigger language plpgsql as $$ begin
+		if (select count(*) from gone) > 1000 then raise exception 'too many rows at once'; end if;
+		return null;
+	end $$`)
+	for _, table := range []string{"parked", "dead"} {
+		w.exec(`create trigger few after delete on ~outbox_` + table + ` referencing old table as gone for each statement execute function ~outbox_few()`)
+	}
+	const left = `select (select count(*) from ~outbox_parked) + (select count(*) from ~outbox_dead) + (select count(*) from ~outbox_lane) + (select count(*) from ~outbox_cursor)`
+	if n := value[int](w, left); n < messages {
+		t.Fatalf("%d rows at first", n)
+	}
+	ok(t, w.Delete(t.Context(), "s"))
+	if n := value[int](w, left); n > 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
