@@ -7,8 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// hookBuffer is how many events a hook may lag behind.
-const hookBuffer = 1024
+// How far a hook may lag behind.
+const (
+	hookBuffer = 1024     // events
+	hookBytes  = 64 << 20 // of their rows, unless one event alone has more
+)
 
 // hooks calls the user's hooks, each on its own goroutine.
 type hooks struct {
@@ -26,24 +29,32 @@ func newHooks(h Hooks, log *slog.Logger, missed func(string)) *hooks {
 
 func (h *hooks) delivered(subscription string, rows []Row) {
 	if h.h.OnDelivered != nil {
-		h.put(h.onDelivered, "OnDelivered", func() { h.h.OnDelivered(subscription, rows) })
+		h.put(h.onDelivered, "OnDelivered", rowBytes(rows...), func() { h.h.OnDelivered(subscription, rows) })
 	}
 }
 
 func (h *hooks) failed(subscription string, row Row, err error) {
 	if h.h.OnFailed != nil {
-		h.put(h.fail, "OnFailed", func() { h.h.OnFailed(subscription, row, err) })
+		h.put(h.fail, "OnFailed", rowBytes(row), func() { h.h.OnFailed(subscription, row, err) })
 	}
 }
 
 func (h *hooks) dead(subscription string, row Row, cause string) {
 	if h.h.OnDeadLettered != nil {
-		h.put(h.died, "OnDeadLettered", func() { h.h.OnDeadLettered(subscription, row, cause) })
+		h.put(h.died, "OnDeadLettered", rowBytes(row), func() { h.h.OnDeadLettered(subscription, row, cause) })
 	}
 }
 
-func (h *hooks) put(l *hookQueue, hook string, call func()) {
-	if !l.put(func() {
+// rowBytes returns about how many bytes rows take.
+func rowBytes(rows ...Row) (n int64) {
+	for i := range rows {
+		n += int64(len(rows[i].Payload)) + 256
+	}
+	return n
+}
+
+func (h *hooks) put(l *hookQueue, hook string, bytes int64, call func()) {
+	if !l.put(bytes, func() {
 		defer func() {
 			if p := recover(); p != nil {
 				h.log.Error("outbox hook panicked", "hook", hook, "panic", p)
@@ -68,12 +79,13 @@ func (h *hooks) close(ctx context.Context) error {
 type hookQueue struct {
 	mu     sync.Mutex
 	calls  chan func()
+	bytes  atomic.Int64 // of the rows of calls that have not run
 	ended  chan struct{}
 	closed atomic.Bool
 }
 
-// put adds a call. It returns false if there is no room.
-func (l *hookQueue) put(call func()) bool {
+// put adds a call with rows of a number of bytes. It returns false if there is no room.
+func (l *hookQueue) put(bytes int64, call func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed.Load() {
@@ -88,12 +100,15 @@ func (l *hookQueue) put(call func()) bool {
 			}
 		}()
 	}
-	select {
-	case l.calls <- call:
-		return true
-	default:
-		return false
+	if all := l.bytes.Add(bytes); all <= hookBytes || all == bytes {
+		select {
+		case l.calls <- func() { defer l.bytes.Add(-bytes); call() }:
+			return true
+		default:
+		}
 	}
+	l.bytes.Add(-bytes)
+	return false
 }
 
 // close waits until the calls that were put have run, or ctx ends.

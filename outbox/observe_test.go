@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -353,6 +354,40 @@ func TestSlowHook(t *testing.T) {
 		}
 		if n := w.values(t)["emitd.outbox.hook.missed OnDelivered"]; n < 900 || n > 976 {
 			t.Errorf("%v events were missed, want about 2000 less the buffer of 1024", n)
+		}
+	})
+}
+
+// TestSlowHookKeepsLittle checks that a hook which does not keep up with large messages holds no more of them than its
+// buffer may, and that one event is passed to it however large it is.
+func TestSlowHookKeepsLittle(t *testing.T) {
+	bubble(t, func(s *stage) {
+		block := make(chan struct{})
+		var heard atomic.Int64
+		s.cfg.Hooks.OnDelivered = func(string, []outbox.Row) { <-block; heard.Add(1) }
+		s.start(1)
+		large := make([]byte, 4<<20)
+		for range 100 {
+			s.log.publish(outbox.Message{Topic: "t", Key: "a", Payload: large})
+			s.after(5 * time.Millisecond)
+		}
+		close(block)
+		s.after(time.Second)
+		if n := heard.Load(); n < 8 || n > 16 {
+			t.Errorf("%d of 100 events with 4 MiB were kept, want what fits into 64 MiB", n)
+		}
+		heard.Store(0)
+		many := make([]outbox.Message, 20)
+		for i := range many {
+			many[i] = outbox.Message{Topic: "t", Key: "a", Payload: large}
+		}
+		s.log.publish(many...)
+		s.after(time.Second)
+		if n := heard.Load(); n != 1 {
+			t.Errorf("%d events of 80 MiB were kept, want the one", n)
+		}
+		if err := s.drain(); err != nil {
+			t.Error(err)
 		}
 	})
 }

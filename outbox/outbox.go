@@ -171,7 +171,8 @@ type Retry struct {
 }
 
 // Hooks observe deliveries. Nil hooks are skipped. Each hook has its own goroutine and is called in
-// order. A slow hook delays only itself; events that do not fit its buffer are dropped and counted.
+// order. A slow hook delays only itself; events that do not fit its buffer (1,024, of 64 MiB) are dropped and
+// counted.
 // Publishing is observed elsewhere: see OnPublished in the publisher's configuration.
 type Hooks struct {
 	OnDelivered    func(subscription string, rows []Row)            // the receiver has taken the rows

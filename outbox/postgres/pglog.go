@@ -147,7 +147,7 @@ type Config struct {
 	// DeadRetention is how long dead letters are kept; default 720 h (30 days), negative for ever.
 	DeadRetention time.Duration
 	// OnPublished is called after a commit of [Publisher.InTx] or [Publisher.Wrap], on its own goroutine.
-	// Commits that do not fit its buffer because it is slow are dropped and logged.
+	// Commits that do not fit its buffer (1,024, of 64 MiB) because it is slow are dropped and logged.
 	OnPublished func(messages []outbox.Message)
 	// Logger gets what cannot be returned as an error of a call; default slog.Default().
 	Logger *slog.Logger

@@ -67,7 +67,7 @@ func (p *Publisher) Publish(ctx context.Context, tx pgx.Tx, messages ...outbox.M
 		return p.cfg.explain("publish", err)
 	}
 	if w, ok := tx.(*Tx); ok {
-		w.published = append(w.published, messages...)
+		w.add(messages)
 	}
 	return nil
 }
@@ -430,8 +430,17 @@ func (p *Publisher) InTx(ctx context.Context, db Beginner, fn func(tx *Tx) error
 type Tx struct {
 	pgx.Tx
 	p         *Publisher
-	outer     *Tx // the transaction of a savepoint
-	published []outbox.Message
+	outer     *Tx              // the transaction of a savepoint
+	wrote     bool             // messages were published
+	published []outbox.Message // these messages, if there is a hook
+}
+
+// add adds published messages. Without a hook nobody needs their payloads, of which a transaction may have many.
+func (t *Tx) add(messages []outbox.Message) {
+	t.wrote = true
+	if t.p.cfg.OnPublished != nil {
+		t.published = append(t.published, messages...)
+	}
 }
 
 // Wrap returns a transaction whose commit wakes relays and calls OnPublished. The caller must commit that
@@ -451,14 +460,14 @@ func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 // Commit commits and announces the messages. If an error leaves open whether the transaction committed,
 // relays are woken as well: a needless wake-up is harmless.
 func (t *Tx) Commit(ctx context.Context) error {
-	published := t.published
-	t.published = nil
+	wrote, published := t.wrote, t.published
+	t.wrote, t.published = false, nil
 	err := t.Tx.Commit(ctx)
 	switch {
-	case len(published) == 0, errors.Is(err, pgx.ErrTxClosed), errors.Is(err, pgx.ErrTxCommitRollback):
+	case !wrote, errors.Is(err, pgx.ErrTxClosed), errors.Is(err, pgx.ErrTxCommitRollback):
 	case t.outer != nil:
 		if err == nil {
-			t.outer.published = append(t.outer.published, published...)
+			t.outer.add(published)
 		}
 	case err != nil:
 		t.p.notifier.Committed(nil)
@@ -470,6 +479,6 @@ func (t *Tx) Commit(ctx context.Context) error {
 
 // Rollback rolls back and announces nothing.
 func (t *Tx) Rollback(ctx context.Context) error {
-	t.published = nil
+	t.wrote, t.published = false, nil
 	return t.Tx.Rollback(ctx)
 }

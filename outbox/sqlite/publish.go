@@ -78,7 +78,7 @@ func (p *Publisher) Publish(ctx context.Context, tx Execer, messages ...outbox.M
 		return explain("publish", "", err)
 	}
 	if w, ok := tx.(*Tx); ok {
-		w.published = append(w.published, messages...)
+		w.add(messages)
 	}
 	return nil
 }
@@ -149,7 +149,16 @@ type Tx struct {
 	*sql.Tx
 	p         *Publisher
 	depth     int
-	published []outbox.Message
+	wrote     bool             // messages were published
+	published []outbox.Message // these messages, if there is a hook
+}
+
+// add adds published messages. Without a hook nobody needs their payloads, of which a transaction may have many.
+func (t *Tx) add(messages []outbox.Message) {
+	t.wrote = true
+	if t.p.cfg.OnPublished != nil {
+		t.published = append(t.published, messages...)
+	}
 }
 
 // Wrap returns a transaction whose commit wakes relays and calls OnPublished. The caller must commit that
@@ -161,7 +170,7 @@ func (p *Publisher) Wrap(tx *sql.Tx) *Tx { return &Tx{Tx: tx, p: p} }
 // Config.OnPublished gets them all the same.
 func (t *Tx) Savepoint(ctx context.Context, fn func() error) (err error) {
 	t.depth++
-	name, before := fmt.Sprintf("outbox_%d", t.depth), len(t.published)
+	name, wrote, before := fmt.Sprintf("outbox_%d", t.depth), t.wrote, len(t.published)
 	defer func() { t.depth-- }()
 	run := func(text string) error {
 		_, err := t.ExecContext(ctx, text+name)
@@ -171,7 +180,7 @@ func (t *Tx) Savepoint(ctx context.Context, fn func() error) (err error) {
 		return explain("create a savepoint", "", err)
 	}
 	if err := fn(); err != nil {
-		t.published = t.published[:before]
+		t.wrote, t.published = wrote, t.published[:before]
 		return errors.Join(err, run("ROLLBACK TO "), run("RELEASE "))
 	}
 	return explain("release a savepoint", "", run("RELEASE "))
@@ -183,12 +192,12 @@ func (t *Tx) Commit() error {
 	published := t.published
 	err := t.Tx.Commit()
 	switch {
-	case len(published) == 0, errors.Is(err, sql.ErrTxDone), sqlitefile.IsBusy(err):
+	case !t.wrote, errors.Is(err, sql.ErrTxDone), sqlitefile.IsBusy(err):
 	case err != nil:
-		t.published = nil
+		t.wrote, t.published = false, nil
 		t.p.notifier.Committed(nil)
 	default:
-		t.published = nil
+		t.wrote, t.published = false, nil
 		t.p.notifier.Committed(published)
 	}
 	return err
@@ -196,7 +205,7 @@ func (t *Tx) Commit() error {
 
 // Rollback rolls back and announces nothing.
 func (t *Tx) Rollback() error {
-	t.published = nil
+	t.wrote, t.published = false, nil
 	return t.Tx.Rollback()
 }
 

@@ -281,3 +281,18 @@ func eventually(t testing.TB, what string, cond func() bool) {
 		}
 	}
 }
+
+// TestTransactionKeepsNoPayloads checks that a transaction does not hold what was published in it if there is no hook that
+// would get it.
+func TestTransactionKeepsNoPayloads(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t, Config{}), context.Background()
+	ok(t, w.pub.InTx(ctx, w.db, func(tx *Tx) error {
+		ok(t, w.pub.Publish(ctx, tx, text("k", "1")))
+		ok(t, tx.Savepoint(ctx, func() error { return w.pub.Publish(ctx, tx, text("k", "2")) }))
+		if len(tx.published) > 0 || !tx.wrote {
+			t.Errorf("%d messages are kept, and that there are any: %v", len(tx.published), tx.wrote)
+		}
+		return nil
+	}))
+}

@@ -6,13 +6,17 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/outbox"
 )
 
-// buffer is how many commits the hook may lag behind.
-const buffer = 1024
+// How far the hook may lag behind.
+const (
+	buffer      = 1024     // commits
+	bufferBytes = 64 << 20 // of their messages, unless one commit alone has more
+)
 
 // Config says what a Notifier calls after commits.
 type Config struct {
@@ -31,6 +35,7 @@ type Notifier struct {
 	cfg     Config
 	signal  chan struct{} // holds a value if there was a commit since the last wake-up
 	pending chan []outbox.Message
+	bytes   atomic.Int64  // of the messages in pending and in the hook
 	done    chan struct{} // closed when no more commits come
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -64,11 +69,31 @@ func (h *Notifier) Committed(messages []outbox.Message) {
 	if h.cfg.OnPublished == nil || messages == nil {
 		return
 	}
-	select {
-	case h.pending <- messages:
-	default:
+	if !h.put(messages) {
 		h.cfg.Logger.Warn("outbox hook is too slow; a commit was not passed to it", "hook", "OnPublished", "messages", len(messages))
 	}
+}
+
+// put adds a commit to the buffer. It returns false if there is no room.
+func (h *Notifier) put(messages []outbox.Message) bool {
+	n := size(messages)
+	if all := h.bytes.Add(n); all <= bufferBytes || all == n {
+		select {
+		case h.pending <- messages:
+			return true
+		default:
+		}
+	}
+	h.bytes.Add(-n)
+	return false
+}
+
+// size returns about how many bytes messages take.
+func size(messages []outbox.Message) (n int64) {
+	for i := range messages {
+		n += int64(len(messages[i].Payload)) + 256
+	}
+	return n
 }
 
 // wakeRelays wakes relays at the first commit, and then once for all commits of a pause.
@@ -114,6 +139,7 @@ func (h *Notifier) callHook() {
 
 func (h *Notifier) call(messages []outbox.Message) {
 	defer func() {
+		h.bytes.Add(-size(messages))
 		if p := recover(); p != nil {
 			h.cfg.Logger.Error("outbox hook panicked", "hook", "OnPublished", "panic", p)
 		}

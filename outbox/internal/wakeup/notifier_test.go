@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -94,5 +95,41 @@ func TestHookThatHangs(t *testing.T) {
 			t.Errorf("closed: %v", err)
 		}
 		close(hang)
+	})
+}
+
+// TestHookKeepsLittle checks that a hook which does not keep up with large messages holds no more of them than its buffer
+// may, that there is room again once it has handled them, and that one commit is passed to it however large it is.
+func TestHookKeepsLittle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		var heard atomic.Int64
+		h := wakeup.New(wakeup.Config{Logger: slog.New(slog.DiscardHandler), OnPublished: func([]outbox.Message) { <-block; heard.Add(1) }})
+		large := []outbox.Message{{Topic: "t", Payload: make([]byte, 4<<20)}}
+		for range 2 {
+			for range 100 {
+				h.Committed(large)
+				synctest.Wait()
+			}
+			for range 16 {
+				select {
+				case block <- struct{}{}:
+					synctest.Wait()
+				default:
+				}
+			}
+			if n := heard.Swap(0); n < 8 || n > 16 {
+				t.Errorf("%d of 100 commits with 4 MiB were kept, want what fits into 64 MiB", n)
+			}
+		}
+		close(block)
+		h.Committed(slices.Repeat(large, 20))
+		if err := h.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n := heard.Load(); n != 1 {
+			t.Errorf("%d commits of 80 MiB were kept, want the one", n)
+		}
 	})
 }
