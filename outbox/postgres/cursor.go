@@ -206,10 +206,11 @@ func (c *cursor) Promote(ctx context.Context, limit int) (promoted int, err erro
 			return row.Scan(&due[len(due)-1])
 		})
 		// created_at becomes not_before, if that is later: a message that nobody could deliver yet does not
-		// count as lag.
+		// count as lag. It is not earlier than that of the message before in the log, because a replay by time
+		// counts on times that grow with the ids.
 		promoted = int(q.exec(`with due as materialized (delete from ~outbox_delayed where id = any($1) returning *)
 			insert into ~outbox (shard, created_at, `+bodyColumns+`)
-			select shard, greatest(created_at, not_before), `+bodyColumns+` from due order by not_before, due.id`, due))
+			select shard, greatest(created_at, not_before, (select o.created_at from ~outbox o order by o.id desc limit 1)), `+bodyColumns+` from due order by not_before, due.id`, due))
 		return nil
 	})
 	if err != nil {

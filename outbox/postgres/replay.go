@@ -69,7 +69,7 @@ func (l *Log) locate(ctx context.Context, r *ranges.Replay) (after, upTo int64, 
 		}
 		after, upTo = max(r.After, e.First-1), e.End
 		if !r.Since.IsZero() {
-			if id := q.firstSince(r.Since); id > 0 {
+			if id := q.number(firstSince, q.passed(after, e.End, r.Since.Add(-clockStep)), r.Since); id > 0 {
 				after = max(after, id-1)
 			} else {
 				after = e.End
@@ -79,22 +79,42 @@ func (l *Log) locate(ctx context.Context, r *ranges.Replay) (after, upTo int64, 
 			upTo = r.UpTo
 		}
 		if !r.Until.IsZero() {
-			if id := q.firstSince(r.Until.Add(time.Hour)); id > 0 {
-				upTo = min(upTo, id-1) // do not read back from the end of a long log; times are nearly in the order of ids
-			}
-			upTo = min(upTo, q.number(`select id from ~outbox where id <= $2 and created_at < $1 order by id desc limit 1`, r.Until, upTo))
+			upTo = min(upTo, q.passed(e.First-1, e.End, r.Until.Add(clockStep)))
+			upTo = q.number(lastBefore, upTo, r.Until)
 		}
 		return nil
 	})
 	return after, upTo, err
 }
 
-// firstSince returns the id of the first message that was published at time t or later, 0 if there is
-// none. Ids are drawn shortly before a message gets its time, in nearly the same order. So a partition
-// that was full more than an hour before t has none.
-func (q *query) firstSince(t time.Time) int64 {
-	lo := q.number(`select coalesce(max(hi), 1) from ~outbox_partition where passed_at < $1::timestamptz - interval '1 hour' and emptied_at is null`, t)
-	return q.number(`select id from ~outbox where id >= $1 and created_at >= $2 order by id limit 1`, lo, t)
+// clockStep is how far times in the log may be from the order of the ids: because the server's clock was set back while
+// a message that a replay selects by time was in the log, or because a session stood still after it had drawn an id. Apart
+// from such steps, times grow with the ids, so they need no index.
+const clockStep = 10 * time.Minute
+
+// The statements that find messages by time. They begin at an id and read on while times do not match, which is at
+// most what was published in twice the time clockStep.
+const (
+	firstSince = `select id from ~outbox where id > $1 and created_at >= $2 order by id limit 1`
+	lastBefore = `select id from ~outbox where id <= $1 and created_at < $2 order by id desc limit 1`
+	nextInLog  = `select id, created_at from ~outbox where id > $1 and id <= $2 order by id limit 1`
+)
+
+// passed returns an id before which, and at which, all messages of the log are older than t, by bisection of
+// the ids after lo and up to hi. If times grow with the ids, the next message is not older; lo is returned if the
+// first one is not.
+func (q *query) passed(lo, hi int64, t time.Time) int64 {
+	for lo < hi && q.err == nil {
+		middle := lo + (hi-lo)/2
+		var id int64
+		var at time.Time
+		if q.one(nextInLog, []any{middle, hi}, &id, &at) && at.Before(t) {
+			lo = id
+		} else { // what is after middle is not older, or there is nothing: the rest decides
+			hi = middle
+		}
+	}
+	return lo
 }
 
 // choose finds the messages that a replay selects among the ids after after and up to upTo. Each statement
