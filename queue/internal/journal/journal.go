@@ -70,7 +70,7 @@
 // checkpoint and slots are already read; and, unless HEAD says closed, the fence and HEAD once
 // more. Reading more than [Config.Readahead] slots costs one more for each such number; after a
 // crash it begins with 32 slots. The former owner's Close costs one for the writes in flight and
-// one for HEAD.
+// one for HEAD; it also waits for the copy of the HEAD before, if that is being written.
 //
 // An object that HEAD or a checkpoint names and that does not exist is [ErrMissing]; it never
 // counts as empty. If HEAD has changed meanwhile, the takeover begins again, because another owner

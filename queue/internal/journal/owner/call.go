@@ -80,6 +80,8 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 		m.repeat(c, r.Retry)
 	case c.Op == List || c.Op == Delete:
 		m.collected(c, r)
+	case c.Op == CopyHead && m.head.Closed != 0:
+		m.endClosed()
 	case c.Op == CopyHead && c.Attempt >= maxAttempts:
 	case (r.Answer == Failed || r.Answer == Unknown) && c.Op == CreateSlot && m.owns():
 		m.writeFailed(now, c, r.Retry)

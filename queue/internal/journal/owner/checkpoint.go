@@ -193,7 +193,7 @@ func (m *Machine) partStored(call *Call) {
 // updateHead changes HEAD when there is something to record: a complete checkpoint, or the clean
 // close. There is one change at a time.
 func (m *Machine) updateHead() {
-	if !m.owns() || m.change != nil {
+	if !m.owns() || m.change != nil || m.head.Closed != 0 {
 		return
 	}
 	c := m.ckpt
@@ -266,7 +266,7 @@ func (m *Machine) headChanged(version string) {
 	m.head, m.version = m.change.head, version
 	m.change = nil
 	if m.head.Closed != 0 {
-		m.end(nil)
+		m.endClosed()
 		return
 	}
 	c := m.ckpt
@@ -277,6 +277,13 @@ func (m *Machine) headChanged(version string) {
 	m.copyHead()
 	m.collect(c.kept)
 	m.updateHead()
+}
+
+// endClosed ends a journal whose HEAD says closed, once the copy of the HEAD before it is stored or has failed.
+func (m *Machine) endClosed() {
+	if !slices.ContainsFunc(m.calls, func(c *Call) bool { return c.Op == CopyHead }) {
+		m.end(nil)
+	}
 }
 
 // copyHead stores a copy of HEAD in an object that is never replaced. HEAD can be restored from it.

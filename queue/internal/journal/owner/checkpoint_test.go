@@ -292,3 +292,32 @@ func TestAMissingPart(t *testing.T) {
 		t.Errorf("%v", next.err)
 	}
 }
+
+// TestAClosedJournalHasItsCopy: a journal that is closed right after a checkpoint ends when the copy of HEAD is stored too, so
+// that what a stopped node leaves is whole. It does not wait for a second attempt.
+func TestAClosedJournalHasItsCopy(t *testing.T) {
+	t.Parallel()
+	for _, fails := range []bool{false, true} {
+		r := started(t, empty(), config("a", 1))
+		r.add("x")
+		r.hold = func(c *owner.Call) bool { return c.Op == owner.CopyHead }
+		r.run()
+		r.checkpoint([]string{"x"})
+		r.run()
+		copied := r.head().Serial
+		r.do(r.m.Close(r.now))
+		r.run()
+		if r.head().Closed == 0 || r.ended {
+			t.Fatalf("closed %d, ended %v", r.head().Closed, r.ended)
+		}
+		if fails {
+			r.instead = func(*owner.Call) (owner.Result, bool) {
+				return owner.Result{Answer: owner.Failed, Err: errors.New("away")}, true
+			}
+		}
+		r.release(format.CopyKey(copied))
+		if _, err := r.bucket.Read(context.Background(), "q/"+format.CopyKey(copied)); !r.ended || r.err != nil || (err != nil) != fails {
+			t.Errorf("ended %v, %v, copy %v", r.ended, r.err, err)
+		}
+	}
+}
