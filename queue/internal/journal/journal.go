@@ -221,7 +221,7 @@ type Config struct {
 	// PartSize is the approximate size in bytes of one object of a checkpoint; default 8 MiB.
 	PartSize int
 	// Readahead is how many slots a takeover reads concurrently; default 256. Fewer are read if
-	// they are large, so that at most about 64 MiB wait in memory.
+	// they are large, so that at most about 64 MiB wait in memory, and while reads fail.
 	Readahead int
 	// CallTimeout is the time limit of a single request; default 15 s. Requests are repeated
 	// until the context ends. Open gives up earlier: when nothing was read for OpenTimeout;

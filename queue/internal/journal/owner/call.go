@@ -85,6 +85,8 @@ func (m *Machine) Result(now time.Duration, r Result) []Effect {
 	case c.Op == CopyHead && c.Attempt >= maxAttempts:
 	case (r.Answer == Failed || r.Answer == Unknown) && c.Op == CreateSlot && m.owns():
 		m.writeFailed(now, c, r.Retry)
+	case r.Answer == Failed && (c.Op == ReadPart || c.Op == ReadSlot):
+		m.readFailed(c, r.Retry)
 	case r.Answer == Failed, r.Answer == Unknown:
 		m.repeat(c, r.Retry)
 	case m.phase == taking:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"time"
 
 	"github.com/emitd/emitd/queue/internal/journal/format"
 )
@@ -11,9 +12,11 @@ import (
 // readAhead reads parts and slots ahead, as far as memory allows.
 func (m *Machine) readAhead() {
 	t := m.takeover
-	for t.nextRead < len(t.objects) && t.nextRead < t.nextPart+partsAhead {
-		m.call(&Call{Op: ReadPart, Key: t.objects[t.nextRead].Key(), part: t.nextRead})
-		t.nextRead++
+	for part := t.nextPart; part < min(len(t.objects), t.nextPart+t.partsAhead); part++ {
+		if t.parts[part] == nil && !t.readingParts[part] {
+			t.readingParts[part] = true
+			m.call(&Call{Op: ReadPart, Key: t.objects[part].Key(), part: part})
+		}
 	}
 	end := t.closed
 	if end == 0 {
@@ -43,8 +46,31 @@ func (m *Machine) sendReadSlot(slot uint64) {
 	}
 }
 
+// readFailed handles a read of a part or a slot that has failed. Where the store or the network is too slow for all that is read
+// ahead, none of it would arrive within the time of a request, again and again. So less is read ahead, and only what is next is
+// read again now; the rest is when its turn comes nearer.
+func (m *Machine) readFailed(c *Call, least time.Duration) {
+	t := m.takeover
+	if c.Op == ReadPart {
+		t.partsAhead = max(1, t.partsAhead/2)
+		if c.part > t.nextPart && t.readingParts[t.nextPart] {
+			delete(t.readingParts, c.part)
+			return
+		}
+	} else {
+		t.budget = max(1, t.budget/2)
+		if c.slot > t.At && t.reading[t.At] {
+			delete(t.reading, c.slot)
+			t.nextAhead = min(t.nextAhead, c.slot)
+			return
+		}
+	}
+	m.repeat(c, least)
+}
+
 func (m *Machine) readPart(c *Call, r Result) {
 	t := m.takeover
+	delete(t.readingParts, c.part)
 	want := format.Run{ID: t.replaced.Checkpoint.ID} // for the list of kept slots
 	if c.part >= 0 {
 		want = t.objects[c.part]
@@ -60,6 +86,7 @@ func (m *Machine) readPart(c *Call, r Result) {
 		m.readKept(c, r.Segment)
 	default:
 		t.parts[c.part] = r.Segment
+		t.partsAhead = min(t.partsAhead+1, mostPartsAhead)
 	}
 	m.advance()
 }

@@ -22,12 +22,13 @@ type takeover struct {
 	verifying    bool        // HEAD is being read again: for R4, or because an object is missing
 	suspicion    error       // the error with which the takeover ends if HEAD is still mine
 
-	objects  []format.Run            // the parts of the checkpoint, in order
-	parts    map[int]*format.Segment // parts that were read before their turn
-	nextPart int                     // the next part to restore
-	nextRead int                     // the next part to read
-	kept     []uint64                // slots to which the checkpoint refers
-	keptDue  bool                    // kept is not read yet
+	objects      []format.Run            // the parts of the checkpoint, in order
+	parts        map[int]*format.Segment // parts that were read before their turn
+	nextPart     int                     // the next part to restore
+	readingParts map[int]bool            // parts that are being read
+	partsAhead   int                     // how many parts may be in flight or wait
+	kept         []uint64                // slots to which the checkpoint refers
+	keptDue      bool                    // kept is not read yet
 
 	listing      bool              // the listing of the log is not complete
 	reread       map[uint64]bool   // slots that are listed but were read as empty; they are read once more
@@ -35,7 +36,7 @@ type takeover struct {
 	salvageEnd   uint64            // the slot at which a log that is salvaged ends, as far as known
 	nextAhead    uint64            // the next slot to read ahead
 	reading      map[uint64]bool   // slots that are being read
-	budget       int               // limit for slots that are being read or wait; grows while slots are found
+	budget       int               // limit for slots that are being read or wait; grows while slots are found, shrinks while reads fail
 	size         int               // estimated size of a slot: about the largest recent one
 	readAhead    map[uint64]*found // slots that were read before their turn
 	fence        *Write            // the fence of R3
@@ -51,8 +52,8 @@ type found struct {
 }
 
 const (
-	firstBudget = 32
-	partsAhead  = 8
+	firstBudget    = 32
+	mostPartsAhead = 8
 	// BarrierWindows is how many windows ahead a barrier may be.
 	BarrierWindows = 8
 	// MaxWindow is the limit of Config.Window.
@@ -178,7 +179,7 @@ func (m *Machine) replaceHead(old format.Head, version string) {
 	m.attemptNonces[mine.Nonce] = true
 	*m.takeover = takeover{
 		LogWalk: NewLogWalk(&old, old.Checkpoint), replaced: old, newHead: mine, claimSent: true, nextAhead: start, budget: firstBudget,
-		objects: old.Checkpoint.Objects(), parts: map[int]*format.Segment{}, readAhead: map[uint64]*found{}, reading: map[uint64]bool{}, barriers: map[uint64]*Write{},
+		objects: old.Checkpoint.Objects(), parts: map[int]*format.Segment{}, readingParts: map[int]bool{}, partsAhead: mostPartsAhead, readAhead: map[uint64]*found{}, reading: map[uint64]bool{}, barriers: map[uint64]*Write{},
 		keptDue: old.Checkpoint.Kept > 0, listing: true, reread: map[uint64]bool{},
 	}
 	m.takeover.Window = uint64(mine.Window)
