@@ -15,6 +15,7 @@ import (
 	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/coordinator/lease"
 	"github.com/emitd/emitd/internal/coordinator/member"
+	"github.com/emitd/emitd/internal/schedule"
 	"github.com/emitd/emitd/node"
 	"github.com/emitd/emitd/storage"
 )
@@ -123,7 +124,10 @@ func (c *Coordinator) register(spec daemon.Spec, agent daemon.Agent) error {
 	if agent == nil {
 		return fmt.Errorf("register %s: the agent is nil", spec.ID)
 	}
-	if err := c.checkPeriodic(agent); err != nil {
+	if err := c.timing.Of(spec.AcknowledgeTimeout, spec.DrainTimeout).Validate(); err != nil {
+		return fmt.Errorf("register %s: %w", spec.ID, err)
+	}
+	if err := c.checkPeriodic(spec, agent); err != nil {
 		return fmt.Errorf("register %s: %w", spec.ID, err)
 	}
 	spec = c.inGroup(spec)
@@ -158,13 +162,16 @@ func (c *Coordinator) inGroup(s daemon.Spec) daemon.Spec {
 }
 
 // checkPeriodic reports why a periodic daemon cannot run on this store, or nil.
-func (c *Coordinator) checkPeriodic(agent daemon.Agent) error {
+func (c *Coordinator) checkPeriodic(spec daemon.Spec, agent daemon.Agent) error {
 	p, ok := agent.(*daemon.Periodic)
 	if !ok {
 		return nil
 	}
 	if _, ok := c.store.(daemon.StateStore); !ok {
 		return fmt.Errorf("periodic daemon: the store (%T) is no daemon.StateStore", c.store)
+	}
+	if err := schedule.CheckStall(spec.StallTimeout); err != nil {
+		return err
 	}
 	return p.Validate()
 }

@@ -42,6 +42,9 @@ func TestRegisterRefuses(t *testing.T) {
 		{"no agent", daemon.Spec{ID: "acme:none"}, nil, "agent is nil"},
 		{"bad spec", daemon.Spec{ID: "acme:x", Instances: -2}, worker, "instances is -2"},
 		{"never due", daemon.Spec{ID: "acme:x"}, daemon.Cron("0 0 30 2 *", nothing), "never comes"},
+		{"short acknowledge timeout", daemon.Spec{ID: "acme:x", AcknowledgeTimeout: time.Second}, worker, "register acme:x: acknowledge_timeout 1s is too short"},
+		{"short drain timeout", daemon.Spec{ID: "acme:x", DrainTimeout: time.Second}, worker, "register acme:x: drain_timeout 1s is too short"},
+		{"stalls between its calls", daemon.Spec{ID: "acme:x", StallTimeout: 10 * time.Second}, daemon.Every(time.Hour, nothing), "stall_timeout is 10s, want more than 10s"},
 		{"always due", daemon.Spec{ID: "acme:x"}, daemon.Every(0, nothing), "the interval is 0s"},
 	} {
 		if err := c.Register(tc.spec, tc.agent); err == nil || !strings.Contains(err.Error(), tc.message) {

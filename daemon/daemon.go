@@ -190,11 +190,12 @@ type Spec struct {
 	// start of Run acknowledges. On a store without wake-ups the default timings leave such an
 	// agent about 2 s to get ready: raise AcknowledgeTimeout.
 	WaitReady bool `json:"wait_ready,omitempty"`
-	// AcknowledgeTimeout and DrainTimeout override the cluster's, for this daemon only.
+	// AcknowledgeTimeout and DrainTimeout override the cluster's, for this daemon only. Those that are too short for the
+	// node's heartbeats are refused when the daemon is registered, as they are in a coordinator's Timing.
 	AcknowledgeTimeout time.Duration `json:"acknowledge_timeout,omitempty"`
 	DrainTimeout       time.Duration `json:"drain_timeout,omitempty"`
 	// StallTimeout is how long a run may go without calling Assignment.Progress; longer is a
-	// failure. 0 = never.
+	// failure. 0 = never. That of a [Periodic] is more than 10 s.
 	StallTimeout time.Duration `json:"stall_timeout,omitempty"`
 	// MaxFailures is how many failures in a row a node tolerates before it gives the unit back and
 	// gets an embargo for it; 0 counts as 5, -1 means never give up.

@@ -38,7 +38,7 @@ const (
 // A call that returns an error or panics is repeated after 10 s, then after pauses that double up to 5 min, until
 // Attempts were made or the next due time comes (with MissedAll, the next one waits). [ErrRelease] also gives the unit to
 // another node. A drain waits for the call that is under way, up to the drain timeout. Spec.StallTimeout must be longer
-// than 10 s, because nothing is done between calls.
+// than 10 s, because progress is shown only so often between calls.
 //
 // The history has what happened: the events periodic.scheduled, .started, .ended, .failed and .missed.
 type Periodic struct {
@@ -125,7 +125,7 @@ func (p *Periodic) Run(ctx context.Context, a *Assignment) error {
 		return err
 	}
 	log := cmp.Or(p.Logger, slog.Default()).With("unit", a.Unit.String(), "generation", a.Generation)
-	r := &periodicRun{p: p, a: a, rules: rules, log: log}
+	r := &periodicRun{p: p, a: a, rules: rules, log: log, now: wallClock}
 	r.states, _ = ctx.Value(statesKey{}).(StateStore)
 	if r.states == nil {
 		return errors.New("periodic daemon: the store does not keep states of units")
@@ -134,9 +134,13 @@ func (p *Periodic) Run(ctx context.Context, a *Assignment) error {
 		return err
 	}
 	a.Ready()
+	return r.loop(ctx)
+}
+
+// loop does what is due until the assignment drains or ctx ends.
+func (r *periodicRun) loop(ctx context.Context) error {
 	for {
-		wake, err := r.round(ctx)
-		if err != nil || !r.wait(ctx, wake) {
+		if err := r.round(ctx); err != nil || !r.wait(ctx) {
 			return err
 		}
 	}
@@ -149,6 +153,7 @@ type periodicRun struct {
 	rules  schedule.Rules
 	states StateStore
 	log    *slog.Logger
+	now    func() time.Time
 
 	state    schedule.State
 	revision int64 // of what the store has
@@ -175,24 +180,24 @@ func (r *periodicRun) load(ctx context.Context) error {
 	return nil
 }
 
-// round does what is due, and returns when to look again.
-func (r *periodicRun) round(ctx context.Context) (wake time.Time, err error) {
-	state, happened := r.rules.Begin(r.state, now())
+// round does what is due.
+func (r *periodicRun) round(ctx context.Context) error {
+	state, happened := r.rules.Begin(r.state, r.now())
 	if err := r.save(ctx, state, happened); err != nil || r.draining() {
-		return wake, err
+		return err
 	}
-	state, happened = r.rules.Start(r.state, now())
+	state, happened = r.rules.Start(r.state, r.now())
 	if err := r.save(ctx, state, happened); err != nil || r.state.StartedAt.IsZero() {
-		return r.rules.Wake(r.state), err
+		return err
 	}
 	failed := r.call(ctx)
 	if err := r.ended(ctx, failed); err != nil {
-		return wake, err
+		return err
 	}
 	if errors.Is(failed, ErrRelease) {
-		return wake, ErrRelease
+		return ErrRelease
 	}
-	return r.rules.Wake(r.state), nil
+	return nil
 }
 
 // call calls the function. A panic is an error.
@@ -217,7 +222,7 @@ func (r *periodicRun) ended(ctx context.Context, failed error) error {
 		text = boundText(failed.Error())
 		r.log.Warn("periodic call failed", "due", r.state.Due, "attempt", r.state.Attempt, "of", r.rules.Attempts, "error", text)
 	}
-	state, happened := r.rules.End(r.state, now(), text)
+	state, happened := r.rules.End(r.state, r.now(), text)
 	if ctx.Err() == nil {
 		if err := r.save(ctx, state, happened); err == nil || ctx.Err() == nil {
 			return err
@@ -276,21 +281,18 @@ func encode(state schedule.State, happened []schedule.Event) (data []byte, event
 	return data, events, nil
 }
 
-// readClockEvery is how often the wall clock is read while nothing is due. It may be set, and a machine may sleep.
-const readClockEvery = 10 * time.Second
-
-// wait waits until a moment of the wall clock. It returns false if the assignment drains or ctx ends.
-func (r *periodicRun) wait(ctx context.Context, until time.Time) bool {
+// wait waits until something is to be done by the wall clock. It returns false if the assignment drains or ctx ends.
+func (r *periodicRun) wait(ctx context.Context) bool {
 	for {
 		if ctx.Err() != nil || r.draining() {
 			return false
 		}
-		left := until.Sub(now())
+		left := r.rules.Left(r.state, r.now())
 		if left <= 0 {
 			return true
 		}
 		r.a.Progress(0)
-		t := time.NewTimer(min(left, readClockEvery))
+		t := time.NewTimer(min(left, schedule.ReadClockEvery))
 		select {
 		case <-t.C:
 		case <-r.a.Draining():
@@ -309,9 +311,9 @@ func (r *periodicRun) draining() bool {
 	}
 }
 
-// now reads the wall clock. Rounding removes the reading of the monotonic clock, by which Go would compare otherwise,
+// wallClock reads the wall clock. Rounding removes the reading of the monotonic clock, by which Go would compare otherwise,
 // and which does not show that the wall clock was set.
-func now() time.Time { return time.Now().Round(0).UTC() }
+func wallClock() time.Time { return time.Now().Round(0).UTC() }
 
 // boundText bounds the text of an error that goes into the store.
 func boundText(text string) string {

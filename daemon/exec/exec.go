@@ -86,6 +86,7 @@ import (
 	"time"
 
 	"github.com/emitd/emitd/daemon"
+	"github.com/emitd/emitd/internal/schedule"
 )
 
 // Config declares a command as a daemon. ID and Command are required. The fields that daemon.Spec
@@ -204,6 +205,9 @@ func (c Config) Validate() error {
 	}
 	if c.Schedule != nil {
 		if err := c.periodic(nil).Validate(); err != nil {
+			bad("%w", err)
+		}
+		if err := schedule.CheckStall(c.StallTimeout); err != nil {
 			bad("%w", err)
 		}
 	}

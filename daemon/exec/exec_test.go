@@ -18,20 +18,23 @@ func TestValidate(t *testing.T) {
 		t.Errorf("a good config: %v", err)
 	}
 	for want, change := range map[string]func(*Config){
-		"daemon id is empty":                         func(c *Config) { c.ID = "" },
-		"reserved":                                   func(c *Config) { c.ID = "emit:mine" },
-		"command is empty":                           func(c *Config) { c.Command = nil },
-		"program of command is empty":                func(c *Config) { c.Command = []string{""} },
-		"zero byte":                                  func(c *Config) { c.Command = []string{"a", "b\x00"} },
-		"command and dir cannot contain a zero":      func(c *Config) { c.Dir = "/\x00" },
-		`env "A-B" is not the name`:                  func(c *Config) { c.Env = map[string]string{"A-B": ""} },
-		"env EMITD_UNIT is set by emitd":             func(c *Config) { c.Env = map[string]string{"EMITD_UNIT": "x"} },
-		`inherit_env "A-*" is neither`:               func(c *Config) { c.InheritEnv = []string{"A-*"} },
-		"inherit_env EMITD_NODE is set":              func(c *Config) { c.InheritEnv = []string{"EMITD_NODE"} },
-		"env A contains a zero byte":                 func(c *Config) { c.Env = map[string]string{"A": "\x00"} },
-		"revision is -1":                             func(c *Config) { c.Revision = -1 },
-		"instances is -2":                            func(c *Config) { c.Instances = -2 },
-		`on_abandoned is "die"`:                      func(c *Config) { c.OnAbandoned = "die" },
+		"daemon id is empty":                    func(c *Config) { c.ID = "" },
+		"reserved":                              func(c *Config) { c.ID = "emit:mine" },
+		"command is empty":                      func(c *Config) { c.Command = nil },
+		"program of command is empty":           func(c *Config) { c.Command = []string{""} },
+		"zero byte":                             func(c *Config) { c.Command = []string{"a", "b\x00"} },
+		"command and dir cannot contain a zero": func(c *Config) { c.Dir = "/\x00" },
+		`env "A-B" is not the name`:             func(c *Config) { c.Env = map[string]string{"A-B": ""} },
+		"env EMITD_UNIT is set by emitd":        func(c *Config) { c.Env = map[string]string{"EMITD_UNIT": "x"} },
+		`inherit_env "A-*" is neither`:          func(c *Config) { c.InheritEnv = []string{"A-*"} },
+		"inherit_env EMITD_NODE is set":         func(c *Config) { c.InheritEnv = []string{"EMITD_NODE"} },
+		"env A contains a zero byte":            func(c *Config) { c.Env = map[string]string{"A": "\x00"} },
+		"revision is -1":                        func(c *Config) { c.Revision = -1 },
+		"instances is -2":                       func(c *Config) { c.Instances = -2 },
+		`on_abandoned is "die"`:                 func(c *Config) { c.OnAbandoned = "die" },
+		"stall_timeout is 10s, want more than 10s": func(c *Config) {
+			c.StallTimeout, c.Schedule = 10*time.Second, &daemon.Periodic{Interval: time.Hour}
+		},
 		"stall_timeout is -1s, want 0 (the default)": func(c *Config) { c.StallTimeout = -time.Second },
 	} {
 		c := good

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/emitd/emitd/internal/backoff"
@@ -86,6 +87,17 @@ const Tolerance = time.Minute
 // Ahead is how far ahead of the clock a state may be. Beyond it, the clock that it was written by was wrong.
 const Ahead = time.Hour
 
+// ReadClockEvery is how often a run reads the wall clock while nothing is due. It may be set, and a machine may sleep.
+const ReadClockEvery = 10 * time.Second
+
+// CheckStall reports why a periodic daemon cannot have that stall timeout, or nil.
+func CheckStall(timeout time.Duration) error {
+	if timeout > 0 && timeout <= ReadClockEvery {
+		return fmt.Errorf("stall_timeout is %v, want more than %v or 0 (never): a periodic daemon shows progress only so often between its calls", timeout, ReadClockEvery)
+	}
+	return nil
+}
+
 // Retry is the pause after a failed attempt.
 var Retry = backoff.Policy{First: 10 * time.Second, Limit: 5 * time.Minute}
 
@@ -114,12 +126,30 @@ func (r Rules) Begin(s State, now time.Time) (State, []Event) {
 	return s, []Event{{Kind: Scheduled, Reason: reason, Detail: Detail{Schedule: text, Next: s.Next}}}
 }
 
-// Wake returns when something is to be done next.
-func (r Rules) Wake(s State) time.Time {
-	if s.Due.IsZero() || r.Missed != All && s.Next.Before(s.RetryAt) {
-		return s.Next
+// Left returns how long it is until something is to be done: nothing or less if it is now. It is now, too, if the state is
+// so far ahead that the clock by which it was written was wrong.
+func (r Rules) Left(s State, now time.Time) time.Duration {
+	if s.Last.Sub(now) > Ahead {
+		return 0
 	}
-	return s.RetryAt
+	next := s.Next.Sub(now)
+	switch {
+	case s.Due.IsZero():
+		return next
+	case r.Missed == All:
+		return s.retryIn(now)
+	}
+	return min(next, s.retryIn(now))
+}
+
+// retryIn returns how long it is until a failed attempt is repeated: nothing or less if it is now. If that is longer than any
+// pause, the clock by which it was written was ahead.
+func (s State) retryIn(now time.Time) time.Duration {
+	left := s.RetryAt.Sub(now)
+	if left > Retry.Limit {
+		return 0
+	}
+	return left
 }
 
 // Start returns the state with which the next call begins: its Due is set then, and its StartedAt is now. Otherwise
@@ -128,7 +158,7 @@ func (r Rules) Start(s State, now time.Time) (State, []Event) {
 	var events []Event
 	if !s.Due.IsZero() {
 		if r.Missed == All || now.Before(s.Next) {
-			if now.Before(s.RetryAt) {
+			if s.retryIn(now) > 0 {
 				return s, nil
 			}
 			s.Attempt++

@@ -84,8 +84,8 @@ func (p *tape) again(minute float64, want string) {
 
 func (p *tape) wakes(want float64) {
 	p.Helper()
-	if got := p.rules.Wake(p.state); got.Sub(p.at(want)).Abs() > time.Second {
-		p.Fatalf("wakes at %s, want %v", p.minutes(got), want)
+	if left := p.rules.Left(p.state, p.at(want)); left.Abs() > time.Second {
+		p.Fatalf("%v are left at %v", left, want)
 	}
 }
 
@@ -214,4 +214,38 @@ func TestScheduleBeginsAnew(t *testing.T) {
 	p.start(30, "started 30")
 	p.end(31, "", "ended 30")
 	p.again(-29, "") // ahead by less than an hour: the clocks of nodes may differ
+}
+
+// What a run waits for is due at once if the clock that it was written by was ahead.
+func TestClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	p := play(t, Once)
+	left := func(minute, want float64) {
+		t.Helper()
+		if got := p.rules.Left(p.state, p.at(minute)).Minutes(); got != want {
+			t.Errorf("at %v it waits for %v minutes, want %v", minute, got, want)
+		}
+	}
+	left(1, 9)
+	p.start(100, "missed 9 from 10 next 100, started 100")
+	p.end(101, "", "ended 100")
+	left(101, 9)
+	left(41, 69) // ahead by less than an hour
+	left(39, 0)
+	p.again(39, "scheduled next 49")
+	p.start(49, "started 49")
+	p.end(50, "boom", "failed 49 again 50.17")
+	left(45.5, 14.0/3)
+	p.start(45.5, "")
+	left(45, 0) // no pause is that long
+	p.start(45, "started 49 attempt 2")
+}
+
+func TestCheckStall(t *testing.T) {
+	t.Parallel()
+	for timeout, ok := range map[time.Duration]bool{0: true, 1: false, ReadClockEvery: false, ReadClockEvery + 1: true} {
+		if err := CheckStall(timeout); (err == nil) != ok {
+			t.Errorf("%v: %v", timeout, err)
+		}
+	}
 }

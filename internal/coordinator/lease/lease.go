@@ -241,6 +241,12 @@ func (t Timing) RetireAfter() time.Duration { return 2 * t.NodeRegistrationTTL }
 // StableAfter returns how long a node that was lost twice must be a member before it gets units as any other.
 func (t Timing) StableAfter() time.Duration { return 2 * t.NodeRegistrationTTL }
 
+// Of returns the timing of a daemon that has timeouts of its own; zero is the cluster's.
+func (t Timing) Of(acknowledge, drain time.Duration) Timing {
+	t.AcknowledgeTimeout, t.DrainTimeout = cmp.Or(acknowledge, t.AcknowledgeTimeout), cmp.Or(drain, t.DrainTimeout)
+	return t
+}
+
 // Validate returns an error that names every field whose value is invalid or conflicts with another
 // field, or nil.
 func (t Timing) Validate() error {

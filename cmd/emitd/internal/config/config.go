@@ -119,9 +119,9 @@ type Exec struct {
 	Group              string            `key:"group" help:"name or number of the command's group; that of user by default"`
 	Requires           map[string]string `key:"requires" help:"labels a node must have"`
 	Spread             string            `key:"spread" help:"label to spread units over; zone by default"`
-	AcknowledgeTimeout Duration          `key:"acknowledge_timeout" help:"overrides daemons.acknowledge_timeout"`
-	DrainTimeout       Duration          `key:"drain_timeout" help:"overrides daemons.drain_timeout"`
-	StallTimeout       Duration          `key:"stall_timeout" help:"a run that prints nothing for this long counts as failed; 0s: never"`
+	AcknowledgeTimeout Duration          `key:"acknowledge_timeout" help:"overrides daemons.acknowledge_timeout, with the same lower bound"`
+	DrainTimeout       Duration          `key:"drain_timeout" help:"overrides daemons.drain_timeout, with the same lower bound"`
+	StallTimeout       Duration          `key:"stall_timeout" help:"a run that prints nothing for this long counts as failed; 0s: never. With a schedule more than 10s"`
 	MaxFailures        int               `key:"max_failures" help:"consecutive failures before the node releases the unit; 5 by default, -1: never"`
 	NoRebalance        bool              `key:"no_rebalance" help:"do not move running units to make loads even; they still move when their node leaves, dies or fails them"`
 	Schedule           schedule          `key:"schedule"`

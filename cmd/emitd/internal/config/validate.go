@@ -23,6 +23,7 @@ import (
 
 	"github.com/emitd/emitd/internal/address"
 	"github.com/emitd/emitd/internal/pgerror"
+	scheduling "github.com/emitd/emitd/internal/schedule"
 )
 
 // mostOutput is the largest daemons.output_buffer.
@@ -468,6 +469,7 @@ func (v *validator) exec(at string, e Exec) {
 		}
 		v.complain(fault.BadDaemon, v.near(at, key), "cannot be declared: %v", err)
 	}
+	v.timeouts(at, e)
 	if strings.HasPrefix(e.ID, daemon.Reserved) {
 		v.complain(fault.BadDaemon, v.near(at, "id"), "is %s: the prefix %s is reserved for built-in daemons", e.ID, daemon.Reserved)
 	}
@@ -504,6 +506,19 @@ func (v *validator) exec(at string, e Exec) {
 	}
 }
 
+// timeouts checks what an exec daemon has instead of the cluster's timeouts. If those contradict each other already, timing
+// says so.
+func (v *validator) timeouts(at string, e Exec) {
+	t := v.Timing()
+	if v.broken || t.Validate() != nil || e.Spec().Validate() != nil {
+		return
+	}
+	for _, err := range split(t.Of(time.Duration(e.AcknowledgeTimeout), time.Duration(e.DrainTimeout)).Validate()) {
+		key, _, _ := strings.Cut(err.Error(), " ")
+		v.complain(fault.BadDaemon, v.near(at, key), "cannot be declared: daemon %s: %v", e.ID, err)
+	}
+}
+
 // schedule checks the schedule of an exec daemon, if any of its keys is set.
 func (v *validator) schedule(at string, e Exec) {
 	keys := keyNames(reflect.TypeFor[schedule]())
@@ -519,6 +534,9 @@ func (v *validator) schedule(at string, e Exec) {
 	p.Do = func(context.Context, *daemon.Assignment, time.Time) error { return nil } // the command
 	if err := p.Validate(); err != nil {
 		v.complain(fault.BadDaemon, join(at, "schedule."+set[0]), "of daemon %s: %v", e.ID, err)
+	}
+	if err := scheduling.CheckStall(time.Duration(e.StallTimeout)); err != nil {
+		v.complain(fault.BadDaemon, v.near(at, "stall_timeout"), "cannot be declared: daemon %s: %v", e.ID, err)
 	}
 }
 
