@@ -16,12 +16,14 @@ import (
 // goroutines: one watches the validity, the other renews. Both end with Release or when the lock is
 // lost.
 type Held struct {
-	locks       *Locks
-	row         storage.Lock
-	ctx         context.Context
-	end         context.CancelCauseFunc
-	loops       sync.WaitGroup
-	releaseOnce sync.Once
+	locks *Locks
+	row   storage.Lock
+	ctx   context.Context
+	end   context.CancelCauseFunc
+	loops sync.WaitGroup
+
+	releasing sync.Mutex // held during the call for it
+	released  bool       // the store no longer has the holding
 
 	mu         sync.Mutex
 	validUntil time.Duration // end of the validity, by the local clock
@@ -91,19 +93,24 @@ func (h *Held) extend(ctx context.Context) error {
 
 // Release ends the holding and frees the lock. It ends the context first, then both goroutines, and
 // then calls the store. So nothing of this holding happens after another process has the lock.
-// After an error the lock may stay taken until its TTL is over; storage.ErrLockLost reports that it
-// was no longer held. Releasing again is harmless.
-func (h *Held) Release(ctx context.Context) (err error) {
+// After an error the lock may stay taken until its TTL is over, and another call tries again to
+// free it; storage.ErrLockLost reports that it was no longer held. Releasing again is harmless.
+func (h *Held) Release(ctx context.Context) error {
 	h.end(ErrReleased)
 	h.loops.Wait()
-	h.releaseOnce.Do(func() {
-		ctx, cancel := context.WithTimeout(ctx, h.locks.cfg.QueryTimeout)
-		defer cancel()
-		if err = h.locks.store.Release(ctx, h.row); err != nil {
-			err = fmt.Errorf("release lock %q: %w", h.row.Name, err)
-		}
-	})
-	return err
+	h.releasing.Lock()
+	defer h.releasing.Unlock()
+	if h.released {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.locks.cfg.QueryTimeout)
+	defer cancel()
+	err := h.locks.store.Release(ctx, h.row)
+	h.released = err == nil || errors.Is(err, storage.ErrLockLost)
+	if err != nil {
+		return fmt.Errorf("release lock %q: %w", h.row.Name, err)
+	}
+	return nil
 }
 
 // watch ends the holding when its validity is over. It waits for no call, so a call that hangs

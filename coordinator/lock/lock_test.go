@@ -192,6 +192,24 @@ func TestReleaseLetsTheNextIn(t *testing.T) {
 	})
 }
 
+// A release that the store did not answer is tried again by the next one, until it has freed the lock.
+func TestReleaseIsRepeated(t *testing.T) {
+	story(t, func(w *world) {
+		wire := &line{}
+		h := w.acquire(w.process(wire, lock.Config{}))
+		wire.set(down, nil)
+		for range 2 {
+			w.refused(h.Release(w.Context()), storage.ErrUnavailable)
+		}
+		wire.set(nil, nil)
+		w.ok(h.Release(w.Context()))
+		next, err := w.process(&line{}, lock.Config{}).TryAcquire(w.Context(), "lock")
+		w.ok(err)
+		w.ok(h.Release(w.Context()))
+		w.ok(next.Release(w.Context()))
+	})
+}
+
 // A holder that gets no answers from the store stops before another can begin, whether calls fail
 // at once or hang.
 func TestLossOfTheStoreEndsTheHoldingInTime(t *testing.T) {

@@ -39,6 +39,7 @@ type Directory struct {
 
 	units  map[daemon.Unit]Owner
 	nodes  map[node.Incarnation]string // addresses
+	freed  int                         // how many times a unit lost its owner since units was read
 	newest daemon.Event                // that units includes; only its number is known if it was deleted
 	readAt time.Time                   // zero: read the cluster anew
 }
@@ -64,6 +65,8 @@ const (
 	maxAge     = 250 * time.Millisecond
 	pollEvery  = 500 * time.Millisecond
 	eventsRead = 1000
+	// minFreed is how often units must have lost their owners before the directory forgets those that are gone.
+	minFreed = 1000
 )
 
 // Owner returns who owns a unit; an Owner without a Node if nobody does, or if there is no such unit. The answer is at most
@@ -163,7 +166,11 @@ func (d *Directory) refresh(ctx context.Context) error {
 		if len(page.Events) > 0 {
 			d.newest = page.Events[len(page.Events)-1]
 		}
-		if len(page.Events) < eventsRead {
+		switch {
+		case len(page.Events) == eventsRead:
+		case d.freed > max(minFreed, len(d.units)/2):
+			return d.readAll(ctx) // the history does not say which rows are gone: keys come and go
+		default:
 			d.readAt = time.Now()
 			return nil
 		}
@@ -182,6 +189,7 @@ func (d *Directory) apply(e *daemon.Event) {
 	case daemon.AssignmentRevoking:
 		o.State = daemon.Revoking
 	case daemon.AssignmentDeleted, daemon.AssignmentForced, daemon.AssignmentFailed, daemon.AssignmentAbandoned:
+		d.freed++
 		d.units[e.Unit] = Owner{Unit: e.Unit, Generation: e.Generation, State: daemon.Deleted}
 		return
 	default:
@@ -207,6 +215,7 @@ func (d *Directory) readAll(ctx context.Context) error {
 	if len(page.Events) > 0 && page.Events[0].Seq == snap.Head {
 		d.newest = page.Events[0]
 	}
+	d.freed = 0
 	d.units, d.nodes = make(map[daemon.Unit]Owner, len(snap.Units)), make(map[node.Incarnation]string, len(snap.Nodes))
 	for i := range snap.Nodes {
 		d.nodes[snap.Nodes[i].Incarnation] = snap.Nodes[i].Address

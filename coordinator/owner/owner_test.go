@@ -3,6 +3,7 @@ package owner_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,6 +182,65 @@ func TestWatchOfALostUnit(t *testing.T) {
 		}
 		if last.Unit != single || last.Node.Name != "" || last.State != daemon.Unassigned {
 			t.Errorf("at last %+v", last)
+		}
+	})
+}
+
+// churn is a store whose keys each get an owner, lose it, and are swept: two events for each.
+type churn struct {
+	storage.Store
+	head      int64
+	snapshots int
+}
+
+var alpha = node.Identity{Name: "alpha", ID: "1", Incarnation: "1"}
+
+func (s *churn) Snapshot(context.Context) (*daemon.Snapshot, error) {
+	s.snapshots++
+	return &daemon.Snapshot{Head: s.head, Nodes: []node.Member{{Identity: alpha}}}, nil
+}
+
+func (s *churn) Events(_ context.Context, after int64, limit int) (*storage.EventPage, error) {
+	page := &storage.EventPage{Head: s.head, Oldest: 1}
+	for seq := after + 1; seq <= s.head && len(page.Events) < limit; seq++ {
+		e := daemon.Event{Seq: seq, Kind: daemon.AssignmentAssigned, Unit: churned(seq - 1), Generation: 1, Incarnation: alpha.Incarnation}
+		if seq%2 == 0 {
+			e.Kind = daemon.AssignmentDeleted
+		}
+		page.Events = append(page.Events, e)
+	}
+	return page, nil
+}
+
+// churned is the unit of the event after the n-th.
+func churned(n int64) daemon.Unit {
+	return daemon.Unit{Daemon: globex.Daemon, Key: fmt.Sprint("k", n/2)}
+}
+
+// TestOwnersOfKeysThatAreGone: the directory forgets keys that come and go, and seldom reads the whole cluster for that.
+func TestOwnersOfKeysThatAreGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &churn{}
+		d := owner.NewDirectory(s)
+		for _, step := range []struct {
+			head      int64
+			key       int64
+			state     daemon.State
+			snapshots int
+		}{
+			{2, 2, daemon.Unassigned, 1},
+			{2002, 2, daemon.Deleted, 1},
+			{2004, 2, daemon.Unassigned, 2},
+			{4004, 3000, daemon.Deleted, 2},
+			{4006, 3000, daemon.Unassigned, 3},
+		} {
+			s.head = step.head
+			time.Sleep(time.Second)
+			o, err := d.Owner(t.Context(), churned(step.key))
+			if err != nil || o.State != step.state || s.snapshots != step.snapshots {
+				t.Errorf("after %d events: %+v, %v, after %d snapshots; want %s, %d", step.head, o, err, s.snapshots, step.state, step.snapshots)
+			}
 		}
 	})
 }

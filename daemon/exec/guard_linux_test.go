@@ -209,6 +209,39 @@ func TestACommandThatIsSlowToStart(t *testing.T) {
 	h.mustAnswer(t, answer{Run: 2, Status: statusLate})
 }
 
+// A command that starts only outside its control group costs no other run its own, and does not end the guardian. If no
+// command could ever be started in one, none are made any more.
+func TestAStartOutsideItsControlGroup(t *testing.T) {
+	t.Parallel()
+	for _, worked := range []bool{true, false} {
+		h := newGuardOfTest(t)
+		h.cgroups = &cgroups{dir: t.TempDir()}
+		if worked {
+			inside, _ := sleeper(t)
+			h.born(t, 1, never, inside)
+		}
+		outside, _ := sleeper(t)
+		h.receive(t, request{Verb: verbStart, ID: 2, Deadline: never, Command: &program{Path: []byte("x"), Args: [][]byte{[]byte("x")}}})
+		h.mustAnswer(t, answer{ID: 2, Status: statusOK})
+		h.launch()
+		<-h.starter.jobs
+		h.starter.done <- startResult{pid: outside.Process.Pid, noCgroup: true}
+		h.started()
+		if w := h.runs[2]; w == nil || w.cgroup != nil || w.pid != outside.Process.Pid {
+			t.Fatalf("the run outside is %+v", w)
+		}
+		h.mustAnswer(t, answer{Run: 2, Status: statusStarted, PID: outside.Process.Pid, Begin: h.runs[2].target.start})
+		next, _ := sleeper(t)
+		h.born(t, 3, never, next)
+		if got := h.runs[3].cgroup != nil; got != worked {
+			t.Errorf("the next run has a control group: %v, want %v", got, worked)
+		}
+		for run := range h.runs {
+			h.drop(h.runs[run], answer{Status: statusGone})
+		}
+	}
+}
+
 // The handle of a first process that has ended still reaches its group, and no other.
 func TestAGroupWhoseFirstProcessIsGone(t *testing.T) {
 	t.Parallel()

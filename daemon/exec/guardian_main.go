@@ -34,6 +34,8 @@ type guard struct {
 	starter starter
 	cgroups *cgroups // nil = emitd may not create any
 
+	cgroupsWork bool // a command was started in its control group
+
 	runs  map[uint64]*guardedRun  // by run
 	queue []*guardedRun           // runs that wait for the starter
 	busy  *guardedRun             // the run that the starter is starting
@@ -345,11 +347,16 @@ func (g *guard) started() {
 		_ = unix.Close(fd)
 	}
 	w.files = nil
-	if done.noCgroup { // the kernel or a sandbox does not allow control groups
+	switch {
+	case done.noCgroup:
 		g.cgroups.remove(w.cgroup)
 		w.cgroup = nil
-		g.cgroups.close()
-		g.cgroups = nil
+		if !g.cgroupsWork { // the kernel or a sandbox does not allow control groups, and no run has one
+			g.cgroups.close()
+			g.cgroups = nil
+		}
+	case done.err == nil && w.cgroup != nil:
+		g.cgroupsWork = true
 	}
 	if done.err != nil {
 		s := answer{Status: statusFailed, Text: done.err.Error()}
