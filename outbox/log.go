@@ -240,8 +240,8 @@ type Operator interface {
 	// Pause stops deliveries (true) or resumes them (false). Deliveries in flight are finished.
 	Pause(ctx context.Context, subscription string, paused bool) error
 	// Delete deletes a subscription with its cursors, lanes and dead letters. It first pauses it, and then
-	// deletes in transactions of at most 1,000 messages. So after an error some of them may be deleted, and the
-	// subscription is paused: delete it again, or resume it.
+	// deletes messages in parts, 1,000 or as many as take a tenth of a second. So after an error some of them
+	// may be deleted, and the subscription is paused: delete it again, or resume what is left.
 	Delete(ctx context.Context, subscription string) error
 }
 

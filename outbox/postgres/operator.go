@@ -125,14 +125,13 @@ func (l *Log) Delete(ctx context.Context, subscription string) error {
 		q.exec(`update ~outbox_subscription set paused = true where name = $1`, subscription)
 		q.exec(`update ~outbox_cursor set turn = turn + 1, rev = rev + 1 where subscription = $1`, subscription)
 	})
-	for last := int64(0); err == nil && last >= 0; {
-		err = change(func(q *query) { last = q.forgetParked(subscription, last) })
-	}
-	for n := int64(ranges.BulkRows); err == nil && n == ranges.BulkRows; {
-		err = change(func(q *query) {
-			n = q.exec(`delete from ~outbox_dead where subscription = $1
-				and id = any(array(select id from ~outbox_dead where subscription = $1 order by id limit $2))`, subscription, ranges.BulkRows)
-		})
+	for _, part := range []func(*query, string, int) int{(*query).forgetParked, (*query).forgetDead} {
+		if err == nil {
+			err = ranges.InParts(func(most int) (n int, err error) {
+				err = change(func(q *query) { n = part(q, subscription, most) })
+				return n, err
+			})
+		}
 	}
 	if err != nil {
 		return err
@@ -140,20 +139,21 @@ func (l *Log) Delete(ctx context.Context, subscription string) error {
 	return change(func(q *query) { q.forget(subscription) })
 }
 
-// forgetParked deletes parked messages after an id, as many as one transaction may have. It returns the id of the last one,
-// or -1 if there are no more. What is left of a lane is a lane like any other.
-func (q *query) forgetParked(subscription string, after int64) (last int64) {
-	var seqs []int64
-	q.each(`select id from ~outbox_parked where subscription = $1 and id > $2 order by id limit $3`,
-		[]any{subscription, after, ranges.BulkRows}, func(row pgx.Rows) error {
-			seqs = append(seqs, 0)
-			return row.Scan(&seqs[len(seqs)-1])
-		})
-	if len(seqs) == 0 {
-		return -1
-	}
-	q.leaveLanes(subscription, seqs, q.find(subscription, seqs))
-	return seqs[len(seqs)-1]
+// forgetParked deletes the first parked messages, with the lanes that are empty then. It returns how many messages.
+func (q *query) forgetParked(subscription string, most int) int {
+	last := q.number(`select max(id) from (select id from ~outbox_parked where subscription = $1 order by id limit $2) p`, subscription, most)
+	q.exec(`delete from ~outbox_lane where ctid = any(array(
+		select n.ctid from (select distinct shard, lane, solo from ~outbox_parked where subscription = $1 and id <= $2) l
+		cross join lateral (select n.ctid from ~outbox_lane n where n.subscription = $1 and n.shard = l.shard and n.key = l.lane and n.solo = l.solo offset 0) n
+		where not exists (select from ~outbox_parked p
+			where p.subscription = $1 and p.shard = l.shard and p.lane = l.lane and p.solo = l.solo and p.id > $2 offset 0)))`, subscription, last)
+	return int(q.exec(`delete from ~outbox_parked where subscription = $1 and id <= $2`, subscription, last))
+}
+
+// forgetDead deletes the first dead letters and returns how many.
+func (q *query) forgetDead(subscription string, most int) int {
+	return int(q.exec(`delete from ~outbox_dead where subscription = $1
+		and id = any(array(select id from ~outbox_dead where subscription = $1 order by id limit $2))`, subscription, most))
 }
 
 func (q *query) forget(subscription string) {

@@ -131,14 +131,13 @@ func (l *Log) Delete(ctx context.Context, subscription string) error {
 		q.exec(`UPDATE ~outbox_subscription SET paused = 1 WHERE name = ?`, subscription)
 		q.exec(`UPDATE ~outbox_cursor SET turn = turn + 1, rev = rev + 1 WHERE subscription = ?`, subscription)
 	})
-	for last := int64(0); err == nil && last >= 0; {
-		err = change(func(q *query) { last = q.forgetParked(subscription, last) })
-	}
-	for n := int64(ranges.BulkRows); err == nil && n == ranges.BulkRows; {
-		err = change(func(q *query) {
-			n = q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ?1 AND id IN (SELECT id FROM ~outbox_dead WHERE subscription = ?1 ORDER BY id LIMIT ?2)`,
-				subscription, ranges.BulkRows)
-		})
+	for _, part := range []func(*query, string, int) int{(*query).forgetParked, (*query).forgetDead} {
+		if err == nil {
+			err = ranges.InParts(func(most int) (n int, err error) {
+				err = change(func(q *query) { n = part(q, subscription, most) })
+				return n, err
+			})
+		}
 	}
 	if err != nil {
 		return err
@@ -146,22 +145,20 @@ func (l *Log) Delete(ctx context.Context, subscription string) error {
 	return change(func(q *query) { q.forget(subscription) })
 }
 
-// forgetParked deletes parked messages after an id, as many as one transaction may have. It returns the id of the last one,
-// or -1 if there are no more. What is left of a lane is a lane like any other.
-func (q *query) forgetParked(subscription string, after int64) (last int64) {
-	var seqs []int64
-	q.each(`SELECT id FROM ~outbox_parked WHERE subscription = ? AND id > ? ORDER BY id LIMIT ?`, []any{subscription, after, ranges.BulkRows},
-		func(scan func(...any) error) (bool, error) {
-			seqs = append(seqs, 0)
-			return true, scan(&seqs[len(seqs)-1])
-		})
-	last = -1
-	for _, seq := range seqs {
-		at, _ := q.find(subscription, seq)
-		q.leaveLane(subscription, at, seq)
-		last = seq
-	}
-	return last
+// forgetParked deletes the first parked messages, with the lanes that are empty then. It returns how many messages.
+func (q *query) forgetParked(subscription string, most int) int {
+	last := q.number(`SELECT max(id) FROM (SELECT id FROM ~outbox_parked WHERE subscription = ? ORDER BY id LIMIT ?)`, subscription, most)
+	q.exec(`DELETE FROM ~outbox_lane AS l WHERE subscription = ?1
+		AND (shard, key, solo) IN (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id <= ?2)
+		AND NOT EXISTS (SELECT 1 FROM ~outbox_parked p WHERE p.subscription = ?1 AND p.shard = l.shard AND p.key = l.key AND p.solo = l.solo AND p.id > ?2)`,
+		subscription, last)
+	return int(q.exec(`DELETE FROM ~outbox_parked WHERE subscription = ? AND id <= ?`, subscription, last))
+}
+
+// forgetDead deletes the first dead letters and returns how many.
+func (q *query) forgetDead(subscription string, most int) int {
+	return int(q.exec(`DELETE FROM ~outbox_dead WHERE subscription = ?1 AND id IN (SELECT id FROM ~outbox_dead WHERE subscription = ?1 ORDER BY id LIMIT ?2)`,
+		subscription, most))
 }
 
 func (q *query) forget(subscription string) {

@@ -4,12 +4,31 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/emitd/emitd/outbox"
 )
 
-// BulkRows is how many messages one transaction of a bulk change may have.
-const BulkRows = 1000
+// bulkRows is how many messages one transaction of a bulk change has.
+const bulkRows = 1000
+
+// InParts calls part until it has changed fewer rows than it may. The parts grow as long as they are quick, so that a
+// change of many small rows needs few of them, and one of large rows keeps nobody waiting.
+func InParts(part func(most int) (changed int, err error)) error {
+	for most := bulkRows; ; {
+		began := time.Now()
+		n, err := part(most)
+		if err != nil || n < most {
+			return err
+		}
+		if time.Since(began) < quickPart {
+			most *= 2
+		}
+	}
+}
+
+// quickPart is how long a part takes before a larger one is tried.
+const quickPart = 100 * time.Millisecond
 
 // changeable lists the kinds of messages that may become another kind, those that are meant by default first.
 var changeable = map[outbox.Kind]struct{ byDefault, others []outbox.Kind }{
@@ -73,7 +92,7 @@ func (b *Bulk) Run(chosen []Listed, change func(seqs []int64) ([]Listed, error))
 	if b.DryRun {
 		return count(counts, chosen), nil
 	}
-	for part := range slices.Chunk(chosen, BulkRows) {
+	for part := range slices.Chunk(chosen, bulkRows) {
 		done, err := change(SeqsOf(part))
 		if err != nil {
 			return counts, err
