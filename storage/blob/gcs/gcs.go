@@ -116,6 +116,7 @@ func transport() http.RoundTripper {
 	}
 	t = t.Clone()
 	t.MaxIdleConnsPerHost = 64
+	resolve.CheckConnections(t)
 	return t
 }
 

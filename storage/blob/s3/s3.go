@@ -47,6 +47,7 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -99,7 +100,10 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	options := []func(*awsconfig.LoadOptions) error{awsconfig.WithDefaultRegion("us-east-1")}
+	options := []func(*awsconfig.LoadOptions) error{
+		awsconfig.WithDefaultRegion("us-east-1"),
+		awsconfig.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(resolve.CheckConnections)),
+	}
 	if config.Region != "" {
 		options = append(options, awsconfig.WithRegion(config.Region))
 	}

@@ -79,6 +79,22 @@ func Transport(ctx context.Context, err error) Answer {
 	return answer
 }
 
+// A connection of HTTP/2 on which nothing came for silence is tested, and closed without an answer within pingTimeout. A full
+// send buffer may hold the test back for about as long as an attempt may take.
+const (
+	silence     = 10 * time.Second
+	pingTimeout = 15 * time.Second
+)
+
+// CheckConnections makes a transport close connections of HTTP/2 whose server is not there any more. All requests share one
+// connection. If the network loses it without a word, because a firewall forgot it or a gateway was replaced, the operating system
+// notices after about 15 minutes, and until then each request would wait on it in vain.
+func CheckConnections(t *http.Transport) {
+	if t.HTTP2 == nil {
+		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: pingTimeout}
+	}
+}
+
 // connection records whether a request got a connection.
 type connection struct{ wanted, got atomic.Bool }
 
