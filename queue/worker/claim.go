@@ -29,10 +29,9 @@ var retries = backoff.Policy{First: 100 * time.Millisecond, Limit: 5 * time.Seco
 // claims claims jobs and starts their runs until ctx ends.
 func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 	failures := 0
-	var req queue.ClaimRequest
-	unsure := false // the call of req was not answered, and may have claimed jobs: it is repeated
+	var c claiming
 	for ctx.Err() == nil {
-		if !unsure {
+		if !c.unsure() {
 			n, types, saturated := w.capacity()
 			if n <= 0 {
 				select {
@@ -41,20 +40,19 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 				}
 				continue
 			}
-			req = queue.ClaimRequest{
+			c.req = queue.ClaimRequest{
 				Worker: w.cfg.Name, Types: types, Max: n, Wait: w.cfg.Wait, Visibility: w.cfg.Visibility,
 				RequestID: strings.ToLower(rand.Text()[:16]),
 			}
 			if saturated {
-				req.Wait = min(req.Wait, saturatedWait)
+				c.req.Wait = min(c.req.Wait, saturatedWait)
 			}
 		}
 		sentAt := time.Now()
-		claims, err := w.claim(ctx, req, unsure)
-		unsure = err != nil && (unsure || queue.TagOf(err) == queue.UnknownOutcome)
+		claims, err := w.claim(ctx, &c)
 		switch {
 		case ctx.Err() != nil:
-			w.releaseUnstarted(ctx, req, claims, unsure)
+			w.releaseUnstarted(ctx, &c, claims)
 			return
 		case err != nil:
 			w.failed("claim", fmt.Errorf("claim: %w", err))
@@ -63,30 +61,52 @@ func (w *Worker) claims(ctx context.Context, jobs *sync.WaitGroup) {
 			continue
 		}
 		failures = 0
-		n := min(req.Max, len(claims))
-		for _, c := range w.renew(ctx, claims[:n], sentAt) {
-			w.start(ctx, c, jobs)
+		n := min(c.req.Max, len(claims))
+		held := w.renew(ctx, claims[:n], sentAt)
+		if ctx.Err() != nil {
+			w.releaseUnstarted(ctx, &c, claims)
+			return
+		}
+		for _, h := range held {
+			w.start(ctx, h, jobs)
 		}
 		if len(claims) > n { // the broker returned more than was asked for
-			w.releaseUnstarted(ctx, req, claims[n:], false)
+			w.releaseUnstarted(ctx, &c, claims[n:])
 		}
-		if len(claims) == 0 && time.Since(sentAt) < req.Wait/2 {
+		if len(claims) == 0 && time.Since(sentAt) < c.req.Wait/2 {
 			_ = backoff.Sleep(ctx, backoff.Jitter(saturatedWait)) // the broker does not wait
 		}
 	}
-	if unsure {
-		w.releaseUnstarted(ctx, req, nil, true)
+	if c.unsure() {
+		w.releaseUnstarted(ctx, &c, nil)
 	}
 }
 
-// claim calls the broker. If the call was made before (unsure), what it has claimed comes first.
-func (w *Worker) claim(ctx context.Context, req queue.ClaimRequest, unsure bool) ([]queue.Claimed, error) {
-	if unsure {
-		if claims, err := w.svc.Claim(ctx, w.cfg.Queue, wire.ClaimedBefore(req)); err != nil || len(claims) > 0 {
-			return claims, err
+// claiming is a claim call, and what is known of it.
+type claiming struct {
+	req queue.ClaimRequest
+	// lost is when the call has ended last without an answer. It may have claimed jobs, and is repeated. Zero: it was answered.
+	lost time.Time
+}
+
+func (c *claiming) unsure() bool { return !c.lost.IsZero() }
+
+// claim calls the broker. If the call was made before and not answered, what it has claimed comes first. Once that has timed out, it is
+// not looked for any more: the jobs of other nodes must not wait for one that does not answer.
+func (w *Worker) claim(ctx context.Context, c *claiming) (claims []queue.Claimed, err error) {
+	if c.unsure() {
+		claims, err = w.svc.Claim(ctx, w.cfg.Queue, wire.ClaimedBefore(c.req))
+	}
+	if err == nil && len(claims) == 0 {
+		claims, err = w.svc.Claim(ctx, w.cfg.Queue, c.req)
+		if queue.TagOf(err) == queue.UnknownOutcome {
+			c.lost = time.Now()
 		}
 	}
-	return w.svc.Claim(ctx, w.cfg.Queue, req)
+	if err == nil || time.Since(c.lost) > w.cfg.Visibility {
+		c.lost = time.Time{}
+	}
+	return claims, err
 }
 
 // claimed is a job that was claimed, and when its claim ends by the local clock.
@@ -111,30 +131,31 @@ func (w *Worker) renew(ctx context.Context, claims []queue.Claimed, sentAt time.
 	if !late {
 		return out
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Visibility/3)
-	defer cancel()
 	what := make([]queue.Settlement, len(out))
 	for i := range out {
 		what[i] = w.extension(&out[i].Claimed)
 	}
+	bounded, cancel := context.WithTimeout(ctx, w.cfg.Visibility/3)
+	defer cancel()
 	sentAt = time.Now()
-	outcomes, err := w.svc.Settle(ctx, w.cfg.Queue, what)
+	outcomes, err := w.svc.Settle(bounded, w.cfg.Queue, what)
 	if err == nil && len(outcomes) != len(what) {
 		err = fmt.Errorf("%d outcomes of %d settlements", len(outcomes), len(what))
 	}
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		w.failed("heartbeat", fmt.Errorf("heartbeat of %d new claims: %w", len(what), err))
-		return out
 	}
 	kept := out[:0]
-	for i, o := range outcomes {
+	for i, c := range out {
 		switch {
-		case o.Err == nil:
-			out[i].deadline = sentAt.Add(w.cfg.Visibility)
-		case !transient(o.Err):
+		case err == nil && outcomes[i].Err == nil:
+			c.deadline = sentAt.Add(w.cfg.Visibility)
+		case err == nil && !transient(outcomes[i].Err):
 			continue // another worker may have it
 		}
-		kept = append(kept, out[i])
+		if time.Until(c.deadline) > 0 { // or it has ended meanwhile
+			kept = append(kept, c)
+		}
 	}
 	return kept
 }
@@ -151,14 +172,14 @@ func (w *Worker) start(ctx context.Context, c claimed, jobs *sync.WaitGroup) {
 	jobs.Go(func() { w.work(r) })
 }
 
-// releaseUnstarted releases the jobs of a cancelled claim call. If its answer was lost (unsure), another call returns its
-// jobs; otherwise they would have to time out.
-func (w *Worker) releaseUnstarted(ctx context.Context, req queue.ClaimRequest, claims []queue.Claimed, unsure bool) {
+// releaseUnstarted releases the jobs of a cancelled claim call. If its answer was lost, another call returns its jobs;
+// otherwise they would have to time out.
+func (w *Worker) releaseUnstarted(ctx context.Context, c *claiming, claims []queue.Claimed) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if unsure {
+	if c.unsure() {
 		var err error
-		if claims, err = w.svc.Claim(ctx, w.cfg.Queue, wire.ClaimedBefore(req)); err != nil {
+		if claims, err = w.svc.Claim(ctx, w.cfg.Queue, wire.ClaimedBefore(c.req)); err != nil {
 			return
 		}
 	}

@@ -135,6 +135,64 @@ func TestClaimsThatAreNearlyOver(t *testing.T) {
 	}
 }
 
+// unanswered returns claims of which little is left, and answers no heartbeat until some time, or until the caller stops
+// waiting.
+type unanswered struct {
+	nearlyOver
+	until time.Time
+}
+
+func (u unanswered) Settle(ctx context.Context, name string, what []queue.Settlement) ([]queue.Outcome, error) {
+	if what[0].Verb != queue.Extend || time.Now().After(u.until) {
+		return u.nearlyOver.Settle(ctx, name, what)
+	}
+	<-ctx.Done()
+	return nil, queue.Refuse(queue.UnknownOutcome, "no answer")
+}
+
+// TestClaimsThatEndWhileTheyAreExtended: if a claim that is nearly over cannot be extended before it ends, its handler does not
+// start: another worker may have the job.
+func TestClaimsThatEndWhileTheyAreExtended(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.svc = unanswered{nearlyOver{b.q, false}, time.Now().Add(20 * time.Second)}
+		w := b.worker()
+		var runs atomic.Int32
+		worker.Handle(w, "t", func(ctx context.Context, _ worker.Job[struct{}]) error {
+			runs.Add(1)
+			time.Sleep(time.Second)
+			return ctx.Err()
+		})
+		b.many("t", 1)
+		b.run(w)
+		time.Sleep(time.Minute)
+		if b.state("job-1", queue.Completed); runs.Load() != 1 {
+			b.Errorf("%d runs", runs.Load())
+		}
+		b.stop()
+	})
+}
+
+// TestStopWhileClaimsAreExtended: a worker that is stopped while it extends new claims starts no handler, and releases the jobs.
+func TestStopWhileClaimsAreExtended(t *testing.T) {
+	bubble(t, func(b *bench) {
+		var failures atomic.Int32
+		b.cfg.Hooks.OnError = func(error) { failures.Add(1) }
+		b.svc = unanswered{nearlyOver{b.q, false}, time.Now().Add(time.Hour)}
+		w := b.worker()
+		worker.Handle(w, "t", func(context.Context, worker.Job[struct{}]) error {
+			b.Error("the handler starts")
+			return nil
+		})
+		b.many("t", 1)
+		b.run(w)
+		time.Sleep(time.Second)
+		if err := b.stop(); err != nil || failures.Load() != 0 {
+			b.Errorf("%v, %d failures", err, failures.Load())
+		}
+		b.state("job-1", queue.Waiting)
+	})
+}
+
 // TestErrorsWithoutAHook: a worker that can claim nothing says so in the log, not too often. Where the program has a hook for errors,
 // that decides.
 func TestErrorsWithoutAHook(t *testing.T) {
@@ -218,5 +276,42 @@ func TestLostAnswerOnTwoNodes(t *testing.T) {
 		if got := strings.Join(b.events, ", "); got != "completed job-1, completed new" {
 			b.Errorf("%s", got)
 		}
+	})
+}
+
+// silentNode is a queue on two nodes, which are called one after the other. The first one does not answer. Every other claim begins
+// with the second one.
+type silentNode struct {
+	*queuetest.Queue
+	begins map[string]int // by request
+}
+
+func (n silentNode) Claim(ctx context.Context, name string, r queue.ClaimRequest) ([]queue.Claimed, error) {
+	begin, known := n.begins[r.RequestID]
+	if !known {
+		begin = len(n.begins) % 2
+		n.begins[r.RequestID] = begin
+	}
+	if r.Wait = 0; begin == 1 {
+		if got, err := n.Queue.Claim(ctx, name, r); err != nil || len(got) > 0 {
+			return got, err
+		}
+	}
+	time.Sleep(time.Second)
+	return nil, queue.Refuse(queue.UnknownOutcome, "no answer")
+}
+
+// TestSilentNode: one node that does not answer keeps a worker from the jobs of the others only for as long as the claims may
+// last that its calls have made.
+func TestSilentNode(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.svc = silentNode{b.q, map[string]int{}}
+		w := b.worker()
+		worker.Handle(w, "t", func(context.Context, worker.Job[struct{}]) error { return nil })
+		b.many("t", 1)
+		b.run(w)
+		time.Sleep(2 * time.Minute)
+		b.state("job-1", queue.Completed)
+		b.stop()
 	})
 }
