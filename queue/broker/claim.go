@@ -27,6 +27,9 @@ func (b *Broker) Claim(ctx context.Context, name string, req queue.ClaimRequest)
 	if len(shards) == 0 {
 		return nil, b.notOwner(name, -1)
 	}
+	if req.RequestID != "" { // also if it does not wait: it may look for what the lost call has claimed
+		b.polls.supersede(pollID{name, req.RequestID})
+	}
 	got, err := b.claimNow(ctx, shards, req)
 	if len(got) == 0 && err == nil && req.Wait > 0 {
 		got, err = b.poll(ctx, shards, req)

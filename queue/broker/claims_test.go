@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
 )
 
@@ -113,6 +114,37 @@ func TestCallAgainWhileItWaits(t *testing.T) {
 				}
 				if len(n.polls.waiting) != 0 {
 					t.Errorf("%d polls are left", len(n.polls.waiting))
+				}
+			})
+		})
+	}
+}
+
+// TestCallAgainWithoutWaiting: a worker whose waiting claim was lost looks for its jobs without waiting. From then on no job
+// goes to the lost call, although the broker has not noticed that its caller has gone.
+func TestCallAgainWithoutWaiting(t *testing.T) {
+	for name, shards := range map[string]int{"one shard": 1, "two shards": 2} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				w.declare(queue.Settings{Shards: shards})
+				n := w.node("n1")
+				for i := range shards {
+					n.serve(queue.DefaultQueue, i)
+				}
+				lost := make(chan []queue.Claimed, 1)
+				call := queue.ClaimRequest{Worker: "w", RequestID: "call", Wait: queue.MaxWait}
+				go func() { lost <- n.claim(call) }()
+				synctest.Wait()
+				if got := n.claim(wire.ClaimedBefore(call)); len(got) != 0 {
+					t.Errorf("the repeated call got %+v", got)
+				}
+				n.enqueue(jobsWithIDs(1)...)
+				if got := n.claim(queue.ClaimRequest{Worker: "w", RequestID: "another"}); len(got) != 1 {
+					t.Errorf("another call got %+v", got)
+				}
+				if got := <-lost; len(got) != 0 {
+					t.Errorf("the lost call got %+v", got)
 				}
 			})
 		})

@@ -20,8 +20,24 @@ type longPoll struct {
 	done  chan *call
 }
 
-// begin adds a long poll. If one of the same request waits already, it is answered without jobs: its caller has called
-// again because it expects no answer any more, and jobs that went to the lost call would stay claimed.
+// supersede answers the long poll of a request without jobs, if one waits: its caller has called again because it expects
+// no answer any more, and jobs that went to the lost call would stay claimed.
+func (p *polls) supersede(id pollID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer(id)
+}
+
+// answer is supersede. The caller holds mu.
+func (p *polls) answer(id pollID) {
+	if before := p.waiting[id]; before != nil && !before.taken.Swap(true) {
+		none := &claimCall{}
+		none.work = none
+		before.done <- &none.call
+	}
+}
+
+// begin adds a long poll. It takes the place of one of the same request.
 func (p *polls) begin(queue, request string) *longPoll {
 	l := &longPoll{id: pollID{queue, request}, done: make(chan *call, 1)}
 	if request == "" {
@@ -29,11 +45,7 @@ func (p *polls) begin(queue, request string) *longPoll {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if before := p.waiting[l.id]; before != nil && !before.taken.Swap(true) {
-		none := &claimCall{}
-		none.work = none
-		before.done <- &none.call
-	}
+	p.answer(l.id)
 	if p.waiting == nil {
 		p.waiting = map[pollID]*longPoll{}
 	}
