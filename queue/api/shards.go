@@ -561,8 +561,12 @@ func (f *Forwarder) do(name string, places []shardHolder, c queue.Command) (int,
 	for _, n := range met {
 		sum += n
 	}
-	if len(c.IDs) > 0 && sum == 0 { // the places that have answered have changed nothing: only those that refuse count
+	switch {
+	case len(c.IDs) == 0:
+	case sum == 0: // the places that have answered have changed nothing: only those that refuse count
 		called = len(slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil }))
+	case c.Act == queue.Redrive: // a broker says that a job cannot be redriven only if it has redriven no other
+		errs = slices.DeleteFunc(errs, func(err error) bool { return queue.TagOf(err) == queue.BadRequest })
 	}
 	return sum, combineErrors(errs, called)
 }

@@ -347,7 +347,8 @@ func (refusing) Do(context.Context, string, queue.Command) (int, error) {
 }
 
 // TestRefusedCommandOnNamedJobs: a shard refuses a command on its job, and the others do not have the job. Nothing has
-// happened then. A command that has changed something elsewhere has an unknown outcome.
+// happened then. A command that has changed something elsewhere has an unknown outcome; but a redrive has done all that it
+// can, as it has at one broker.
 func TestRefusedCommandOnNamedJobs(t *testing.T) {
 	t.Parallel()
 	_, _, odd, where := sharded(t)
@@ -365,6 +366,19 @@ func TestRefusedCommandOnNamedJobs(t *testing.T) {
 	}
 	if n, err := f.Do(ctx, "q", queue.Command{Act: queue.Cancel, IDs: []string{"j0", "j1"}}); queue.TagOf(err) != queue.UnknownOutcome || n != 1 {
 		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := odd.Enqueue(ctx, "q", []queue.Job{{ID: "j3"}}); err != nil {
+		t.Fatal(err)
+	}
+	claims, err := odd.Claim(ctx, "q", queue.ClaimRequest{Worker: "w"})
+	if err != nil || len(claims) != 1 {
+		t.Fatal(claims, err)
+	}
+	if _, err := odd.Settle(ctx, "q", []queue.Settlement{{Verb: queue.Fail, ID: "j3", Token: claims[0].Token, Dead: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := f.Do(ctx, "q", queue.Command{Act: queue.Redrive, IDs: []string{"j0", "j3"}}); err != nil || n != 1 {
+		t.Errorf("a job that can be redriven, beside one that cannot: %d, %v", n, err)
 	}
 }
 
