@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/emitd/emitd/queue/internal/journal/format"
 	"github.com/emitd/emitd/queue/internal/journal/owner"
 	"github.com/emitd/emitd/storage/blob"
@@ -62,6 +64,9 @@ func Verify(ctx context.Context, bucket blob.Bucket, prefix, name string, fold S
 		}
 		// Objects that an owner replaced or deleted meanwhile are not damage: read again.
 		o, err := bucket.Read(ctx, prefix+"/"+format.HeadKey)
+		if err != nil && !isObjectError(err) {
+			return nil, fmt.Errorf("verify journal %s: %w", prefix, err)
+		}
 		if moved := err == nil && o.Version != v.found.version; !moved {
 			return v.found, nil
 		}
@@ -184,31 +189,30 @@ func (v *verifier) list(ctx context.Context) ([]string, error) {
 
 const readsAtOnce = 16
 
-// readAll reads every object except HEAD and stores its header.
+// readAll reads every object except HEAD and stores its header. It ends with the first error of the bucket.
 func (v *verifier) readAll(ctx context.Context, keys []string) error {
-	var all sync.WaitGroup
-	reading := make(chan struct{}, readsAtOnce)
-	var failed error
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(readsAtOnce)
 	for _, key := range keys {
 		if key == format.HeadKey {
 			continue
 		}
-		reading <- struct{}{}
-		all.Go(func() {
-			defer func() { <-reading }()
+		all.Go(func() error {
+			if err := ctx.Err(); err != nil { // another read has failed
+				return err
+			}
 			o, err := v.read(ctx, key)
+			if err != nil {
+				return err
+			}
 			v.mu.Lock()
 			defer v.mu.Unlock()
-			if err != nil {
-				failed = errors.Join(failed, err)
-				return
-			}
 			v.objects[key] = o
+			return nil
 		})
 	}
-	all.Wait()
 	v.found.Objects = len(keys)
-	return failed
+	return all.Wait()
 }
 
 // read reads an object. It reads a damaged one again, because a read may be torn.

@@ -189,3 +189,58 @@ func TestVerifyNames(t *testing.T) {
 		}
 	}
 }
+
+// away is a bucket that does not answer some reads for a minute.
+type away struct {
+	blob.Bucket
+	fails func(key string) bool
+}
+
+func (a *away) Read(ctx context.Context, key string) (*blob.Object, error) {
+	if !a.fails(key) {
+		return a.Bucket.Read(ctx, key)
+	}
+	select {
+	case <-time.After(time.Minute):
+	case <-ctx.Done():
+	}
+	return nil, &blob.Error{Op: "read", Key: key, Kind: blob.ErrUnavailable, Err: context.DeadlineExceeded}
+}
+
+// TestVerifyWithoutTheStore: a store that goes away ends a verification soon and with its error, and not with damage that nobody has seen
+// twice.
+func TestVerifyWithoutTheStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bucket := mem.New(mem.Config{})
+		cfg := config(bucket)
+		l, _ := open(t, cfg)
+		for i := range 100 {
+			await(t, l, add(t, l, fmt.Sprint(i)))
+		}
+		if err := bucket.Delete(t.Context(), journal.SlotKey(cfg.Prefix, 50)); err != nil {
+			t.Fatal(err)
+		}
+		heads := 0
+		for name, fails := range map[string]func(key string) bool{
+			"segments": func(key string) bool { return strings.Contains(key, "/log/") },
+			"HEAD, at the end": func(key string) bool {
+				if strings.HasSuffix(key, "/"+format.HeadKey) {
+					heads++
+				}
+				return heads > 1
+			},
+		} {
+			begun := time.Now()
+			found, err := journal.Verify(t.Context(), &away{Bucket: bucket, fails: fails}, cfg.Prefix, "", &book{})
+			if err == nil {
+				t.Errorf("without %s: got the problems %v, want an error", name, found.Problems)
+				continue
+			}
+			if took := time.Since(begun); took > 2*time.Minute || strings.Contains(err.Error(), "\n") {
+				t.Errorf("without %s: got %v after %v, want one error after a minute", name, err, took)
+			}
+		}
+		closeLog(t, l)
+	})
+}
