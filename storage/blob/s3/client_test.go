@@ -7,7 +7,8 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 )
 
-// TestLostConnectionsAreNoticed: connections of HTTP/2 are checked, as resolve.CheckConnections has it, unless a client is given.
+// TestLostConnectionsAreNoticed: connections are checked, as resolve.CheckConnections and resolve.CheckIdleConnections have it, unless a client is
+// given. A network that loses packets without a word cannot be had in a test.
 func TestLostConnectionsAreNoticed(t *testing.T) {
 	t.Parallel()
 	b, err := Open(t.Context(), Config{Bucket: "bucket"})
@@ -17,6 +18,9 @@ func TestLostConnectionsAreNoticed(t *testing.T) {
 	client, ok := b.client.Options().HTTPClient.(*awshttp.BuildableClient)
 	if !ok || client.GetTransport().HTTP2 == nil {
 		t.Errorf("the HTTP client %T does not check its connections", b.client.Options().HTTPClient)
+	}
+	if ok && !client.GetDialer().KeepAliveConfig.Enable {
+		t.Error("the connections of HTTP/1.1 have the SDK's keep-alive")
 	}
 	mine := &http.Client{}
 	if b, err = Open(t.Context(), Config{Bucket: "bucket", Client: mine}); err != nil {

@@ -102,7 +102,7 @@ func Open(ctx context.Context, config Config) (*Bucket, error) {
 	}
 	options := []func(*awsconfig.LoadOptions) error{
 		awsconfig.WithDefaultRegion("us-east-1"),
-		awsconfig.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(resolve.CheckConnections)),
+		awsconfig.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(resolve.CheckConnections).WithDialerOptions(resolve.CheckIdleConnections)),
 	}
 	if config.Region != "" {
 		options = append(options, awsconfig.WithRegion(config.Region))

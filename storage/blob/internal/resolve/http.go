@@ -95,6 +95,13 @@ func CheckConnections(t *http.Transport) {
 	}
 }
 
+// CheckIdleConnections makes the connections of a dialer notice within about 25 s that their peer is not there any more, where they carry no
+// request. A request that runs into its time limit closes its own connection of HTTP/1.1, but the next one would take another that
+// is lost as well, as long as one is left.
+func CheckIdleConnections(d *net.Dialer) {
+	d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: silence, Interval: pingTimeout / 3, Count: 3}
+}
+
 // connection records whether a request got a connection.
 type connection struct{ wanted, got atomic.Bool }
 
