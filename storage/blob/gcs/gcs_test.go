@@ -199,18 +199,26 @@ func TestNoBucket(t *testing.T) {
 	}
 }
 
-type brokenTokens struct{}
+// brokenTokens is a token server that answers with a status.
+type brokenTokens int
 
-func (brokenTokens) Token() (*oauth2.Token, error) {
-	return nil, &oauth2.RetrieveError{Response: &http.Response{StatusCode: http.StatusBadRequest}, ErrorCode: "invalid_grant", Body: []byte(token)}
+func (b brokenTokens) Token() (*oauth2.Token, error) {
+	return nil, &oauth2.RetrieveError{Response: &http.Response{StatusCode: int(b)}, Body: []byte(token)}
 }
 
 func TestTokenIsRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *gcs.Config) { c.Tokens = brokenTokens{} })
-	_, err := w.Create(t.Context(), "a", nil)
-	if !errors.Is(err, blob.ErrDenied) || !blob.NotApplied(err) || strings.Contains(err.Error(), token) {
-		t.Fatalf("got %v, want a certain ErrDenied without the token server's body", err)
+	for status, want := range map[brokenTokens]error{
+		http.StatusBadRequest: blob.ErrDenied, http.StatusForbidden: blob.ErrDenied,
+		http.StatusTooManyRequests: blob.ErrUnavailable, http.StatusServiceUnavailable: blob.ErrUnavailable,
+	} {
+		w := newWorld(t, func(c *gcs.Config) {
+			c.Tokens, c.Retry.Limit, c.Client = status, 20*time.Millisecond, &http.Client{Transport: &http.Transport{}}
+		})
+		_, err := w.Create(t.Context(), "a", nil)
+		if !errors.Is(err, want) || !blob.NotApplied(err) || strings.Contains(err.Error(), token) {
+			t.Errorf("status %d: got %v, want a certain %v without the token server's body", status, err, want)
+		}
 	}
 }
 

@@ -80,14 +80,24 @@ func (b *Bucket) do(ctx context.Context, r request) (*reply, resolve.Answer) {
 	return interpret(&reply{status: response.StatusCode, header: response.Header, body: data})
 }
 
-// classify distinguishes a refusal of the token server from a transport error.
+// classify distinguishes an answer of the token server from a transport error. Without a token nothing was sent.
 func classify(ctx context.Context, err error) resolve.Answer {
-	if token, ok := errors.AsType[*oauth2.RetrieveError](err); ok && token.Response != nil && token.Response.StatusCode < 500 {
-		return resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{
-			Kind: blob.ErrDenied, Err: fmt.Errorf("no access token: status %d %s", token.Response.StatusCode, token.ErrorCode),
-		}}
+	token, ok := errors.AsType[*oauth2.RetrieveError](err)
+	if !ok || token.Response == nil {
+		return resolve.Transport(ctx, err)
 	}
-	return resolve.Transport(ctx, err)
+	answer := resolve.Answer{Effect: resolve.Failed, Err: &blob.Error{
+		Kind: blob.ErrDenied, Err: fmt.Errorf("no access token: status %d %s", token.Response.StatusCode, token.ErrorCode),
+	}}
+	if passes(token.Response.StatusCode) {
+		answer.Effect, answer.Err.Kind, answer.Err.RetryAfter = resolve.NotSent, blob.ErrUnavailable, resolve.RetryAfter(token.Response.Header)
+	}
+	return answer
+}
+
+// passes reports whether a token server that answers with a status may soon give a token.
+func passes(status int) bool {
+	return status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 }
 
 // errRange is the error of reading a range of an empty object (status 416).
