@@ -321,3 +321,23 @@ func TestAClosedJournalHasItsCopy(t *testing.T) {
 		}
 	}
 }
+
+// TestAClosedJournalWithoutItsCopy: a store that does not answer the request for the copy does not make an unclean end of a clean one.
+func TestAClosedJournalWithoutItsCopy(t *testing.T) {
+	t.Parallel()
+	r := started(t, empty(), config("a", 1))
+	r.hold = func(c *owner.Call) bool { return c.Op == owner.CopyHead }
+	r.add("x")
+	r.run()
+	r.checkpoint([]string{"x"})
+	r.run()
+	r.do(r.m.Close(r.now))
+	r.run()
+	if r.head().Closed == 0 || r.ended {
+		t.Fatalf("closed %d, ended %v", r.head().Closed, r.ended)
+	}
+	r.do(r.m.Stop(errors.New("the time for closing is over")))
+	if !r.ended || r.err != nil {
+		t.Errorf("ended %v, %v; want a clean end", r.ended, r.err)
+	}
+}

@@ -124,8 +124,11 @@ func (m *Machine) Start(now time.Duration) []Effect {
 	return m.effects()
 }
 
-// Stop ends the machine: nothing is acknowledged any more.
+// Stop ends the machine: nothing is acknowledged any more. Once HEAD says closed, only its copy is missing, and the end is clean.
 func (m *Machine) Stop(err error) []Effect {
+	if m.head.Closed != 0 {
+		err = nil
+	}
 	m.end(err)
 	return m.effects()
 }
