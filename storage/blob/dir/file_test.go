@@ -218,3 +218,28 @@ func TestKeep(t *testing.T) {
 		t.Errorf("what is there: %v", err)
 	}
 }
+
+// TestNamesThatCannotBeKeys: files and directories whose names cannot be keys are not listed. No call could read or delete them.
+func TestNamesThatCannotBeKeys(t *testing.T) {
+	t.Parallel()
+	b := mustOpen(t, t.TempDir())
+	if _, err := b.Create(t.Context(), "log/1", []byte("data")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"log/1~", "log/1 (copy)", "log/.1.swp", "lost+found/file"} {
+		path := b.path(name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("foreign"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := b.List(t.Context(), "", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Entries) != 1 || page.Entries[0].Key != "log/1" {
+		t.Errorf("got %v, want log/1 only", page.Entries)
+	}
+}

@@ -123,7 +123,7 @@ func (w *walk) names(base string, entries []os.DirEntry) (names []string, replac
 			replaced[of] = true
 			continue
 		}
-		if name[0] == '.' {
+		if blob.CheckKey(name) != nil { // not of a bucket, such as a copy that an editor or rsync has left
 			continue
 		}
 		if entry.IsDir() {
