@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/emitd/emitd/daemon"
 	"github.com/emitd/emitd/internal/storage/mem"
 	"github.com/emitd/emitd/queue"
 	"github.com/emitd/emitd/queue/internal/journal"
@@ -165,6 +167,45 @@ func TestDamageIsWaitedFor(t *testing.T) {
 		}
 		if st := n.stats(); st.Waiting != 1 || len(n.damagedCounts()) != 0 {
 			t.Errorf("afterwards: %+v, damaged are %v", st, n.damagedCounts())
+		}
+	})
+}
+
+// TestRepairOfAShardThatIsWaitedFor: after the repair the shard belongs to a higher generation. The run of the node that waited
+// for it does not count as failed for that, which would bar the node from the shard, and its next generation serves it.
+func TestRepairOfAShardThatIsWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, bucket, former, n := slow(t, queue.Settings{})
+		first := former.serve(queue.DefaultQueue, 0)
+		for _, j := range jobsWithIDs(3) {
+			former.enqueue(j)
+		}
+		first.kill()
+		keys := bucket.Keys()
+		if err := bucket.Delete(w.ctx, keys[slices.IndexFunc(keys, func(key string) bool { return strings.Contains(key, "/log/") })]); err != nil {
+			t.Fatal(err)
+		}
+		n.damagedWait = damagedWait
+		r := n.begin(queue.DefaultQueue, 0)
+		r.ready(t)
+		if _, err := w.node("repair").Repair(w.ctx, queue.DefaultQueue, RepairOptions{Shard: -1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		select {
+		case <-r.done:
+		default:
+			t.Fatal("the run goes on")
+		}
+		var stale *daemon.StaleError
+		if !errors.As(r.err, &stale) || stale.HeldGeneration <= w.gen {
+			t.Fatalf("the run ended with %v", r.err)
+		}
+		w.gen = stale.HeldGeneration
+		n.serve(queue.DefaultQueue, 0)
+		if st := n.stats(); st.Waiting != 2 {
+			t.Errorf("afterwards: %+v", st)
 		}
 	})
 }

@@ -538,3 +538,34 @@ func TestRepairOfOneShard(t *testing.T) {
 	w.gen = 1000
 	n.serve("two", 1)
 }
+
+// TestRepairOfALostHead: a broker cannot bring its HEAD back, and afterwards its node still has the shard, under the same
+// generation. So the shard is repaired whatever the node does. Nothing is lost, and the former owner acknowledges nothing more.
+func TestRepairOfALostHead(t *testing.T) {
+	t.Parallel()
+	bucket := mem.New(mem.Config{})
+	w := newWorld(t, bucket)
+	w.declare(queue.Settings{})
+	n := w.node("n1")
+	n.serve(queue.DefaultQueue, 0)
+	n.enqueue(jobsWithIDs(3)...)
+	for _, key := range bucket.Keys() {
+		if strings.HasSuffix(key, "/HEAD") {
+			_ = bucket.Delete(w.ctx, key)
+		}
+	}
+	how := RepairOptions{Shard: -1, Served: func(context.Context, int, int64) (bool, error) { return true, nil }}
+	done, err := w.node("repair").Repair(w.ctx, queue.DefaultQueue, how)
+	if err != nil || len(done) != 1 || done[0].Served || done[0].Head == "" || done[0].Jobs != 3 || len(done[0].Lost) != 0 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	if got, err := n.Enqueue(w.ctx, queue.DefaultQueue, []queue.Job{{ID: "late"}}); err == nil {
+		t.Errorf("the former owner acknowledges %+v", got)
+	}
+	w.gen = 100
+	second := w.node("n2")
+	second.serve(queue.DefaultQueue, 0)
+	if st := second.stats(); st.Waiting != 3 {
+		t.Errorf("afterwards: %+v", st)
+	}
+}

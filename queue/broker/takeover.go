@@ -213,11 +213,12 @@ func (b *Broker) takeOverIfAny(ctx context.Context, a *daemon.Assignment, set *q
 }
 
 // takeoverError adds to the error of a failed takeover what the operator can do. It reports a generation
-// that is too old to the cluster, so that the next one is above the journal's.
+// that is too old to the cluster, so that the next one is above the journal's. Such a takeover is no failure: nothing
+// is wrong with this node, and further attempts with this generation are in vain. After a repair it is the normal case.
 func (b *Broker) takeoverError(a *daemon.Assignment, set *queue.Settings, err error) error {
 	if g, ok := errors.AsType[*journal.GenerationError](err); ok {
 		a.ReportRefused(g.Held)
-		return fmt.Errorf("take over %s: %w", a.Unit, err)
+		return fmt.Errorf("take over %s: %w (%w)", a.Unit, err, &daemon.StaleError{Fence: a.Fence(), HeldGeneration: g.Held})
 	}
 	if errors.Is(err, journal.ErrOtherStore) {
 		return fmt.Errorf("take over %s: %w; to move the queue to this cluster, stop the other one and run: emitd queue adopt %s", a.Unit, err, set.Name)

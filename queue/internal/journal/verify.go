@@ -38,7 +38,8 @@ type VerifyResult struct {
 	// first problem.
 	Complete bool
 	// HasOwner is true if the owner in HEAD has completed its takeover, and has neither closed the
-	// journal nor been fenced. It does not prove that the owner is alive.
+	// journal nor been fenced. It does not prove that the owner is alive. It is false if HEAD is missing
+	// or damaged: an owner cannot mend that, and ends when it changes HEAD next.
 	HasOwner bool
 
 	prefix  string
@@ -131,7 +132,7 @@ func (v *verifier) run(ctx context.Context) error {
 	for _, o := range v.objects {
 		epoch := max(o.header.Epoch, o.head.Epoch)
 		v.found.epoch = max(v.found.epoch, epoch)
-		if h := &v.found.Head; epoch == h.Epoch && h.Closed == 0 && h.Repair == "" { // a refused takeover writes only HEAD
+		if h := &v.found.Head; epoch == h.Epoch && h.Closed == 0 && h.Repair == "" && !v.found.copied { // a refused takeover writes only HEAD
 			v.found.HasOwner = true
 		}
 	}
