@@ -162,7 +162,7 @@ func watched(t *testing.T, g *guard, check func(next func())) {
 	defer close(done)
 	synctest.Wait()
 	check(func() {
-		time.Sleep(accessInterval)
+		time.Sleep(accessInterval + emptyFor)
 		synctest.Wait()
 	})
 }
@@ -206,6 +206,34 @@ func TestLastTokenIsRevoked(t *testing.T) {
 			next()
 			if l := g.grants.Load(); l.token(token) != nil || l.token(other) == nil {
 				t.Error("the new token is not valid")
+			}
+		})
+	})
+}
+
+// TestFileThatIsBeingRewritten checks that nothing is revoked because the file is empty for a moment.
+func TestFileThatIsBeingRewritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := write(t, "tokens", token+"\n")
+		g, err := newGuard(config.API{TokensFile: file}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := g.grants.Load().token(token)
+		watched(t, g, func(next func()) {
+			write := func(text string) {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("")
+			time.Sleep(accessInterval)
+			synctest.Wait()
+			write(token + "\n" + other + "\n")
+			next()
+			if l := g.grants.Load(); l.token(token) != kept || l.token(other) == nil || kept.valid.Err() != nil {
+				t.Error("the token was revoked, although the file has it")
 			}
 		})
 	})

@@ -119,6 +119,10 @@ func (g *guard) load() error {
 	return nil
 }
 
+// emptyFor is how long the access file must be empty before that revokes everything: programs that do not replace a file
+// as a whole empty it before they write it.
+const emptyFor = 250 * time.Millisecond
+
 // entries reads the access file; none if no file is configured. A file without entries is refused at the start. Later it
 // says that everything was revoked.
 func (g *guard) entries() ([]access.Entry, error) {
@@ -126,15 +130,14 @@ func (g *guard) entries() ([]access.Entry, error) {
 	if file == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fault.New(fault.AccessFile, "api.tokens_file: %w", err)
-	}
-	entries, err := access.Parse(string(text))
-	if err != nil {
-		return nil, fault.New(fault.AccessFile, "api.tokens_file %s:%w", file, err)
+	entries, err := readEntries(file)
+	if err == nil && len(entries) == 0 && g.grants.Load() != nil {
+		time.Sleep(emptyFor)
+		entries, err = readEntries(file)
 	}
 	switch {
+	case err != nil:
+		return nil, err
 	case len(entries) > 0:
 	case g.grants.Load() == nil:
 		return nil, fault.New(fault.AccessFile, "api.tokens_file %s has no token: every call would be refused", file)
@@ -143,6 +146,18 @@ func (g *guard) entries() ([]access.Entry, error) {
 	}
 	if note := TokensReadable(file); note != "" {
 		g.log.Warn(note)
+	}
+	return entries, nil
+}
+
+func readEntries(file string) ([]access.Entry, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fault.New(fault.AccessFile, "api.tokens_file: %w", err)
+	}
+	entries, err := access.Parse(string(text))
+	if err != nil {
+		return nil, fault.New(fault.AccessFile, "api.tokens_file %s:%w", file, err)
 	}
 	return entries, nil
 }
