@@ -420,7 +420,7 @@ var catalogue = []Entry{
 	{
 		SubscriptionUsed, ExitConflict, "the subscription is in use",
 		"A node has the subscription in its configuration, or a relay of it has not ended yet. If it were forgotten now, the relay would create it again, and deliver the whole log once more or, with start: newest, lose what is pending. Nothing was done.",
-		"remove it from outbox.subscriptions of every node, reload or restart them, then repeat the command",
+		"remove it from outbox.subscriptions of every node, restart them, then repeat the command",
 	},
 	{
 		Unreachable, ExitUnreachable, "store unreachable",
