@@ -251,13 +251,13 @@ func TestRedaction(t *testing.T) {
 	}
 	l, err := Load(Input{ReadFile: noFile, Environ: []string{
 		"EMITD_STORE_URL=postgres://u:hun%2Fter2@h/d?sslpassword=p%26ss",
-		`EMITD_DAEMONS_EXEC=[{id: "a:b", command: [x], env: {K: s3cr3t, SHORT: no}}]`,
+		`EMITD_DAEMONS_EXEC=[{id: "a:b", command: [x], env: {K: s3cr3t, LONGER: hun/ter2-prod, SHORT: no}}]`,
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := l.Redact("hun/ter2 hun%2Fter2 p&ss p%26ss s3cr3t no")
-	if want := "*** *** *** *** *** no"; text != want {
+	text := l.Redact("hun/ter2 hun%2Fter2 p&ss p%26ss s3cr3t hun/ter2-prod no")
+	if want := "*** *** *** *** *** *** no"; text != want {
 		t.Errorf("got %q, want %q", text, want)
 	}
 	var b bytes.Buffer

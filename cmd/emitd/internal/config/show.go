@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/url"
@@ -134,7 +135,7 @@ func (l *Loaded) Notes() []string {
 }
 
 // Secrets returns the texts that must not be shown: passwords in URLs, values given to exec daemons, and
-// the credentials and signing keys of sinks.
+// the credentials and signing keys of sinks. The longest is first: another may be a part of it, and would leave the rest.
 func (l *Loaded) Secrets() []string {
 	out := slices.Concat(urlSecrets(l.Store.URL), urlSecrets(l.Objects.URL), urlSecrets(l.Outbox.URL))
 	var long []string
@@ -161,7 +162,9 @@ func (l *Loaded) Secrets() []string {
 			}
 		})
 	}
-	return append(out, slices.DeleteFunc(long, func(s string) bool { return len(s) < shortestSecret })...)
+	out = append(out, slices.DeleteFunc(long, func(s string) bool { return len(s) < shortestSecret })...)
+	slices.SortFunc(out, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	return out
 }
 
 // secretParts returns a secret, and its parts without a leading type such as "Bearer " or "whsec_".

@@ -132,18 +132,24 @@ func withUnits(h slog.Handler) slog.Handler {
 	return changed{h, func(m string) string { return m }, func(a slog.Attr) slog.Attr { return units(nil, a) }}
 }
 
-// redacted replaces secrets before a handler formats a record, because formats escape characters: pa"ss is pa\"ss in
-// JSON. A text may have a secret in quotes already, so that form is replaced as well.
-func redacted(h slog.Handler, secrets []string) slog.Handler {
-	if len(secrets) == 0 {
-		return h
-	}
+// redaction returns a function that replaces secrets. A text may have a secret in quotes already, with its special
+// characters escaped, so that form is replaced as well.
+func redaction(secrets []string) func(string) string {
 	var all []string
 	for _, s := range secrets {
 		quoted := strconv.Quote(s)
 		all = append(all, s, quoted[1:len(quoted)-1])
 	}
-	redact := func(text string) string { return fault.Redact(text, all...) }
+	return func(text string) string { return fault.Redact(text, all...) }
+}
+
+// redacted replaces secrets before a handler formats a record, because formats escape characters: pa"ss is pa\"ss in
+// JSON.
+func redacted(h slog.Handler, secrets []string) slog.Handler {
+	if len(secrets) == 0 {
+		return h
+	}
+	redact := redaction(secrets)
 	return changed{h, redact, func(a slog.Attr) slog.Attr {
 		var text string
 		switch v := a.Value.Any().(type) {

@@ -32,7 +32,7 @@ type Options struct {
 	Cluster, Version string
 	Instance         string       // ID of the node, if the process is one
 	Handler          slog.Handler // of the local log; what it has enabled is exported
-	Secrets          []string     // replaced in the exported log
+	Secrets          []string     // replaced in the exported log and spans
 }
 
 // Telemetry holds what was set up. Close it last.
@@ -119,6 +119,9 @@ func (t *Telemetry) traces(ctx context.Context, res *resource.Resource) error {
 	}
 	if autoexport.IsNoneSpanExporter(exporter) {
 		return nil
+	}
+	if len(t.opts.Secrets) > 0 {
+		exporter = redactedSpans{exporter, redaction(t.opts.Secrets)}
 	}
 	p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
 	t.Tracer, t.ends = p, append(t.ends, p.Shutdown)

@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/emitd/emitd/cmd/emitd/internal/config"
 )
@@ -205,20 +208,7 @@ func TestBadExporter(t *testing.T) {
 
 // TestExportedLog checks that what is exported by OTLP has no secrets, and only what has the level of the log.
 func TestExportedLog(t *testing.T) {
-	unset(t)
-	var mu sync.Mutex
-	var got bytes.Buffer
-	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		if _, err := got.ReadFrom(r.Body); err != nil {
-			t.Error(err)
-		}
-	}))
-	defer collector.Close()
-	t.Setenv("OTEL_LOGS_EXPORTER", "otlp")
-	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-	t.Setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", collector.URL)
+	got := collected(t, "LOGS")
 	secrets := []string{"hunter2"}
 	tel, err := New(t.Context(), Options{Handler: NewLog(io.Discard, LogOptions{Level: Level("info"), Secrets: secrets}), Secrets: secrets})
 	if err != nil {
@@ -236,6 +226,47 @@ func TestExportedLog(t *testing.T) {
 			t.Errorf("exported %q: %v, want %v: %q", word, !want, want, text)
 		}
 	}
+}
+
+// TestExportedSpans checks that the errors of exported spans have no secrets, wherever they are in the span.
+func TestExportedSpans(t *testing.T) {
+	got := collected(t, "TRACES")
+	tel, err := New(t.Context(), Options{Handler: slog.DiscardHandler, Secrets: []string{"hunter2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("post https://h/?token=hunter2: refused")
+	_, span := tel.Tracer.Tracer("x").Start(t.Context(), "publish", trace.WithAttributes(attribute.String("to", "one hunter2"), attribute.Int("n", 7)))
+	span.RecordError(failed)
+	span.SetStatus(codes.Error, failed.Error())
+	span.End()
+	if err := tel.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text := got.String()
+	if strings.Contains(text, "hunter2") || strings.Count(text, "token=***: refused") != 2 || !strings.Contains(text, "one ***") {
+		t.Errorf("exported %q", text)
+	}
+}
+
+// collected returns what is exported of a signal. It may be read when the telemetry is closed.
+func collected(t *testing.T, signal string) *bytes.Buffer {
+	t.Helper()
+	unset(t)
+	var mu sync.Mutex
+	var got bytes.Buffer
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := got.ReadFrom(r.Body); err != nil {
+			t.Error(err)
+		}
+	}))
+	t.Cleanup(collector.Close)
+	t.Setenv("OTEL_"+signal+"_EXPORTER", "otlp")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+	t.Setenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT", collector.URL)
+	return &got
 }
 
 // TestDurationsHaveUnits checks that every duration in the log has its unit, in each format.
