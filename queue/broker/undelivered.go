@@ -39,12 +39,14 @@ func (h *claimedJob) undelivered(err error) undelivered {
 }
 
 // addPayloads adds the payloads that are objects of their own, and returns the claims that can be
-// handed out. It sends the others back to their shards. The error is set only if the caller has
-// gone, or if no claim can be handed out now but one may be later.
+// handed out. It sends the others back to their shards; if the caller has gone, all claims of a call that cannot be repeated. The
+// error is set only if the caller has gone, or if no claim can be handed out now but one may be later.
 func (b *Broker) addPayloads(ctx context.Context, got []claimedJob, out []queue.Claimed, req *queue.ClaimRequest) ([]queue.Claimed, error) {
 	errs := b.fetch(ctx, got, out)
 	gone := ctx.Err() != nil // the caller gets none of them
 	switch {
+	case gone && req.RequestID != "" && errs != nil: // the repeated call gets the claims, or has them already
+		return nil, canceled(ctx, queue.UnknownOutcome)
 	case errs != nil:
 	case gone && req.RequestID == "":
 		errs = make([]error, len(got))

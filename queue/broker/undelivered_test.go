@@ -154,6 +154,33 @@ func TestHole04NobodyThere(t *testing.T) {
 	})
 }
 
+// TestHole04RepeatedWhilePayloadsAreRead: a call is repeated while the payloads of its claims are read. When the broker notices that
+// the first caller has gone, the jobs stay claimed: the second caller may have them.
+func TestHole04RepeatedWhilePayloadsAreRead(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, n, _, fault := blobWorld(t, queue.Settings{})
+		n.enqueue(queue.Job{ID: "large", Payload: large()})
+		fault.Store(&mem.Fault{Kind: mem.LostRequest, Hang: true})
+		req := queue.ClaimRequest{Worker: "w", RequestID: "call"}
+		ctx, cancel := context.WithCancel(w.ctx)
+		failed := make(chan error)
+		go func() {
+			_, err := n.Claim(ctx, queue.DefaultQueue, req)
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		fault.Store(nil)
+		got := n.claim(req)
+		if len(got) != 1 || !bytes.Equal(got[0].Payload, large()) {
+			t.Fatalf("the repeated call got %+v", got)
+		}
+		cancel()
+		wantRefusal(t, <-failed, queue.UnknownOutcome)
+		time.Sleep(time.Second)
+		wantOutcome(t, n.settle(queue.Complete, got[0]), queue.Completed, "")
+	})
+}
+
 // TestHole04SlowPayload: a read that does not end leaves half of the visibility timeout to the
 // other jobs.
 func TestHole04SlowPayload(t *testing.T) {
