@@ -97,6 +97,8 @@ const (
 	defaultRetryFor   = time.Minute
 	defaultBackoff    = 50 * time.Millisecond
 	defaultMaxBackoff = 2 * time.Second
+	silence           = 5 * time.Second // after which a connection of HTTP/2 is tested
+	pingTimeout       = 5 * time.Second // for the answer to the test
 	dialTimeout       = 3 * time.Second
 	idleConnections   = 256
 )
@@ -159,6 +161,8 @@ func newTransport(c *tls.Config) *http.Transport {
 		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: c, TLSHandshakeTimeout: dialTimeout,
 		MaxIdleConns: idleConnections, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: 90 * time.Second,
 		ForceAttemptHTTP2: c != nil, DisableCompression: true,
+		// All calls to a node share a connection of HTTP/2. If the network loses it without a word, each would wait on it, for up to 15 minutes.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: pingTimeout},
 	}
 }
 

@@ -92,3 +92,15 @@ func TestNoTLSThere(t *testing.T) {
 		t.Errorf("%v, want that the sink is down", err)
 	}
 }
+
+// TestLostConnectionsAreNoticed: a connection of HTTP/2 that the network has lost is tested, and closed.
+func TestLostConnectionsAreNoticed(t *testing.T) {
+	t.Parallel()
+	s, err := New(t.Context(), Config{URL: "https://127.0.0.1/in"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := s.transport.HTTP2; c == nil || c.SendPingTimeout <= 0 || c.PingTimeout <= 0 {
+		t.Errorf("%+v", c)
+	}
+}

@@ -192,6 +192,11 @@ func (s *Sink) configure() error {
 	return nil
 }
 
+const (
+	silence     = 5 * time.Second // after which a connection of HTTP/2 is tested
+	pingTimeout = 5 * time.Second // for the answer to the test
+)
+
 func (s *Sink) newTransport() (*http.Transport, error) {
 	cfg, err := s.cfg.TLS.Config()
 	if err != nil {
@@ -200,6 +205,8 @@ func (s *Sink) newTransport() (*http.Transport, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // what net/http documents
 	t.TLSClientConfig = cfg
 	t.ForceAttemptHTTP2 = true
+	// All requests share a connection of HTTP/2. If the network loses it without a word, each would wait on it, for up to 15 minutes.
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: pingTimeout}
 	t.DisableCompression = true // answers are short, and mostly not read
 	t.MaxIdleConnsPerHost = s.mostAtOnce()
 	t.MaxIdleConns = 0    // no other bound
