@@ -31,15 +31,19 @@ const (
 	sickDaemons = 3
 	// healthyPerFailing is how many units of a daemon may run for each one that fails, if the daemon is to be quarantined.
 	healthyPerFailing = 10
-	// ledgerMemory is for how long a failure counts.
-	ledgerMemory = 10 * time.Minute
+	// ledgerMemory is for how long a failure counts after its embargo. While a later failure of the same daemon counts,
+	// one whose unit has not recovered does so for quarantineMemory: the trials of a quarantined daemon are so rare that
+	// their failures alone would not keep it there, and all of its units would start again together.
+	ledgerMemory     = 10 * time.Minute
+	quarantineMemory = time.Hour
 	// flappingLosses is how often a node must have been lost within LossMemory to count as flapping.
 	flappingLosses = 2
 	// What failed of a quarantined daemon is not tried for minQuarantine after a node gave it up the last time. The time
 	// doubles with each further time, up to maxQuarantine. A trial counts as over after maxQuarantine: there may be no limit
-	// to how often its holder starts the unit again.
+	// to how often its holder starts the unit again. maxQuarantine is so much less than ledgerMemory that the last failure
+	// still counts when the trial fails.
 	minQuarantine = time.Minute
-	maxQuarantine = 10 * time.Minute
+	maxQuarantine = 8 * time.Minute
 )
 
 // Verdict is what the ledger says about a daemon (quarantined) or a node (sick). One of the two is set.
@@ -73,18 +77,19 @@ type quarantine struct {
 
 // failure is what the ledger knows of one daemon on one node.
 type failure struct {
-	last    time.Time
-	tried   time.Time     // when the node gave it up, or since when it fails there now
-	length  time.Duration // of the longest embargo
-	strikes int           // how often the node gave it up
-	own     bool          // a unit that failed there has not recovered since
+	until   time.Time // when the last one is forgotten, but for quarantineMemory
+	tried   time.Time // when the node gave it up, or since when it fails there now
+	strikes int       // how often the node gave it up
+	own     bool      // a unit that failed there has not recovered since
 }
 
 // readLedger judges daemons and nodes by the rows.
 func readLedger(in *Input) ledger {
 	fails := map[daemon.ID]map[string]failure{}
-	note := func(d daemon.ID, name string, f failure) {
-		if name == "" || f.last.After(in.Now) || in.Now.Sub(f.last) >= ledgerMemory+f.length {
+	note := func(d daemon.ID, name string, last time.Time, embargo time.Duration, f failure) {
+		f.until = last.Add(ledgerMemory + embargo)
+		known := f.until.After(in.Now) || f.own && in.Now.Sub(last) < quarantineMemory
+		if name == "" || last.After(in.Now) || !known {
 			return
 		}
 		if fails[d] == nil {
@@ -92,8 +97,7 @@ func readLedger(in *Input) ledger {
 		}
 		old := fails[d][name]
 		fails[d][name] = failure{
-			last: later(f.last, old.last), tried: later(f.tried, old.tried), length: max(f.length, old.length),
-			strikes: f.strikes + old.strikes, own: f.own || old.own,
+			until: later(f.until, old.until), tried: later(f.tried, old.tried), strikes: f.strikes + old.strikes, own: f.own || old.own,
 		}
 	}
 	for i := range in.Units {
@@ -104,11 +108,11 @@ func readLedger(in *Input) ledger {
 		for _, e := range r.Embargoes {
 			if e.AbandonedGeneration == 0 {
 				imposed := e.Until.Add(-e.Length)
-				note(r.Unit.Daemon, e.Node, failure{last: imposed, tried: imposed, length: e.Length, strikes: e.Strikes, own: r.Failures > 0})
+				note(r.Unit.Daemon, e.Node, imposed, e.Length, failure{tried: imposed, strikes: e.Strikes, own: r.Failures > 0})
 			}
 		}
 		if r.Crashing() && !r.State.IsFree() && !r.RetryAt.IsZero() { // set only by a failure on this holder
-			note(r.Unit.Daemon, r.Holder.Name, failure{last: in.Now, tried: failsSince(r), strikes: 1, own: true})
+			note(r.Unit.Daemon, r.Holder.Name, in.Now, 0, failure{tried: failsSince(r), strikes: 1, own: true})
 		}
 	}
 	l := ledger{quarantined: map[daemon.ID]*quarantine{}, sick: map[string]Verdict{}}
@@ -170,17 +174,18 @@ func (l *ledger) findFlapping(in *Input) {
 func (l *ledger) findQuarantined(in *Input, fails map[daemon.ID]map[string]failure) {
 	for id, nodes := range fails {
 		var names []string
-		tried, strikes := time.Time{}, 0
+		tried, strikes, lately := time.Time{}, 0, false
 		for name, f := range nodes {
 			if f.own {
 				names = append(names, name)
 				strikes += f.strikes
+				lately = lately || f.until.After(in.Now)
 				if !f.tried.After(in.Now) {
 					tried = later(tried, f.tried)
 				}
 			}
 		}
-		if len(names) >= 2 && strikes >= maxStrikes {
+		if lately && len(names) >= 2 && strikes >= maxStrikes {
 			hold := min(minQuarantine<<min(strikes-maxStrikes, 10), maxQuarantine)
 			l.quarantined[id] = &quarantine{Verdict: Verdict{Daemon: id, Reason: "failed on " + list(names, "nodes"), Until: tried.Add(hold)}}
 		}
@@ -222,9 +227,9 @@ func (l *ledger) findSick(in *Input, fails map[daemon.ID]map[string]failure) {
 			continue
 		}
 		for name, f := range nodes {
-			daemons[name] = append(daemons[name], string(id))
-			if end := f.last.Add(ledgerMemory + f.length); end.After(until[name]) {
-				until[name] = end
+			if f.until.After(in.Now) {
+				daemons[name] = append(daemons[name], string(id))
+				until[name] = later(until[name], f.until)
 			}
 		}
 	}
@@ -304,10 +309,21 @@ func (q *quarantine) waits(note string) Why {
 	return Why{Rule: Quarantined, Note: q.Reason + "; " + note}
 }
 
-// byTrial orders the units of a quarantined daemon for the next trial: first those that have not failed, then those that have
+// byTrial orders the units of a quarantined daemon for the next trial: first those that were not tried, then those that have
 // been free for longest, so that each has its turn.
-func byTrial(a, b *daemon.Record) int {
-	return cmp.Or(cmp.Compare(min(a.Failures, 1), min(b.Failures, 1)), a.Since.Compare(b.Since))
+func (p *planner) byTrial(a, b *daemon.Record) int {
+	switch x, y := p.tried(a), p.tried(b); {
+	case x && !y:
+		return 1
+	case y && !x:
+		return -1
+	}
+	return a.Since.Compare(b.Since)
+}
+
+// tried reports whether a free unit failed, or a node gave it back lately without a failure.
+func (p *planner) tried(row *daemon.Record) bool {
+	return row.Failures > 0 || slices.ContainsFunc(row.Embargoes, p.active)
 }
 
 // failsSince returns since when a unit fails on its holder.

@@ -170,10 +170,46 @@ func TestOrderOfTrials(t *testing.T) {
 	}
 }
 
-// A trial ends after ten minutes, also if the holder never gives the unit up.
+// A unit that each node gives back at once, or on which it never starts, has no failures. It does not take every turn.
+func TestUnitThatIsGivenBackIsNotAlwaysFirst(t *testing.T) {
+	t.Parallel()
+	in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 2}))}
+	in.Units = []daemon.Record{failedOn(t, "a/0", time.Second, "n1"), failedOn(t, "a/1", 9*time.Minute, "n2", "n3", "n4")}
+	in.Units[0].Failures = 0
+	if p := Make(in); placed(p) != "a/1" || len(p.Verdicts) != 1 {
+		t.Errorf("%v, %v", reported(p), p.Verdicts)
+	}
+}
+
+// The failure of a trial keeps its daemon in quarantine, though the failures that led to it are long ago. If nothing of the
+// daemon has failed lately, all of it is tried.
+func TestFailedTrialKeepsTheQuarantine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		trial, rest time.Duration // how long ago
+		want        string
+	}{
+		{time.Second, 12 * time.Minute, ""},
+		{time.Second, 59 * time.Minute, ""},
+		{maxQuarantine, 20 * time.Minute, "a/1"},
+		{11 * time.Minute, 20 * time.Minute, "a/0 a/1 a/2 a/3"},
+		{time.Second, time.Hour, "a/0 a/1 a/2 a/3"},
+	} {
+		in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 4}))}
+		in.Units = []daemon.Record{failedOn(t, "a/0", c.trial, "n4")}
+		for i := range 3 {
+			in.Units = append(in.Units, failedOn(t, fmt.Sprintf("a/%d", i+1), c.rest, "n1", "n2", "n3"))
+		}
+		if p := Make(in); placed(p) != c.want {
+			t.Errorf("a trial failed %v ago, the rest %v ago: %v", c.trial, c.rest, reported(p))
+		}
+	}
+}
+
+// A trial ends after eight minutes, also if the holder never gives the unit up.
 func TestTrialEnds(t *testing.T) {
 	t.Parallel()
-	for since, want := range map[time.Duration]string{9 * time.Minute: "", 10 * time.Minute: "a/3"} {
+	for since, want := range map[time.Duration]string{7 * time.Minute: "", 8 * time.Minute: "a/3"} {
 		in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 4, MaxFailures: -1}))}
 		for i, name := range []string{"n1", "n2", "n3"} {
 			r := row(t, fmt.Sprintf("a/%d", i), daemon.Active, name)

@@ -48,7 +48,7 @@ func (p *planner) placeAll() {
 
 // tryOne places one unit of a quarantined daemon. The others wait.
 func (p *planner) tryOne(j *daemonPlacement, q *quarantine, trials []int) {
-	slices.SortStableFunc(trials, func(a, b int) int { return byTrial(p.rows[a], p.rows[b]) })
+	slices.SortStableFunc(trials, func(a, b int) int { return p.byTrial(p.rows[a], p.rows[b]) })
 	trying := false
 	for _, i := range trials {
 		d := &p.decisions[i]

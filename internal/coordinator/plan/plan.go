@@ -77,11 +77,12 @@
 // # Sick daemons and sick nodes
 //
 // A daemon that failed three times, and on two nodes or more, is quarantined: its free units that failed wait for a minute
-// after a node gave one up the last time, twice as long with each further time, at most ten minutes. Then one unit at a time
+// after a node gave one up the last time, twice as long with each further time, at most eight minutes. Then one unit at a time
 // is tried, and each has its turn. Units that have not failed are tried before them and without that wait, one at a time
 // until one has run for a minute, and then all at once. A unit that an operator moves or restarts does not wait. A node on
 // which three daemons failed that are not quarantined is sick: it is given a unit only if no other node can take it. At most
-// half of the live nodes are sick. Failures count for ten minutes after their embargo. A node that was lost twice within
+// half of the live nodes are sick. Failures count for ten minutes after their embargo, and for an hour to keep a daemon in
+// quarantine of which something else has failed so lately. A node that was lost twice within
 // LossMemory flaps. It is sick, too, until it has been steady for StableAfter, twice as long with each further loss.
 //
 // # Cost

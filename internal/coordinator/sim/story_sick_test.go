@@ -160,3 +160,25 @@ func TestStoryPoisonUnit(t *testing.T) {
 		}
 	})
 }
+
+// A daemon of many units that crashes everywhere costs hardly any starts once it is quarantined: one trial each time, and never
+// all units together.
+func TestStoryQuarantineIsCheap(t *testing.T) {
+	t.Parallel()
+	profiles(t, func(t *testing.T, timing lease.Timing) {
+		sick := plain("acme:sick", 40)
+		sick.Fails, sick.FailsOn = 300*time.Millisecond, -1
+		s := onStage(t, Config{Nodes: 5, Timing: timing, Work: []Work{sick}})
+		s.boot()
+		s.pass(5 * time.Minute)
+		runs := s.stats.Runs
+		s.pass(45 * time.Minute)
+		if n := s.stats.Runs - runs; n == 0 || n > 60 {
+			t.Errorf("%d starts in 45 minutes of quarantine", n)
+		}
+		for _, u := range s.units {
+			u.work.Fails = 0
+		}
+		s.within(21*time.Minute, "everything runs", s.allRun)
+	})
+}
