@@ -102,8 +102,11 @@ func (b *Broker) claimNow(ctx context.Context, shards []*shard, req queue.ClaimR
 		return nil
 	}
 	if req.RequestID != "" && len(shards) > 1 { // first all shards that have answered this request ID before
-		if err := claimOnce(true); err != nil || len(claims) > 0 {
-			return claims, err
+		switch err := claimOnce(true); {
+		case err != nil: // all of them or none: the caller would not call again for the rest
+			return nil, err
+		case len(claims) > 0:
+			return claims, nil
 		}
 	}
 	err := claimOnce(false)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/emitd/emitd/internal/inflight"
 	"github.com/emitd/emitd/internal/queue/wire"
 	"github.com/emitd/emitd/queue"
 )
@@ -149,4 +150,34 @@ func TestCallAgainWithoutWaiting(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRepeatedClaimWithoutMemory: a repeated call whose jobs are in several shards, and for whose payloads there is no memory now,
+// gets none of them. It would not come again for the rest, which would stay claimed.
+func TestRepeatedClaimWithoutMemory(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.declare(queue.Settings{Shards: 2})
+		n := w.node("n1")
+		for i := range 2 {
+			n.serve(queue.DefaultQueue, i)
+		}
+		jobs := jobsWithIDs(8)
+		for i := range jobs {
+			jobs[i].Payload = large()
+		}
+		n.enqueue(jobs...)
+		req := queue.ClaimRequest{Worker: "w", RequestID: "call", Max: len(jobs)}
+		n.claim(req)
+		budget := inflight.New(int64(len(jobs)-1)*int64(len(large())), 1)
+		call, _ := budget.Begin()
+		defer call.End()
+		got, err := n.Claim(inflight.NewContext(w.ctx, call), queue.DefaultQueue, req)
+		if wantRefusal(t, err, queue.QueueFull); len(got) != 0 {
+			t.Errorf("got %d jobs", len(got))
+		}
+		if got := n.claim(req); len(got) != len(jobs) {
+			t.Errorf("got %d jobs", len(got))
+		}
+	})
 }
