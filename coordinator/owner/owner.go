@@ -151,6 +151,7 @@ func (d *Directory) refresh(ctx context.Context) error {
 			return err
 		}
 		if page.Oldest > d.newest.Seq || history.Replaced(page, &d.newest) {
+			d.readAt = time.Time{}
 			return d.readAll(ctx) // events are gone, or may be
 		}
 		for i := range page.Events {
@@ -159,6 +160,7 @@ func (d *Directory) refresh(ctx context.Context) error {
 				continue
 			}
 			if _, known := d.nodes[e.Incarnation]; !known && e.Kind == daemon.AssignmentAssigned {
+				d.readAt = time.Time{}
 				return d.readAll(ctx) // a node whose address is not known yet
 			}
 			d.apply(e)
@@ -166,14 +168,15 @@ func (d *Directory) refresh(ctx context.Context) error {
 		if len(page.Events) > 0 {
 			d.newest = page.Events[len(page.Events)-1]
 		}
-		switch {
-		case len(page.Events) == eventsRead:
-		case d.freed > max(minFreed, len(d.units)/2):
-			return d.readAll(ctx) // the history does not say which rows are gone: keys come and go
-		default:
-			d.readAt = time.Now()
-			return nil
+		if len(page.Events) == eventsRead {
+			continue
 		}
+		d.readAt = time.Now()
+		if d.freed > max(minFreed, len(d.units)/2) {
+			d.freed = 0
+			_ = d.readAll(ctx) // to forget keys that are gone, which the history does not say; what is known is right without it
+		}
+		return nil
 	}
 }
 
@@ -200,9 +203,8 @@ func (d *Directory) apply(e *daemon.Event) {
 	d.units[e.Unit] = o
 }
 
-// readAll reads the whole cluster.
+// readAll reads the whole cluster. An error changes nothing.
 func (d *Directory) readAll(ctx context.Context) error {
-	d.readAt = time.Time{}
 	snap, err := d.store.Snapshot(ctx)
 	if err != nil {
 		return err

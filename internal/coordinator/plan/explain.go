@@ -91,7 +91,10 @@ func (p *planner) find(u daemon.Unit) (*group, *daemon.Record) {
 // placeHypothetically places a unit that the plan does not place, as if it were free, after all others.
 func (p *planner) placeHypothetically(g *group, u daemon.Unit, row *daemon.Record) {
 	why, ok := g.neverPlaced(u)
-	if q := p.ledger.quarantined[u.Daemon]; !ok && q != nil && (row == nil || row.State.IsFree()) {
+	if row == nil {
+		row = &daemon.Record{Unit: u, State: daemon.Unassigned}
+	}
+	if q := p.ledger.quarantined[u.Daemon]; !ok && q != nil && row.State.IsFree() && !p.exempt(q, row) {
 		why, ok = Why{Rule: Quarantined, Note: q.Reason}, true
 	}
 	if ok {
@@ -100,9 +103,6 @@ func (p *planner) placeHypothetically(g *group, u daemon.Unit, row *daemon.Recor
 			return Row{Verdict: why.String()}
 		})}
 		return
-	}
-	if row == nil {
-		row = &daemon.Record{Unit: u, State: daemon.Unassigned}
 	}
 	spec := g.advertised.WithDefaults()
 	g.spec = &spec

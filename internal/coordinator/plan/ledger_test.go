@@ -181,6 +181,19 @@ func TestUnitThatIsGivenBackIsNotAlwaysFirst(t *testing.T) {
 	}
 }
 
+// Explain does not say of a unit that would start at once, were it not paused, that it waits for its daemon's quarantine.
+func TestExplainWhatNoQuarantineHolds(t *testing.T) {
+	t.Parallel()
+	in := Input{Now: epoch, Nodes: livesOf(8, advert(daemon.Spec{ID: "a", Instances: 4}))}
+	in.Units = []daemon.Record{crashing(t, "a/0", time.Second), row(t, "a/1", daemon.Active, "n5"), freed(t, "a/2", time.Second), failedOn(t, "a/3", time.Second)}
+	in.Commands = []daemon.Command{order(t, "p", daemon.CommandPause, "a", inForce)}
+	for text, waits := range map[string]bool{"a/2": false, "a/3": true} {
+		if x := Explain(in, unit(t, text)); (x.Why.Rule == Quarantined) != waits || (x.Next.Name == "") != waits {
+			t.Errorf("%s: %s, next %q", text, x.Why, x.Next.Name)
+		}
+	}
+}
+
 // The failure of a trial keeps its daemon in quarantine, though the failures that led to it are long ago. If nothing of the
 // daemon has failed lately, all of it is tried.
 func TestFailedTrialKeepsTheQuarantine(t *testing.T) {

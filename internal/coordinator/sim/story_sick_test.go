@@ -176,6 +176,7 @@ func TestStoryQuarantineIsCheap(t *testing.T) {
 		if n := s.stats.Runs - runs; n == 0 || n > 60 {
 			t.Errorf("%d starts in 45 minutes of quarantine", n)
 		}
+		t.Logf("%d starts in 45 minutes", s.stats.Runs-runs)
 		for _, u := range s.units {
 			u.work.Fails = 0
 		}
