@@ -94,6 +94,34 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// TestPodsHaveTheirOwnVariables: a service with the name emitd-x, of a second release for example, gives the pods of its
+// namespace EMITD_X_PORT and others unless they refuse that. emitd does not start with variables that it does not know.
+func TestPodsHaveTheirOwnVariables(t *testing.T) {
+	t.Parallel()
+	pods := 0
+	for _, object := range objects(t, render(t, "")) {
+		var deployment appsv1.Deployment
+		var job batchv1.Job
+		pod := &deployment.Spec.Template.Spec
+		switch accept(t, object) {
+		case "Deployment":
+			unmarshal(t, object, &deployment)
+		case "Job":
+			unmarshal(t, object, &job)
+			pod = &job.Spec.Template.Spec
+		default:
+			continue
+		}
+		if pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
+			t.Errorf("variables of services get into these pods:\n%s", object)
+		}
+		pods++
+	}
+	if pods != 2 {
+		t.Errorf("%d objects have pods, want the nodes and the migration", pods)
+	}
+}
+
 // TestServiceMonitorFindsTheService checks that what Prometheus looks for is there: the labels and the port of the service.
 func TestServiceMonitorFindsTheService(t *testing.T) {
 	t.Parallel()
