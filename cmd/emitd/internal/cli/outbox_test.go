@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"database/sql"
 	"fmt"
 	"io"
 	"net"
@@ -64,8 +65,8 @@ func TestManyLines(t *testing.T) {
 	}
 }
 
-// TestPublishSlowInput checks that a line is published before the command waits for the next one, and that --timeout
-// bounds each transaction, and not the input.
+// TestPublishSlowInput checks that a line is published before the command waits for the next one, that --timeout
+// bounds each transaction, and not the input, and that --delay begins when a line is published.
 func TestPublishSlowInput(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "app.db")
@@ -79,7 +80,7 @@ func TestPublishSlowInput(t *testing.T) {
 	var text bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- Main(t.Context(), []string{"outbox", "publish", "t", "-", "--store", store, "--timeout", timeout.String(), "-o", "name"}, Streams{In: in, Out: said, Err: &text})
+		ended <- Main(t.Context(), []string{"outbox", "publish", "t", "-", "--store", store, "--timeout", timeout.String(), "--delay", "1h", "-o", "name"}, Streams{In: in, Out: said, Err: &text})
 		in.Close()
 		said.Close()
 	}()
@@ -96,6 +97,15 @@ func TestPublishSlowInput(t *testing.T) {
 	feed.Close()
 	if code := <-ended; code != 0 {
 		t.Errorf("code %d: %s", code, text.String())
+	}
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var times int
+	if err := db.QueryRow("SELECT count(DISTINCT not_before) FROM emitd_outbox_delayed").Scan(&times); err != nil || times < 2 {
+		t.Errorf("all lines are delayed until %d times: %v", times, err)
 	}
 }
 

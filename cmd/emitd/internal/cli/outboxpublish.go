@@ -81,6 +81,10 @@ func (o *outboxes) publish() *cobra.Command {
 					return o.put(cmd.Context(), box, m)
 				}
 				return o.a.inputLines(linesOnce, func(lines [][]byte) error {
+					m, err := p.like(time.Now()) // the input may last for long, and --delay begins now
+					if err != nil {
+						return err
+					}
 					messages := make([]outbox.Message, len(lines))
 					for i, line := range lines {
 						messages[i] = m
