@@ -36,6 +36,7 @@ func (s *Sink) send(ctx context.Context, req *http.Request) (overloaded bool, er
 	if err != nil {
 		return false, s.unanswered(ctx, req, err)
 	}
+	defer s.slots.answered()
 	defer resp.Body.Close()
 	if resp.StatusCode/100 == 2 { // the status decides; what is read lets the connection be used again
 		_, _ = io.CopyN(io.Discard, resp.Body, maxRead)

@@ -69,7 +69,8 @@ func (l *limiter) endCaller() {
 }
 
 // enter waits for a slot. It returns false if ctx ends before. A call that waits has progress as long as the receiver
-// answers others: it is not the receiver that is silent.
+// answers others: it is not the receiver that is silent. The slot itself is no progress, because requests without an answer
+// leave theirs, too.
 func (l *limiter) enter(ctx context.Context) bool {
 	l.mu.Lock()
 	if l.inUse < l.limit && len(l.waiting) == 0 {
@@ -83,7 +84,6 @@ func (l *limiter) enter(ctx context.Context) bool {
 	l.mu.Unlock()
 	select {
 	case <-me.admitted:
-		progress.Report(ctx)
 		return true
 	case <-ctx.Done():
 	}

@@ -184,6 +184,45 @@ func TestWaitingForASlotIsNoSilence(t *testing.T) {
 	})
 }
 
+// TestSilenceIsFoundOutByCallsThatShareSlots checks that slots which requests without an answer leave to others are no progress:
+// calls that share few slots end in time if their receiver answers nobody, or hangs up on everybody.
+func TestSilenceIsFoundOutByCallsThatShareSlots(t *testing.T) {
+	for name, receive := range map[string]http.HandlerFunc{
+		"silence": func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		},
+		"hang-ups": func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-r.Context().Done():
+			}
+			panic(http.ErrAbortHandler)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := inMemory(t, Config{Parallel: 2, Timeout: 300 * time.Millisecond}, receive)
+				const limit = time.Second
+				var all sync.WaitGroup
+				for range 4 {
+					all.Go(func() {
+						began := time.Now()
+						ctx, cancel := progress.WithTimeout(t.Context(), limit)
+						defer cancel()
+						errs := s.Deliver(ctx, sinktest.Delivery(sinktest.Rows("t", 20, 20)))
+						if took := time.Since(began); took > limit || len(errs) != 20 {
+							t.Errorf("a call returned %d errors after %v, want 20 after %v", len(errs), took, limit)
+						}
+					})
+				}
+				all.Wait()
+			})
+		})
+	}
+}
+
 // inMemory opens a sink in a synctest bubble, with a receiver that is reached by pipes in memory.
 func inMemory(t *testing.T, cfg Config, receive http.HandlerFunc) *Sink {
 	t.Helper()
@@ -192,8 +231,12 @@ func inMemory(t *testing.T, cfg Config, receive http.HandlerFunc) *Sink {
 	l := pipes{make(chan net.Conn), make(chan struct{})}
 	s.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
-		l.conns <- theirs
-		return ours, nil
+		select {
+		case l.conns <- theirs:
+			return ours, nil
+		case <-l.closed: // a request that was cut off may still open its connection
+			return nil, net.ErrClosed
+		}
 	}
 	server := &http.Server{Handler: receive}
 	go func() { _ = server.Serve(l) }()

@@ -335,8 +335,5 @@ func (s *Sink) post(ctx context.Context, d outbox.Delivery, r request) error {
 	}
 	s.sign(req.Header, r.id, r.body)
 	overloaded, err = s.send(ctx, req)
-	if ctx.Err() == nil {
-		s.slots.answered()
-	}
 	return err
 }
