@@ -139,14 +139,17 @@ func (l *Log) Delete(ctx context.Context, subscription string) error {
 	return change(func(q *query) { q.forget(subscription) })
 }
 
-// forgetParked deletes the first parked messages, with the lanes that are empty then. It returns how many messages.
+// forgetParked deletes the first parked messages, with the lanes that are empty then. The others are due at once, with their
+// attempts counted from zero, because what is stored of them is about a message that is gone. It returns how many messages.
 func (q *query) forgetParked(subscription string, most int) int {
 	last := q.number(`select max(id) from (select id from ~outbox_parked where subscription = $1 order by id limit $2) p`, subscription, most)
-	q.exec(`delete from ~outbox_lane where ctid = any(array(
-		select n.ctid from (select distinct shard, lane, solo from ~outbox_parked where subscription = $1 and id <= $2) l
-		cross join lateral (select n.ctid from ~outbox_lane n where n.subscription = $1 and n.shard = l.shard and n.key = l.lane and n.solo = l.solo offset 0) n
-		where not exists (select from ~outbox_parked p
-			where p.subscription = $1 and p.shard = l.shard and p.lane = l.lane and p.solo = l.solo and p.id > $2 offset 0)))`, subscription, last)
+	q.exec(`with l as materialized (
+			select n.ctid, exists (select from ~outbox_parked p
+				where p.subscription = $1 and p.shard = l.shard and p.lane = l.lane and p.solo = l.solo and p.id > $2 offset 0) as more
+			from (select distinct shard, lane, solo from ~outbox_parked where subscription = $1 and id <= $2) l
+			cross join lateral (select n.ctid from ~outbox_lane n where n.subscription = $1 and n.shard = l.shard and n.key = l.lane and n.solo = l.solo offset 0) n),
+		emptied as (delete from ~outbox_lane where ctid = any(array(select ctid from l where not more)))
+		`+wakeLanes+`n.ctid = any(array(select ctid from l where more)) and (n.held or n.attempts > 0)`, subscription, last)
 	return int(q.exec(`delete from ~outbox_parked where subscription = $1 and id <= $2`, subscription, last))
 }
 

@@ -145,13 +145,16 @@ func (l *Log) Delete(ctx context.Context, subscription string) error {
 	return change(func(q *query) { q.forget(subscription) })
 }
 
-// forgetParked deletes the first parked messages, with the lanes that are empty then. It returns how many messages.
+// forgetParked deletes the first parked messages, with the lanes that are empty then. The others are due at once, with their
+// attempts counted from zero, because what is stored of them is about a message that is gone. It returns how many messages.
 func (q *query) forgetParked(subscription string, most int) int {
 	last := q.number(`SELECT max(id) FROM (SELECT id FROM ~outbox_parked WHERE subscription = ? ORDER BY id LIMIT ?)`, subscription, most)
-	q.exec(`DELETE FROM ~outbox_lane AS l WHERE subscription = ?1
-		AND (shard, key, solo) IN (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id <= ?2)
-		AND NOT EXISTS (SELECT 1 FROM ~outbox_parked p WHERE p.subscription = ?1 AND p.shard = l.shard AND p.key = l.key AND p.solo = l.solo AND p.id > ?2)`,
-		subscription, last)
+	const (
+		ofThese = ` WHERE subscription = ?1 AND (shard, key, solo) IN (SELECT shard, key, solo FROM ~outbox_parked WHERE subscription = ?1 AND id <= ?2)`
+		more    = ` EXISTS (SELECT 1 FROM ~outbox_parked p WHERE p.subscription = ?1 AND p.shard = l.shard AND p.key = l.key AND p.solo = l.solo AND p.id > ?2)`
+	)
+	q.exec(`UPDATE ~outbox_lane AS l SET held = 0, attempts = 0, next_at = ?3, cause = ''`+ofThese+` AND (held OR attempts > 0) AND`+more, subscription, last, nanos(q.now))
+	q.exec(`DELETE FROM ~outbox_lane AS l`+ofThese+` AND NOT`+more, subscription, last)
 	return int(q.exec(`DELETE FROM ~outbox_parked WHERE subscription = ? AND id <= ?`, subscription, last))
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,5 +77,32 @@ func TestForgetIsInParts(t *testing.T) {
 		if n > 0 {
 			t.Errorf("%d rows of %s are left", n, table)
 		}
+	}
+}
+
+// TestForgottenHalf checks that a lane whose first messages were deleted is like any other when a subscription whose deletion was
+// interrupted is resumed: what was stored of it is about a message that is gone.
+func TestForgottenHalf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Config{})
+	w.publish(t, text("a", "1"), text("b", "1"), text("a", "2"), text("b", "2"))
+	c := w.claim(t, "s", 1)
+	page, err := c.Next(t.Context(), outbox.Limit{})
+	ok(t, err)
+	ok(t, c.Advance(t.Context(), page.Mark, []outbox.Outcome{
+		{Row: page.Rows[0], Kind: outbox.Held, Attempts: 9, Cause: "bad"},
+		{Row: page.Rows[1], Kind: outbox.Waiting, Attempts: 9, RetryIn: time.Hour, Cause: "bad"},
+		{Row: page.Rows[2], Kind: outbox.Behind},
+		{Row: page.Rows[3], Kind: outbox.Behind},
+	}))
+	ok(t, w.change(t.Context(), "forget half of", "s", func(q *query) error { q.forgetParked("s", 2); return nil }))
+	lanes, err := c.Due(t.Context(), 10)
+	ok(t, err)
+	var due []string
+	for _, lane := range lanes {
+		due = append(due, fmt.Sprintf("%s%s attempt %d", lane[0].Key, lane[0].Payload, lane[0].Attempt))
+	}
+	if slices.Sort(due); !slices.Equal(due, []string{"a2 attempt 1", "b2 attempt 1"}) {
+		t.Errorf("due are %v", due)
 	}
 }
