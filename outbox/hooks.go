@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -29,6 +30,7 @@ func newHooks(h Hooks, log *slog.Logger, missed func(string)) *hooks {
 
 func (h *hooks) delivered(subscription string, rows []Row) {
 	if h.h.OnDelivered != nil {
+		rows = slices.Clone(rows) // they share an array with other rows of their page, which need not be kept
 		h.put(h.onDelivered, "OnDelivered", rowBytes(rows...), func() { h.h.OnDelivered(subscription, rows) })
 	}
 }
@@ -48,7 +50,11 @@ func (h *hooks) dead(subscription string, row Row, cause string) {
 // rowBytes returns about how many bytes rows take.
 func rowBytes(rows ...Row) (n int64) {
 	for i := range rows {
-		n += int64(len(rows[i].Payload)) + 256
+		m := &rows[i].Message
+		n += int64(len(m.Payload) + len(m.Key) + len(m.TraceState) + 256)
+		for name, value := range m.Headers {
+			n += int64(len(name) + len(value))
+		}
 	}
 	return n
 }

@@ -91,7 +91,11 @@ func (h *Notifier) put(messages []outbox.Message) bool {
 // size returns about how many bytes messages take.
 func size(messages []outbox.Message) (n int64) {
 	for i := range messages {
-		n += int64(len(messages[i].Payload)) + 256
+		m := &messages[i]
+		n += int64(len(m.Payload) + len(m.Key) + len(m.TraceState) + 256)
+		for name, value := range m.Headers {
+			n += int64(len(name) + len(value))
+		}
 	}
 	return n
 }

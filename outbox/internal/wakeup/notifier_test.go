@@ -99,14 +99,21 @@ func TestHookThatHangs(t *testing.T) {
 }
 
 // TestHookKeepsLittle checks that a hook which does not keep up with large messages holds no more of them than its buffer
-// may, that there is room again once it has handled them, and that one commit is passed to it however large it is.
+// may, that there is room again once it has handled them, and that one commit is passed to it however large it is. It makes no
+// difference whether payloads or headers are large.
 func TestHookKeepsLittle(t *testing.T) {
 	t.Parallel()
+	hookKeepsLittle(t, outbox.Message{Topic: "t", Payload: make([]byte, 4<<20)})
+	hookKeepsLittle(t, outbox.Message{Topic: "t", Headers: map[string]string{"h": strings.Repeat("x", 4<<20)}})
+}
+
+func hookKeepsLittle(t *testing.T, m outbox.Message) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		var heard atomic.Int64
 		h := wakeup.New(wakeup.Config{Logger: slog.New(slog.DiscardHandler), OnPublished: func([]outbox.Message) { <-block; heard.Add(1) }})
-		large := []outbox.Message{{Topic: "t", Payload: make([]byte, 4<<20)}}
+		large := []outbox.Message{m}
 		for range 2 {
 			for range 100 {
 				h.Committed(large)
