@@ -103,8 +103,8 @@ type Cursor interface {
 	Due(ctx context.Context, limit int) ([][]Row, error)
 	// StoreParked stores the outcomes of messages that Due returned. Delivered and Dropped messages leave their
 	// lane, and Dead ones go to the dead letters. Waiting and Held change the state of their lane if they are
-	// its first message; an Advance may have put others before them meanwhile. Behind messages stay as they
-	// are. When the first message of a lane leaves it, the next one is due at once and its attempts count from
+	// its first message; an Advance may have put others before them meanwhile. A Delivered message stays, too, if
+	// a replay has put others before it, so that it comes once more after them. Behind messages stay as they are. When the first message of a lane leaves it, the next one is due at once and its attempts count from
 	// zero. A message that is no longer in a lane, because an operator took it out, is ignored. Outcomes of a
 	// lane come in the order in which Due returned its messages. StoreParked returns the keys whose lanes are
 	// now empty and therefore deleted. It never returns the key of a lane that stands for no key.

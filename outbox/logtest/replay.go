@@ -3,6 +3,7 @@ package logtest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/emitd/emitd/outbox"
@@ -243,8 +244,43 @@ var replays = []story{
 		lane := r.dueLane()
 		w.same("due", texts(lane), []string{"a:3", "a:5", "a:7", "a:8"})
 		w.same("attempt", lane[0].Attempt, 1)
-		w.same("emptied", len(r.settle(rows[0], outbox.Outcome{Kind: outbox.Delivered})), 0)
-		w.same("due after the delivery", r.due(), [][]string{{"a:3", "a:5", "a:8"}})
+		for _, row := range rows {
+			w.same("emptied", len(r.settle(row, outbox.Outcome{Kind: outbox.Delivered})), 0)
+		}
+		w.same("due after the delivery", r.due(), [][]string{{"a:3", "a:5", "a:7", "a:8"}})
+	}},
+	{"what a replay puts between messages that are at the sink comes before the later ones", func(w *suite) {
+		r := w.reader(claim(1))
+		w.send("a:1", "a:2", "b:1", "a:3")
+		r.drain()
+		w.send("a:4")
+		r.advanceAll(failing(fails(outbox.Waiting, 1, 0), "a:4"))
+		w.replayed(outbox.ReplayRequest{}, "map[delivered:4 waiting:1]")
+		r = w.reader(claim(1))
+		behind := func(p outbox.Page) (out []outbox.Outcome) {
+			for _, row := range p.Rows {
+				out = append(out, outbox.Outcome{Row: row, Kind: outbox.Behind})
+			}
+			return out
+		}
+		first := r.page(outbox.Limit{Rows: 1, Bytes: full.Bytes})
+		w.same("first page", texts(first.Rows), []string{"a:1"})
+		w.ok(r.Advance(w.ctx, first.Mark, behind(first)))
+		rows := r.dueLane()
+		w.same("at the sink", texts(rows), []string{"a:1", "a:4"})
+		for p := r.page(full); len(p.Rows) > 0; p = r.page(full) {
+			w.ok(r.Advance(w.ctx, p.Mark, behind(p)))
+		}
+		var taken []outbox.Outcome
+		for _, row := range rows {
+			taken = append(taken, outbox.Outcome{Row: row, Kind: outbox.Delivered})
+		}
+		emptied, err := r.StoreParked(w.ctx, taken)
+		w.ok(err)
+		w.same("emptied", len(emptied), 0)
+		lanes := r.due()
+		slices.SortFunc(lanes, slices.Compare)
+		w.same("due after the delivery", lanes, [][]string{{"a:2", "a:3", "a:4"}, {"b:1"}})
 	}},
 	{"a replay with an empty list of topics is one of all", func(w *suite) {
 		w.send("a:1", "b:2")

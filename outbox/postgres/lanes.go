@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -226,9 +227,14 @@ func (c *cursor) storeParked(q *query, outcomes []outbox.Outcome) (emptied []str
 	var gone, dead, attempts []int64
 	var causes []string
 	var stay []outbox.Outcome
+	again := map[int64]bool{} // messages that a replay delivers again
 	for _, o := range outcomes {
 		switch o.Kind {
-		case outbox.Delivered, outbox.Dropped:
+		case outbox.Delivered:
+			if o.Row.Seq <= c.replayed {
+				again[o.Row.Seq] = true
+			}
+		case outbox.Dropped:
 		case outbox.Dead:
 			dead, attempts, causes = append(dead, o.Row.Seq), append(attempts, int64(o.Attempts)), append(causes, ranges.Cause(o.Cause))
 		case outbox.Waiting, outbox.Held:
@@ -249,6 +255,13 @@ func (c *cursor) storeParked(q *query, outcomes []outbox.Outcome) (emptied []str
 			}
 		}
 		q.addDeadLetters(sub, dead, attempts, causes)
+		if len(again) > 0 { // those before which the replay has put others meanwhile come again after them
+			before := q.lowestLeft(sub, gone, where)
+			gone = slices.DeleteFunc(gone, func(seq int64) bool {
+				lowest, left := before[where[seq]]
+				return again[seq] && left && lowest < seq
+			})
+		}
 		emptied = q.leaveLanes(sub, gone, where)
 	}
 	return emptied, c.updateLanes(q, stay)
@@ -300,6 +313,33 @@ func (q *query) find(sub string, seqs []int64) map[int64]ranges.ParkedKey {
 		out[seq] = at
 		return err
 	})
+	return out
+}
+
+// lowestLeft returns the first message that stays in each lane when messages leave, if it is before the last one that leaves.
+func (q *query) lowestLeft(sub string, leave []int64, where map[int64]ranges.ParkedKey) map[ranges.ParkedKey]int64 {
+	last := map[ranges.ParkedKey]int64{}
+	for seq, at := range where {
+		last[at] = max(last[at], seq)
+	}
+	var t laneTable
+	var most []int64
+	for at, seq := range last {
+		t.add(at, outbox.Outcome{})
+		most = append(most, seq)
+	}
+	out := map[ranges.ParkedKey]int64{}
+	q.each(`select p.shard, p.lane, p.solo, min(p.id) from unnest($2::smallint[], $3::text[], $4::bigint[], $5::bigint[]) l (shard, key, solo, most)
+		cross join lateral (select p.id, p.shard, p.lane, p.solo from ~outbox_parked p
+			where p.subscription = $1 and p.shard = l.shard and p.lane = l.key and p.solo = l.solo and p.id < l.most offset 0) p
+		where not exists (select from unnest($6::bigint[]) leaves (id) where leaves.id = p.id) group by p.shard, p.lane, p.solo`,
+		[]any{sub, t.shards, t.keys, t.solos, most, leave}, func(row pgx.Rows) error {
+			var at ranges.ParkedKey
+			var lowest int64
+			err := row.Scan(&at.Shard, &at.Key, &at.Seq, &lowest)
+			out[at] = lowest
+			return err
+		})
 	return out
 }
 

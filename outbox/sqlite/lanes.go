@@ -172,8 +172,11 @@ func (c *cursor) removeDone(q *query, o outbox.Outcome, emptied []string) ([]str
 	if !found {
 		return emptied, err
 	}
-	if o.Kind == outbox.Dead {
+	switch {
+	case o.Kind == outbox.Dead:
 		q.addDeadLetter(sub, o.Row.Seq, o.Attempts, o.Cause)
+	case o.Kind == outbox.Delivered && o.Row.Seq <= c.replayed && q.first(sub, at) != o.Row.Seq:
+		return emptied, q.err // a replay has put others before it meanwhile: it comes again after them
 	}
 	if q.leaveLane(sub, at, o.Row.Seq) && at.Seq == 0 {
 		emptied = append(emptied, at.Key)
