@@ -105,7 +105,7 @@ func (s *Sink) classify(resp *http.Response, body []byte) error {
 
 // describe returns the cause that operators read.
 func (s *Sink) describe(resp *http.Response, body []byte) string {
-	text := fmt.Sprintf("%s answered %s", sink.Host(resp.Request.URL.String()), resp.Status)
+	text := fmt.Sprintf("%s answered %s", sink.Host(resp.Request.URL.String()), s.redact(resp.Status))
 	if resp.StatusCode/100 == 3 {
 		return text + " to " + sink.Host(resp.Header.Get("Location")) + ", which is not followed"
 	}
@@ -121,9 +121,9 @@ func (s *Sink) describe(resp *http.Response, body []byte) string {
 		kept = strings.ToValidUTF8(kept[:maxKept], "") + "…"
 	}
 	if kept == "" {
-		return s.redact(text)
+		return text
 	}
-	return s.redact(text) + ": " + kept
+	return text + ": " + kept
 }
 
 // redact hides the configured credentials, because a receiver's answer may contain them.

@@ -492,6 +492,21 @@ func TestReceiverThatRepeatsTheURL(t *testing.T) {
 	}
 }
 
+// TestCauseNamesTheHost checks that a cause names the host of the receiver even if a part of its path has the same name.
+func TestCauseNamesTheHost(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, "unknown")
+	}))
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "http://")
+	err := deliver(t, open(t, Config{URL: server.URL + "/127.0.0.1/hooks"}), sinktest.Rows("orders", 1, 1)[0])
+	if err == nil || !strings.HasSuffix(err.Error(), host+" answered 404 Not Found: unknown") {
+		t.Errorf("%v, want … %s answered 404 Not Found: unknown", err, host)
+	}
+}
+
 func TestNewReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]Config{
