@@ -282,6 +282,23 @@ var replays = []story{
 		slices.SortFunc(lanes, slices.Compare)
 		w.same("due after the delivery", lanes, [][]string{{"a:2", "a:3", "a:4"}, {"b:1"}})
 	}},
+	{"a message that was put back stays in its own lane when it is read again", func(w *suite) {
+		for i, o := range []outbox.Outcome{{Kind: outbox.Behind}, fails(outbox.Waiting, 1, 0), fails(outbox.Held, 1, 0)} {
+			text := fmt.Sprint("k", i, ":1")
+			w.send(text)
+			r := w.reader(claim(1))
+			r.advanceAll(func(string) outbox.Outcome { return outbox.Outcome{Kind: outbox.Dead, Attempts: 4, Cause: "bad"} })
+			_, err := w.Operator.Retry(w.ctx, sub)
+			w.ok(err)
+			w.replayed(outbox.ReplayRequest{After: seqOf(w, text) - 1}, "map[waiting:1]")
+			r = w.reader(claim(1))
+			r.advanceAll(func(string) outbox.Outcome { return o })
+			w.same("due", r.due(), [][]string{{text}})
+			r.settle(r.dueLane()[0], outbox.Outcome{Kind: outbox.Delivered})
+			w.same("another lane is due", r.page(full).Due, false)
+			w.same("parked keys", int(w.stats().ParkedKeys), 0)
+		}
+	}},
 	{"a replay with an empty list of topics is one of all", func(w *suite) {
 		w.send("a:1", "b:2")
 		r := w.reader(claim(1))

@@ -38,11 +38,15 @@ func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 	var causes, keys []string
 	first := map[ranges.ParkedKey]outbox.Outcome{}  // the last outcome of each lane's first message
 	lowest := map[ranges.ParkedKey]outbox.Outcome{} // the outcome of each lane's message with the lowest id
+	already := c.replayedParked(q, outcomes)
 	for _, o := range outcomes {
 		if o.Row.Shard < c.Lo || o.Row.Shard > c.Hi {
 			return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
 		}
 		at := ranges.ParkedKeyOf(o.Row)
+		if is, found := already[o.Row.Seq]; found && is != at && o.Kind != outbox.Dead {
+			continue // it was put back by an operator, and has a lane of its own
+		}
 		switch o.Kind {
 		case outbox.Delivered, outbox.Dropped:
 			continue
@@ -77,6 +81,20 @@ func (c *cursor) storeOutcomes(q *query, outcomes []outbox.Outcome) error {
 			cross join lateral (select * from ~outbox o where o.id = p.id offset 0) o on conflict do nothing`, sub, parked, solos, keys)
 	}
 	return q.err
+}
+
+// replayedParked returns the lanes of messages that a replay has read again and that are parked already.
+func (c *cursor) replayedParked(q *query, outcomes []outbox.Outcome) map[int64]ranges.ParkedKey {
+	var seqs []int64
+	for _, o := range outcomes {
+		if o.Row.Seq <= c.replayed {
+			seqs = append(seqs, o.Row.Seq)
+		}
+	}
+	if len(seqs) == 0 {
+		return nil
+	}
+	return q.find(c.claim.Subscription, seqs)
 }
 
 // onLane updates lanes that exist. The primary key finds each of them, while an update statement would

@@ -16,6 +16,11 @@ func (c *cursor) storeOutcome(q *query, o outbox.Outcome, pos int64) error {
 		return fmt.Errorf("message %d of shard %d is outside the range or position being stored", o.Row.Seq, o.Row.Shard)
 	}
 	sub, at := c.claim.Subscription, ranges.ParkedKeyOf(o.Row)
+	if o.Row.Seq <= c.replayed && o.Kind != outbox.Dead {
+		if is, found := q.find(sub, o.Row.Seq); found && is != at {
+			return q.err // it was put back by an operator, and has a lane of its own
+		}
+	}
 	switch o.Kind {
 	case outbox.Delivered, outbox.Dropped:
 		return nil
