@@ -20,7 +20,6 @@ func TestHookKeepsOnlyItsRows(t *testing.T) {
 	page := []Row{{Message: Message{Key: "a"}}, {Message: Message{Key: "b", Payload: other[:]}}}
 	h.delivered("s", []Row{{}}) // blocks
 	h.delivered("s", page[:1])
-	page, other = nil, nil
 	for range 3 {
 		runtime.GC()
 	}

@@ -152,7 +152,7 @@ func (d *debugBundle) history(ctx context.Context, s view.Status) error {
 		var terms []daemon.Event
 		var lines bytes.Buffer
 		newest := c.snap.Head - int64(d.events)
-		_, err := pages(ctx, c.store, 0, func(es []daemon.Event) error {
+		err := pages(ctx, c.store, func(es []daemon.Event) error {
 			for _, e := range es {
 				if e.Kind == daemon.LeaderElected || e.Kind == daemon.LeaderLost {
 					terms = append(terms, e)

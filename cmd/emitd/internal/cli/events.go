@@ -63,7 +63,7 @@ func (a *app) events(ctx context.Context, f view.EventFilter, follow bool) error
 // eventsOf prints the events that there are, within first, and then follows the history within ctx.
 func (a *app) eventsOf(ctx, first context.Context, from eventSource, p *eventPrinter) error {
 	r := &history.Reader{Events: from.Events}
-	_, err := pages(first, from, 0, func(es []daemon.Event) error {
+	err := pages(first, from, func(es []daemon.Event) error {
 		for i := range es {
 			if err := p.event(&es[i]); err != nil {
 				return err

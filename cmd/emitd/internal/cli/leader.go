@@ -64,7 +64,7 @@ func (c *cluster) terms(ctx context.Context, since time.Duration) ([]view.Term, 
 		return c.node.terms(ctx, since)
 	}
 	var all []daemon.Event
-	_, err := pages(ctx, c.store, 0, func(es []daemon.Event) error {
+	err := pages(ctx, c.store, func(es []daemon.Event) error {
 		for _, e := range es {
 			if e.Kind == daemon.LeaderElected || e.Kind == daemon.LeaderLost {
 				all = append(all, e)

@@ -322,19 +322,18 @@ func noDaemon(s view.Status, name string) error {
 	return f
 }
 
-// pages passes the events after a sequence number to f, page by page, up to the newest one. It returns the number of
-// the last event that f accepted.
-func pages(ctx context.Context, s eventSource, after int64, f func([]daemon.Event) error) (int64, error) {
-	for {
+// pages passes all events to f, page by page, up to the newest one.
+func pages(ctx context.Context, s eventSource, f func([]daemon.Event) error) error {
+	for after := int64(0); ; {
 		p, err := s.Events(ctx, after, pageSize)
 		if err != nil {
-			return after, fmt.Errorf("read events: %w", err)
+			return fmt.Errorf("read events: %w", err)
 		}
 		if len(p.Events) == 0 {
-			return after, nil
+			return nil
 		}
 		if err := f(p.Events); err != nil {
-			return after, err
+			return err
 		}
 		after = p.Events[len(p.Events)-1].Seq
 	}
