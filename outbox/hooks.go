@@ -6,13 +6,12 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/emitd/emitd/outbox/internal/backlog"
 )
 
-// How far a hook may lag behind.
-const (
-	hookBuffer = 1024     // events
-	hookBytes  = 64 << 20 // of their rows, unless one event alone has more
-)
+// hookBuffer is how many events a hook may lag behind. Their rows are bounded, too.
+const hookBuffer = 1024
 
 // hooks calls the user's hooks, each on its own goroutine.
 type hooks struct {
@@ -51,10 +50,7 @@ func (h *hooks) dead(subscription string, row Row, cause string) {
 func rowBytes(rows ...Row) (n int64) {
 	for i := range rows {
 		m := &rows[i].Message
-		n += int64(len(m.Payload) + len(m.Key) + len(m.TraceState) + 256)
-		for name, value := range m.Headers {
-			n += int64(len(name) + len(value))
-		}
+		n += backlog.Size(m.Payload, m.Headers, m.Key, m.TraceState)
 	}
 	return n
 }
@@ -85,7 +81,7 @@ func (h *hooks) close(ctx context.Context) error {
 type hookQueue struct {
 	mu     sync.Mutex
 	calls  chan func()
-	bytes  atomic.Int64 // of the rows of calls that have not run
+	bytes  backlog.Bytes // of the rows of calls that have not run
 	ended  chan struct{}
 	closed atomic.Bool
 }
@@ -106,15 +102,16 @@ func (l *hookQueue) put(bytes int64, call func()) bool {
 			}
 		}()
 	}
-	if all := l.bytes.Add(bytes); all <= hookBytes || all == bytes {
-		select {
-		case l.calls <- func() { defer l.bytes.Add(-bytes); call() }:
-			return true
-		default:
-		}
+	if !l.bytes.Take(bytes) {
+		return false
 	}
-	l.bytes.Add(-bytes)
-	return false
+	select {
+	case l.calls <- func() { defer l.bytes.Free(bytes); call() }:
+		return true
+	default:
+		l.bytes.Free(bytes)
+		return false
+	}
 }
 
 // close waits until the calls that were put have run, or ctx ends.

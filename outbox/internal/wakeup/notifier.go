@@ -6,17 +6,14 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/emitd/emitd/outbox"
+	"github.com/emitd/emitd/outbox/internal/backlog"
 )
 
-// How far the hook may lag behind.
-const (
-	buffer      = 1024     // commits
-	bufferBytes = 64 << 20 // of their messages, unless one commit alone has more
-)
+// buffer is how many commits the hook may lag behind. Their messages are bounded, too.
+const buffer = 1024
 
 // Config says what a Notifier calls after commits.
 type Config struct {
@@ -35,7 +32,7 @@ type Notifier struct {
 	cfg     Config
 	signal  chan struct{} // holds a value if there was a commit since the last wake-up
 	pending chan []outbox.Message
-	bytes   atomic.Int64  // of the messages in pending and in the hook
+	bytes   backlog.Bytes // of the messages in pending and in the hook
 	done    chan struct{} // closed when no more commits come
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -77,25 +74,23 @@ func (h *Notifier) Committed(messages []outbox.Message) {
 // put adds a commit to the buffer. It returns false if there is no room.
 func (h *Notifier) put(messages []outbox.Message) bool {
 	n := size(messages)
-	if all := h.bytes.Add(n); all <= bufferBytes || all == n {
-		select {
-		case h.pending <- messages:
-			return true
-		default:
-		}
+	if !h.bytes.Take(n) {
+		return false
 	}
-	h.bytes.Add(-n)
-	return false
+	select {
+	case h.pending <- messages:
+		return true
+	default:
+		h.bytes.Free(n)
+		return false
+	}
 }
 
 // size returns about how many bytes messages take.
 func size(messages []outbox.Message) (n int64) {
 	for i := range messages {
 		m := &messages[i]
-		n += int64(len(m.Payload) + len(m.Key) + len(m.TraceState) + 256)
-		for name, value := range m.Headers {
-			n += int64(len(name) + len(value))
-		}
+		n += backlog.Size(m.Payload, m.Headers, m.Key, m.TraceState)
 	}
 	return n
 }
@@ -143,7 +138,7 @@ func (h *Notifier) callHook() {
 
 func (h *Notifier) call(messages []outbox.Message) {
 	defer func() {
-		h.bytes.Add(-size(messages))
+		h.bytes.Free(size(messages))
 		if p := recover(); p != nil {
 			h.cfg.Logger.Error("outbox hook panicked", "hook", "OnPublished", "panic", p)
 		}
